@@ -1,0 +1,398 @@
+"""What happens during a run. Each event says it in plain words too, for ``fsdp2lint trace`` and the tests.
+
+Every event knows where (``at``), when (``order``, counted along the walk), under which ``guards``, through
+which ``calls`` (outermost first) and within which context managers (``within``) it happened.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fsdp2lint.model.guards import Guards
+    from fsdp2lint.model.values import (
+        Function,
+        Future,
+        Optimizer,
+        Parameters,
+        StateDict,
+        Value,
+    )
+    from fsdp2lint.source import Site
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """When and where: what all events share."""
+
+    at: Site
+    order: int
+    guards: Guards
+    calls: tuple[Site, ...]
+    within: tuple[Value, ...]
+    inside: tuple[Function, ...] = ()
+    """The project functions that are running, outermost first."""
+    stage: int = 0
+    """Which of several methods that nobody in sight calls is running (0: an order that is certain).
+    Between two different stages the order is not known."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Event:
+    """Something that happened at a :class:`Moment`."""
+
+    moment: Moment
+
+    @property
+    def at(self) -> Site:
+        """Where."""
+        return self.moment.at
+
+    @property
+    def order(self) -> int:
+        """When: larger is later."""
+        return self.moment.order
+
+    @property
+    def guards(self) -> Guards:
+        """Under which conditions."""
+        return self.moment.guards
+
+    @property
+    def calls(self) -> tuple[Site, ...]:
+        """The project calls that led here, outermost first."""
+        return self.moment.calls
+
+    @property
+    def within(self) -> tuple[Value, ...]:
+        """The context managers that are open, outermost first."""
+        return self.moment.within
+
+    def words(self) -> str:
+        """What happened, in plain words."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Called(Event):
+    """A call whose target is known: ``name`` is its canonical dotted name, ``.method`` for a method."""
+
+    name: str
+    receiver: Value | None
+    arguments: tuple[Value, ...]
+    keywords: dict[str, Value]
+    open: bool
+    """Whether ``*args`` or ``**kwargs`` of unknown content were passed too."""
+    result: Value
+
+    def argument(self, position: int, keyword: str) -> Value | None:
+        """The argument given at ``position`` or as ``keyword``."""
+        if keyword in self.keywords:
+            return self.keywords[keyword]
+        return self.arguments[position] if position < len(self.arguments) else None
+
+    def words(self) -> str:
+        said = [a.words() for a in self.arguments]
+        said += [f"{k}={v.words()}" for k, v in self.keywords.items()]
+        name = self.name if self.receiver is None else f"{self.receiver.words()}{self.name}"
+        return f"called {name}({', '.join(said)})"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sharded(Event):
+    """``fully_shard`` was applied to ``modules`` (several when a list was given)."""
+
+    modules: tuple[Value, ...]
+    options: dict[str, Value]
+    open: bool
+    """Whether options of unknown content were passed."""
+
+    @property
+    def module(self) -> Value:
+        """The module, or the first of the list."""
+        return self.modules[0]
+
+    def words(self) -> str:
+        return f"sharded {' and '.join(m.words() for m in self.modules)}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Wrapping(Event):
+    """A wrapper was put around a module: ``by`` is ``fsdp1``, ``ddp``, ``compile``, ``checkpoint``."""
+
+    module: Value
+    by: str
+    result: Value
+    options: dict[str, Value]
+
+    def words(self) -> str:
+        return f"wrapped {self.module.words()} by {self.by}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OptimizerBuilt(Event):
+    """An optimizer took parameters."""
+
+    optimizer: Optimizer
+    over: tuple[Parameters, ...]
+
+    def words(self) -> str:
+        over = " and ".join(dict.fromkeys(p.words() for p in self.over)) or "unknown parameters"
+        return f"optimizer built over {over}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ParametersUsed(Event):
+    """Parameters that had been taken earlier were used: ``by`` says what for."""
+
+    parameters: tuple[Parameters, ...]
+    by: str
+
+    def words(self) -> str:
+        return f"{self.by} used {' and '.join(dict.fromkeys(p.words() for p in self.parameters))}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Forward(Event):
+    """A module computed: ``how`` is ``call`` for ``model(x)``, else the method's name."""
+
+    module: Value
+    how: str
+
+    def words(self) -> str:
+        return f"forward of {self.module.words()}" + (
+            "" if self.how == "call" else f" through .{self.how}"
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Backward(Event):
+    """``backward()`` ran."""
+
+    of: Value
+
+    def words(self) -> str:
+        return "backward"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stepped(Event):
+    """An optimizer made its step."""
+
+    optimizer: Value
+
+    def words(self) -> str:
+        return f"stepped {self.optimizer.words()}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Clipped(Event):
+    """Gradients were clipped: over ``parameters``, or by the ``module``'s own method."""
+
+    parameters: tuple[Parameters, ...]
+    module: Value | None
+
+    def words(self) -> str:
+        if self.module is not None:
+            return f"clipped by {self.module.words()}.clip_grad_norm_"
+        over = " and ".join(dict.fromkeys(p.words() for p in self.parameters))
+        return f"clipped {over or 'unknown parameters'}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SyncSwitched(Event):
+    """``set_requires_gradient_sync`` of a module; ``on`` is None when the value is not known."""
+
+    module: Value
+    on: bool | None
+
+    def words(self) -> str:
+        side = {True: "on", False: "off", None: "on or off"}[self.on]
+        return f"gradient sync of {self.module.words()} switched {side}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SyncPaused(Event):
+    """``no_sync()`` was asked of a module."""
+
+    module: Value
+
+    def words(self) -> str:
+        return f"no_sync of {self.module.words()}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Registered(Event):
+    """``register_fsdp_forward_method``; ``method`` is None when its name is not known."""
+
+    module: Value
+    method: str | None
+
+    def words(self) -> str:
+        return f"registered {self.method or 'a method'} of {self.module.words()}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Resharded(Event):
+    """``reshard()`` of a module."""
+
+    module: Value
+
+    def words(self) -> str:
+        return f"resharded {self.module.words()}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Unsharded(Event):
+    """``unshard()`` of a module."""
+
+    module: Value
+
+    def words(self) -> str:
+        return f"unsharded {self.module.words()}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StateDictTaken(Event):
+    """A state dict was made."""
+
+    state: StateDict
+
+    def words(self) -> str:
+        kind = {"model": "state dict", "optimizer": "optimizer state", "both": "state"}[
+            self.state.kind
+        ]
+        full = {True: "full ", False: "sharded ", None: ""}[self.state.full]
+        return f"{full}{kind} of {self.state.of.words()} taken"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Saved(Event):
+    """Something was written: ``via`` is the canonical name of the call."""
+
+    what: Value
+    via: str
+    path: Value | None
+    states: tuple[StateDict, ...] = ()
+    """The state dicts inside what was saved."""
+    future: Future | None = None
+
+    def words(self) -> str:
+        what = " and ".join(dict.fromkeys(s.words() for s in self.states)) or self.what.words()
+        return f"saved {what} with {self.via.rsplit('.', 1)[-1]}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Loaded(Event):
+    """Something was read: ``via`` the call, ``into`` what ``dcp.load`` fills, ``states`` inside it."""
+
+    via: str
+    into: Value | None
+    path: Value | None
+    result: Value
+    states: tuple[StateDict, ...] = ()
+
+    def words(self) -> str:
+        into = " and ".join(dict.fromkeys(s.words() for s in self.states))
+        return f"loaded with {self.via.rsplit('.', 1)[-1]}" + (f" into {into}" if into else "")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Restored(Event):
+    """A state was put into a model or an optimizer: ``via`` is the method's or function's name."""
+
+    into: Value
+    state: Value
+    via: str
+    kind: str
+    """``model``, ``optimizer`` or ``both``."""
+
+    def words(self) -> str:
+        return f"restored {self.into.words()} through {self.via}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Collective(Event):
+    """A call that all ranks must make: ``about`` is what it communicates."""
+
+    name: str
+    about: Value | None
+
+    def words(self) -> str:
+        return f"collective {self.name.rpartition('.')[2]}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupStarted(Event):
+    """The process group was initialised; ``backend`` when it is known."""
+
+    backend: str | None
+
+    def words(self) -> str:
+        return "process group started" + (f" on {self.backend}" if self.backend else "")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupEnded(Event):
+    """The process group was destroyed."""
+
+    def words(self) -> str:
+        return "process group destroyed"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Moved(Event):
+    """``.to``, ``.cuda``, ``.half``, ``to_empty`` … of a module."""
+
+    module: Value
+    how: str
+    to: tuple[Value, ...]
+
+    def words(self) -> str:
+        return f"moved {self.module.words()} by {self.how}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Awaited(Event):
+    """A future's ``result()`` was asked for."""
+
+    future: Value
+
+    def words(self) -> str:
+        return f"awaited {self.future.words()}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Assigned(Event):
+    """An attribute of a module was set: a part replaced, a weight tied."""
+
+    owner: Value
+    name: str
+    value: Value
+
+    def words(self) -> str:
+        return f"assigned {self.owner.words()}.{self.name}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Escaped(Event):
+    """A value was handed to code that cannot be followed; ``to`` says to what."""
+
+    value: Value
+    to: str
+
+    def words(self) -> str:
+        return f"{self.value.words()} escaped to {self.to}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Exited(Event):
+    """The path left its function, its loop or the program: ``how`` is the keyword or the call."""
+
+    how: str
+    rank: Guards = field()
+    """The guards under which it left."""
+
+    def words(self) -> str:
+        return f"left by {self.how}"

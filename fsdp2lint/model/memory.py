@@ -1,0 +1,220 @@
+"""What the script has stored where: names, attributes, entries of containers.
+
+A variable holds its bindings with the guards under which each was made. Reading drops those that the
+present guards exclude and stops at the first that surely holds; several left are an :class:`Either`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+
+from fsdp2lint.model.guards import ALWAYS, Clause, Guards, negated
+from fsdp2lint.model.values import (
+    Bound,
+    Container,
+    Either,
+    Instance,
+    Literal,
+    Module,
+    Optimizer,
+    Parameters,
+    Part,
+    Partial,
+    StateDict,
+    Value,
+    Wrapped,
+)
+
+MAX_OPTIONS = 6
+"""A name that can be more things than this is treated as its latest ones."""
+
+MAX_REACH = 400
+"""How many values are followed when something goes out of sight."""
+
+
+class Variable:
+    """What one name (or attribute, or entry) can stand for."""
+
+    __slots__ = ("bindings",)
+
+    def __init__(self) -> None:
+        self.bindings: list[tuple[Guards, Value]] = []
+
+    def write(self, here: Guards, value: Value) -> None:
+        """Bind under the guards ``here``; what it surely shadows is forgotten."""
+        if here.impossible:
+            return
+        self.bindings = [(g, v) for g, v in self.bindings if not g.implies(here)]
+        self.bindings.append((here, value))
+
+    def forget(self, here: Guards) -> None:
+        """Delete the bindings that hold only where ``here`` holds."""
+        if not here.impossible:
+            self.bindings = [(g, v) for g, v in self.bindings if not g.implies(here)]
+
+    def read(self, here: Guards) -> list[tuple[Guards, Value]]:
+        """The bindings that can hold ``here``, latest first; the last one surely holds, if any does."""
+        found = []
+        for guards, value in reversed(self.bindings):
+            if guards.excludes(here):
+                continue
+            found.append((guards, value))
+            if here.implies(guards):
+                break
+        return found
+
+
+class Memory:
+    """The stores of one run: attributes and entries by their owner, and who is out of sight."""
+
+    def __init__(self) -> None:
+        self.fields: dict[Value, dict[Hashable, Variable]] = {}
+        self.held_by: dict[Value, list[Value]] = {}
+        self.out: set[Value] = set()
+        self.foreign: set[Value] = set()
+
+    def write(self, owner: Value, key: Hashable, here: Guards, value: Value) -> None:
+        """Store ``value`` as the attribute or entry ``key`` of ``owner``."""
+        self.fields.setdefault(owner, {}).setdefault(key, Variable()).write(here, value)
+        self.hold(owner, value)
+
+    def forget(self, owner: Value, key: Hashable, here: Guards) -> None:
+        """Delete the attribute or entry ``key`` of ``owner``, as far as it was made under ``here``."""
+        variable = self.fields.get(owner, {}).get(key)
+        if variable is not None:
+            variable.forget(here)
+
+    def hold(self, owner: Value, value: Value) -> None:
+        """Remember that ``value`` can be reached from ``owner``."""
+        for one in value.options if isinstance(value, Either) else ((ALWAYS, value),):
+            holders = self.held_by.setdefault(one[1], [])
+            if owner not in holders and one[1] is not owner:
+                holders.append(owner)
+
+    def read(self, owner: Value, key: Hashable, here: Guards) -> Value | None:
+        """The attribute or entry ``key`` of ``owner``; None when nothing was ever stored."""
+        variable = self.fields.get(owner, {}).get(key)
+        return None if variable is None else choose(variable.read(here), here)
+
+    def entries(self, owner: Value, here: Guards = ALWAYS) -> Iterator[tuple[Hashable, Value]]:
+        """The attributes or entries of ``owner`` that can be there, in the order of their making."""
+        for key, variable in self.fields.get(owner, {}).items():
+            value = choose(variable.read(here), here)
+            if value is not None:
+                yield key, value
+
+    def children(self, module: Value) -> Iterator[tuple[str, Value]]:
+        """The submodules that the script has assigned to a module or put into a module list."""
+        for key, value in self.entries(module):
+            for one in [v for _, v in value.options] if isinstance(value, Either) else [value]:
+                if isinstance(one, Module | Wrapped):
+                    yield str(key), one
+
+    def escape(self, value: Value) -> bool:
+        """Put a value, and all that can be reached from it, out of sight; True if it was in sight."""
+        if value in self.out:
+            return False
+        todo, seen = [value], 0
+        while todo and seen < MAX_REACH:
+            one = todo.pop()
+            if one in self.out or isinstance(one, Literal):
+                continue
+            seen += 1
+            self.out.add(one)
+            todo.extend(parts_of(one))
+            todo.extend(v for _, v in self.entries(one))
+        return True
+
+    def owned(self, value: Value) -> bool:
+        """Whether a value was made in sight and never left it, nor did anything that holds it."""
+        if isinstance(value, Either):
+            return all(self.owned(v) for _, v in value.options)
+        root = value
+        while isinstance(root, Part):
+            if root in self.out:
+                return False
+            root = root.owner
+        if not isinstance(
+            root, Instance | Wrapped | Optimizer | Parameters | StateDict | Container
+        ):
+            return False
+        return not any(h in self.out or h in self.foreign for h in self.holders(root))
+
+    def holders(self, value: Value) -> Iterator[Value]:
+        """``value`` and everything through which it can be reached."""
+        todo, seen = [value], {value}
+        while todo:
+            one = todo.pop()
+            yield one
+            above = list(self.held_by.get(one, ()))
+            if isinstance(one, Part):
+                above.append(one.owner)
+            for holder in above:
+                if holder not in seen and len(seen) < MAX_REACH:
+                    seen.add(holder)
+                    todo.append(holder)
+
+    def inside(self, part: Value, whole: Value) -> bool:
+        """Whether ``part`` is ``whole`` or hangs below it through modules, lists of modules and parts."""
+        if part is whole:
+            return True
+        todo, seen = [part], {part}
+        while todo:
+            one = todo.pop()
+            above: list[Value] = [
+                h for h in self.held_by.get(one, ()) if isinstance(h, Module | Wrapped | Container)
+            ]
+            if isinstance(one, Part):
+                above.append(one.owner)
+            if isinstance(one, Wrapped):
+                above.append(one.of)
+            for holder in above:
+                if holder is whole:
+                    return True
+                if holder not in seen and len(seen) < MAX_REACH:
+                    seen.add(holder)
+                    todo.append(holder)
+        return False
+
+
+def choose(found: list[tuple[Guards, Value]], here: Guards) -> Value | None:
+    """One value out of the bindings that can hold: itself when it is the only one, else an Either."""
+    if not found:
+        return None
+    if len(found) == 1:
+        return found[0][1]
+    flat: list[tuple[Guards, Value]] = []
+    shadowed: frozenset[Clause] = frozenset()  # what must hold for none of the later bindings to
+    for bound, value in found:
+        guards = bound.also(shadowed)
+        if isinstance(value, Either):
+            flat.extend((guards.and_(g), v) for g, v in value.options if not g.excludes(here))
+        else:
+            flat.append((guards, value))
+        shadowed |= negated(bound.since(here))
+    distinct: dict[Value, Guards] = {}
+    for guards, value in flat:
+        if guards.impossible:
+            continue
+        known = distinct.get(value)
+        distinct[value] = guards if known is None else ALWAYS
+    if len(distinct) == 1:
+        return next(iter(distinct))
+    return Either(tuple((g, v) for v, g in list(distinct.items())[:MAX_OPTIONS]))
+
+
+def parts_of(value: Value) -> Iterator[Value]:
+    """The values from which ``value`` is made."""
+    if isinstance(value, Wrapped | Parameters | StateDict):
+        yield value.of
+    elif isinstance(value, Optimizer):
+        yield from value.over
+    elif isinstance(value, Either):
+        yield from (v for _, v in value.options)
+    elif isinstance(value, Bound):
+        yield value.receiver
+    elif isinstance(value, Partial):
+        yield from value.args
+        yield from value.keywords.values()
+    elif isinstance(value, Part):
+        yield value.owner

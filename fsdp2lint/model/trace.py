@@ -1,0 +1,130 @@
+"""The record of one run, and the questions that rules ask of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, TypeVar
+
+from fsdp2lint.model.events import Called, Escaped, Event
+from fsdp2lint.model.values import Either, Value, unwrapped
+
+if TYPE_CHECKING:
+    from libcst import CSTNode
+
+    from fsdp2lint.model.memory import Memory
+    from fsdp2lint.source import Source
+
+E = TypeVar("E", bound=Event)
+
+
+class Trace:
+    """What happened on one way through the project, from one entry.
+
+    ``truncated`` is true when the walk ran out of budget: then nothing is ever certain not to happen.
+    """
+
+    def __init__(self, entry: str, source: Source, memory: Memory) -> None:
+        self.entry = entry
+        self.source = source
+        self.memory = memory
+        self.truncated = False
+        self.visited: set[CSTNode] = set()
+        self.events: list[Event] = []
+        self._by_kind: dict[type[Event], list[Event]] = {}
+
+    def add(self, event: Event) -> None:
+        """Write an event down (the interpreter does)."""
+        self.events.append(event)
+        self._by_kind.setdefault(type(event), []).append(event)
+
+    def of(self, kind: type[E]) -> list[E]:
+        """All events of a kind, in order."""
+        return self._by_kind.get(kind, [])  # type: ignore[return-value]
+
+    def calls(self, *names: str) -> Iterator[Called]:
+        """All calls of the functions with these canonical names (``.method`` for methods)."""
+        return (c for c in self.of(Called) if c.name in names)
+
+    def before(self, event: Event, kind: type[E]) -> Iterator[E]:
+        """Events of a kind that surely precede ``event`` on a path they share, latest first."""
+        return (
+            e
+            for e in reversed(self.of(kind))
+            if e.order < event.order
+            and not unordered(e, event)
+            and not e.guards.excludes(event.guards)
+        )
+
+    def after(self, event: Event, kind: type[E]) -> Iterator[E]:
+        """Events of a kind that surely follow ``event`` on a path they share."""
+        return (
+            e
+            for e in self.of(kind)
+            if e.order > event.order
+            and not unordered(e, event)
+            and not e.guards.excludes(event.guards)
+        )
+
+    def beside(self, event: Event, kind: type[E]) -> Iterator[E]:
+        """Events of a kind on a path shared with ``event`` whose order to it is not known."""
+        return (
+            e for e in self.of(kind) if unordered(e, event) and not e.guards.excludes(event.guards)
+        )
+
+    def never(self, kinds: type[Event] | tuple[type[Event], ...], *about: Value) -> bool:
+        """Whether no event of these kinds concerns any of the values ``about``, for certain.
+
+        False when the run was truncated or when one of the values was handed to unseen code, came
+        from there, or can be reached from there.
+        """
+        if self.truncated or not all(self.known(v) for v in about):
+            return False
+        wanted = kinds if isinstance(kinds, tuple) else (kinds,)
+        return not any(self.concerns(e, v) for kind in wanted for e in self.of(kind) for v in about)
+
+    def known(self, value: Value) -> bool:
+        """Whether all that happens to ``value`` is in this trace: born here, never out of sight."""
+        return not self.truncated and self.memory.owned(value)
+
+    def escapes(self, value: Value) -> Iterator[Escaped]:
+        """Where ``value`` or something that holds it went out of sight."""
+        holders = set(self.memory.holders(value))
+        return (e for e in self.of(Escaped) if e.value in holders)
+
+    def inside(self, part: Value, whole: Value) -> bool:
+        """Whether ``part`` is ``whole`` or one of its submodules, as far as the script shows."""
+        return self.memory.inside(unwrapped(part), unwrapped(whole))
+
+    def concerns(self, event: Event, value: Value) -> bool:
+        """Whether an event's own subject is ``value`` (or one of its options)."""
+        subjects = {same for s in subjects_of(event) for same in options(s)}
+        return any(unwrapped(v) in subjects or v in subjects for v in options(value))
+
+    def __iter__(self) -> Iterator[Event]:
+        return iter(self.events)
+
+
+def unordered(one: Event, other: Event) -> bool:
+    """Whether the two stand in different methods that only unseen code calls, in an unknown order."""
+    first, second = one.moment.stage, other.moment.stage
+    return bool(first and second) and first != second
+
+
+def options(value: Value) -> tuple[Value, ...]:
+    """The values that ``value`` can be."""
+    if isinstance(value, Either):
+        return tuple(v for _, v in value.options)
+    return (value,)
+
+
+def subjects_of(event: Event) -> Iterable[Value]:
+    """The values that an event is about: whatever values its own fields hold."""
+    for name in type(event).__dataclass_fields__:
+        if name == "moment":
+            continue
+        held = getattr(event, name)
+        for value in held if isinstance(held, tuple) else (held,):
+            if isinstance(value, Value):
+                yield unwrapped(value)
+                if value is not unwrapped(value):
+                    yield value

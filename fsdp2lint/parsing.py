@@ -1,0 +1,60 @@
+"""The one place that asks libcst to parse and to locate nodes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import libcst as cst
+from libcst.metadata import MetadataWrapper, PositionProvider
+
+from fsdp2lint.source import MAX_NESTING, Range, Unreadable
+
+if TYPE_CHECKING:
+    from fsdp2lint.source import Source
+
+
+def parse(source: Source) -> cst.Module:
+    """Parse a source; what libcst cannot take becomes :class:`Unreadable`, never a crash."""
+    depth_line = _too_deep(source.text)
+    if depth_line:
+        raise Unreadable("nested too deeply to be analysed", depth_line)
+    try:
+        tree = cst.parse_module(source.text)
+    except cst.ParserSyntaxError as error:
+        raise Unreadable(
+            f"syntax error: {error.message.splitlines()[0]}", error.editor_line, error.editor_column
+        ) from error
+    except RecursionError as error:
+        raise Unreadable("nested too deeply to be analysed") from error
+    except Exception as error:  # libcst lets several exception types out of its native parser
+        raise Unreadable(f"the parser failed: {type(error).__name__}: {error}") from error
+    return tree
+
+
+def positions(tree: cst.Module) -> dict[cst.CSTNode, Range]:
+    """The place of every node of a module, 1-based."""
+    wrapper = MetadataWrapper(tree, unsafe_skip_copy=True)
+    try:
+        found = wrapper.resolve(PositionProvider)
+    except RecursionError:
+        return {}
+    return {
+        node: Range(at.start.line, at.start.column + 1, at.end.line, at.end.column + 1)
+        for node, at in found.items()
+    }
+
+
+def _too_deep(text: str) -> int:
+    """The first line on which brackets nest deeper than the parser can take, or 0."""
+    if max(text.count("("), text.count("["), text.count("{")) < MAX_NESTING:
+        return 0
+    depth = 0
+    for number, line in enumerate(text.splitlines(), 1):
+        for character in line:
+            if character in "([{":
+                depth += 1
+                if depth > MAX_NESTING:
+                    return number
+            elif character in ")]}" and depth:
+                depth -= 1
+    return 0
