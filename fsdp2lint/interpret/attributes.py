@@ -1,0 +1,205 @@
+"""Reading and writing attributes and entries."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fsdp2lint.interpret import classes, conditions, loops
+from fsdp2lint.interpret.imports import Namespace
+from fsdp2lint.meanings.attributes import attribute as known_attribute
+from fsdp2lint.model.events import Assigned
+from fsdp2lint.model.guards import ALWAYS, Clause, Guards
+from fsdp2lint.model.memory import MAX_OPTIONS
+from fsdp2lint.model.trace import options
+from fsdp2lint.model.values import (
+    Bound,
+    Class,
+    Container,
+    Either,
+    External,
+    Function,
+    Instance,
+    Literal,
+    Part,
+    Round,
+    Super,
+    Value,
+)
+
+if TYPE_CHECKING:
+    from fsdp2lint.interpret.machine import Machine
+    from fsdp2lint.source import Site
+
+
+def get(machine: Machine, value: Value, name: str, site: Site) -> Value:
+    """The attribute ``name`` of ``value``: assigned by the script, found in its class, known of PyTorch, or a part."""
+    if isinstance(value, Either):
+        return machine.spread(value, lambda one: get(machine, one, name, site))
+    if isinstance(value, Namespace):
+        return value.read(machine, name)
+    if isinstance(value, Super):
+        return _above(machine, value, name)
+    stored = machine.memory.read(value, f".{name}", machine.here)
+    if stored is not None:
+        return stored
+    if isinstance(value, Instance):
+        found = classes.find(machine, value.cls, name)
+        if found is not None:
+            return _bind(machine, found, value, site)
+    elif isinstance(value, Class):
+        found = classes.find(machine, value, name)
+        if found is not None:
+            return _bind_class(found, value)
+    known = known_attribute(machine, value, name)
+    if known is not None:
+        return known
+    if isinstance(value, External):
+        return machine.external(f"{value.name}.{name}")
+    return value.part(f".{name}")
+
+
+def _bind(machine: Machine, found: Value, receiver: Value, site: Site) -> Value:
+    if isinstance(found, Either):
+        return machine.spread(found, lambda one: _bind(machine, one, receiver, site))
+    if not isinstance(found, Function):
+        return found
+    if found.kind == "property":
+        return machine.call(found, (receiver,), {}, site)
+    if found.kind == "staticmethod":
+        return found
+    if found.kind == "classmethod" and isinstance(receiver, Instance):
+        return Bound(found, receiver.cls)
+    return receiver.keep(("bound", found), Bound(found, receiver))
+
+
+def _bind_class(found: Value, cls: Class) -> Value:
+    if isinstance(found, Function) and found.kind == "classmethod":
+        return Bound(found, cls)
+    return found
+
+
+def _above(machine: Machine, value: Super, name: str) -> Value:
+    receiver = value.receiver
+    start = receiver.cls if isinstance(receiver, Instance) else receiver
+    found = classes.find(machine, start, name, above=value.cls)
+    if isinstance(found, Function):
+        return found if found.kind == "staticmethod" else Bound(found, receiver)
+    if found is not None:
+        return found
+    return value.part(f".{name}")
+
+
+def method(machine: Machine, value: Value, name: str) -> Value | None:
+    """The project function ``name`` of ``value``'s class, bound."""
+    if isinstance(value, Instance):
+        found = classes.find(machine, value.cls, name)
+        if isinstance(found, Function):
+            return Bound(found, value)
+    return None
+
+
+def set_(machine: Machine, owner: Value, name: str, value: Value, site: Site) -> None:
+    """``owner.name = value``."""
+    if isinstance(owner, Either):
+        here = machine.here
+        for guards, one in owner.options:
+            machine.here = here.and_(guards)
+            if not machine.here.impossible:
+                set_(machine, one, name, value, site)
+        machine.here = here
+        return
+    if isinstance(owner, Namespace):
+        owner.write(machine, name, value)
+        return
+    if isinstance(owner, Instance):
+        found = classes.find(machine, owner.cls, name)
+        if isinstance(found, Function) and found.kind == "property":
+            if found.setter is not None:
+                machine.call(found.setter, (owner, value), {}, site)
+            return
+    for option in options(value):
+        option.sit(owner, f".{name}")
+    machine.memory.write(owner, f".{name}", machine.here, value)
+    if owner in machine.memory.out:
+        machine.memory.escape(value)
+    if machine.is_module(owner) and not _in_init(machine, owner):
+        machine.record(Assigned(machine.moment(site), owner, name, value))
+
+
+def _in_init(machine: Machine, owner: Value) -> bool:
+    """Whether ``owner`` is still being made."""
+    return any(
+        f.receiver is owner and f.function is not None and f.function.name == "__init__"
+        for f in machine.frames
+    )
+
+
+def item(machine: Machine, value: Value, key: Value, site: Site) -> Value:
+    """``value[key]``."""
+    if isinstance(value, Either):
+        return machine.spread(value, lambda one: item(machine, one, key, site))
+    if isinstance(key, Either):
+        return machine.spread(key, lambda one: item(machine, value, one, site))
+    if isinstance(value, External) and value.name == "os.environ":
+        return machine.call(machine.external("os.getenv"), (key,), {}, site)
+    if isinstance(key, Literal):
+        stored = _constant_entry(machine, value, key)
+        if stored is not None:
+            return stored
+        known = known_attribute(machine, value, f"[{key.value!r}]")
+        return known if known is not None else value.part(f"[{key.value!r}]")
+    stored = machine.memory.read(value, ("[]", key), machine.here)
+    if stored is not None:
+        return stored
+    turn = key
+    if isinstance(turn, Part) and isinstance(turn.key, Round):
+        rounds = loops.elements(machine, value, site)
+        if isinstance(value, Container) and value.kind == "dict":
+            entries = [v for _, v in machine.memory.entries(value, machine.here)]
+            rounds = entries or rounds
+        if turn.key.number < len(rounds):
+            return rounds[turn.key.number]
+        return rounds[-1] if rounds else value.part(("[]", key))
+    if isinstance(value, Container) and not value.open:
+        entries = [v for _, v in machine.memory.entries(value, machine.here)]
+        if len(entries) == 1:
+            return entries[0]
+        if value.kind == "dict" and len(entries) <= MAX_OPTIONS:
+            return _one_of_entries(machine, value, key, site)
+    return value.part(("[]", key))
+
+
+def _one_of_entries(machine: Machine, table: Container, key: Value, site: Site) -> Value:
+    """``TABLE[key]``: each entry where the key is its own and none of those before."""
+    here = machine.here
+    refused: frozenset[Clause] = frozenset()
+    options: list[tuple[Guards, Value]] = []
+    for name, entry in machine.memory.entries(table, here):
+        literal = machine.literal(loops.key_of(name)) if isinstance(name, str) else None
+        if literal is None:
+            return table.part(("[]", key))
+        test = conditions.compare(machine, key, "==", literal)
+        taken = conditions.clauses(machine, test, True, site)
+        if taken is not None:
+            guards = ALWAYS.also(taken | refused)
+            if not guards.excludes(here):
+                options.append((guards, entry))
+        refused |= conditions.clauses(machine, test, False, site) or frozenset()
+    return Either(tuple(options)) if options else table.part(("[]", key))
+
+
+def _constant_entry(machine: Machine, value: Value, key: Literal) -> Value | None:
+    index = key.value
+    fields = machine.memory.fields.get(value)
+    if fields and isinstance(index, int) and index < 0:
+        if isinstance(value, Container) and value.open:
+            return None
+        index += len(fields)
+    stored = machine.memory.read(value, f"[{index!r}]", machine.here)
+    if stored is not None:
+        return stored
+    if isinstance(value, Container) and value.kind == "dict":
+        for field, entry in machine.memory.entries(value, machine.here):
+            if isinstance(field, tuple) and field[0] == "of":
+                return machine.item(entry, key, machine.site(machine.frame.statement))  # type: ignore[arg-type]
+    return None

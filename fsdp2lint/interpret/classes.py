@@ -1,0 +1,204 @@
+"""Classes: how they are made, where names are found along their bases, how instances are born."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from fsdp2lint.interpret.scopes import Scope
+from fsdp2lint.model.memory import choose
+from fsdp2lint.model.values import (
+    Class,
+    External,
+    Function,
+    Instance,
+    Module,
+    Unknown,
+    Value,
+)
+
+if TYPE_CHECKING:
+    from fsdp2lint.interpret.machine import Machine
+    from fsdp2lint.source import Site
+
+MODULE_BASES = frozenset(
+    {
+        "torch.nn.Module",
+        "torch.nn.ModuleList",
+        "torch.nn.ModuleDict",
+        "torch.nn.Sequential",
+        "transformers.PreTrainedModel",
+        "transformers.modeling_utils.PreTrainedModel",
+        "pytorch_lightning.LightningModule",
+        "lightning.LightningModule",
+        "lightning.pytorch.LightningModule",
+    }
+)
+"""Classes outside the project whose subclasses are ``nn.Module``s."""
+
+
+def define(machine: Machine, node: cst.ClassDef) -> Value:
+    """The class that a ``class`` statement binds."""
+    from fsdp2lint.interpret.statements import run_body
+
+    bases = tuple(machine.eval(b.value) for b in node.bases)
+    for keyword in node.keywords:
+        machine.eval(keyword.value)
+    scope = Scope("class", machine.source, machine.frame.scope)
+    made = Class(node.name.value, node, bases, scope)
+    frame = machine.push(scope)
+    frame.statement = node
+    run_body(machine, node.body)
+    machine.pop()
+    for variable in scope.names.values():
+        for _, value in variable.bindings:
+            if isinstance(value, Function) and value.home is None:
+                value.home = made
+                if value.setter is not None:
+                    value.setter.home = made
+    for decorator in node.decorators:
+        machine.eval(decorator.decorator)
+    return made
+
+
+def lineage(cls: Value) -> Iterator[Value]:
+    """``cls`` and its bases, in the order in which names are looked up (depth first, left to right)."""
+    seen: set[Value] = set()
+    todo = [cls]
+    while todo:
+        one = todo.pop(0)
+        if one in seen:
+            continue
+        seen.add(one)
+        yield one
+        if isinstance(one, Class):
+            todo = list(one.bases) + todo
+
+
+def find(machine: Machine, cls: Value, name: str, above: Class | None = None) -> Value | None:
+    """What ``name`` stands for in a class or its bases of the project; ``above``: only after that class."""
+    passed = above is None
+    for one in lineage(cls):
+        if passed and isinstance(one, Class):
+            variable = one.scope.names.get(name)
+            if variable is not None:
+                found = choose(variable.read(machine.here), machine.here)
+                if found is not None:
+                    return found
+        if one is above:
+            passed = True
+    return None
+
+
+def outside(cls: Value) -> Iterator[External]:
+    """The bases of a class that lie outside the project."""
+    return (c for c in lineage(cls) if isinstance(c, External))
+
+
+def seen_whole(cls: Value) -> bool:
+    """Whether every base of a class is in sight or is a plain ``nn.Module``/``object``."""
+    return all(
+        isinstance(c, Class)
+        or (
+            isinstance(c, External)
+            and (
+                c.name in MODULE_BASES or c.name in ("builtins.object", "abc.ABC", "typing.Generic")
+            )
+        )
+        for c in lineage(cls)
+    )
+
+
+def is_module_class(cls: Value) -> bool:
+    """Whether instances of a class are ``nn.Module``s."""
+    return any(
+        c.name in MODULE_BASES or c.name.startswith("torch.nn.modules.") or _torch_layer(c.name)
+        for c in outside(cls)
+    )
+
+
+def _torch_layer(name: str) -> bool:
+    head, _, last = name.rpartition(".")
+    return head == "torch.nn" and last[:1].isupper() and last not in ("Parameter", "Buffer")
+
+
+def instantiate(
+    machine: Machine,
+    cls: Class,
+    args: tuple[Value, ...],
+    keywords: dict[str, Value],
+    site: Site,
+    open_: bool,
+) -> Value:
+    """Make an instance and run its ``__init__``."""
+    kind = Module if is_module_class(cls) else Instance
+    made = kind(cls, site)
+    init = find(machine, cls, "__init__")
+    if isinstance(init, Function):
+        machine.call(init, (made, *args), keywords, site, open_)
+    elif _is_dataclass(machine, cls) or init is None:
+        _fill_fields(machine, cls, made, args, keywords)
+    return made
+
+
+def _is_dataclass(machine: Machine, cls: Class) -> bool:
+    names = {"dataclasses.dataclass", "attrs.define", "attr.s", "dataclass"}
+    for decorator in cls.node.decorators:
+        node = decorator.decorator
+        inner = node.func if isinstance(node, cst.Call) else node
+        if cst.helpers.get_full_name_for_node(inner) in names:
+            return True
+    return False
+
+
+def _fill_fields(
+    machine: Machine,
+    cls: Class,
+    made: Instance,
+    args: tuple[Value, ...],
+    keywords: dict[str, Value],
+) -> None:
+    """The generated ``__init__`` of a dataclass (or named tuple): annotated names in order."""
+    fields: list[str] = []
+    for one in reversed(list(lineage(cls))):
+        if isinstance(one, Class):
+            fields += [f for f in annotated_names(one.node) if f not in fields]
+    given = dict(zip(fields, args, strict=False)) | keywords
+    for name, value in given.items():
+        machine.memory.write(made, f".{name}", machine.here, value)
+        value.sit(made, f".{name}")
+    post = find(machine, cls, "__post_init__")
+    if isinstance(post, Function):
+        machine.call(post, (made,), {}, made.born or machine.site(cls.node))
+
+
+def annotated_names(node: cst.ClassDef) -> list[str]:
+    """The names that a class body annotates, in order."""
+    found = []
+    for statement in node.body.body:
+        if isinstance(statement, cst.SimpleStatementLine):
+            for small in statement.body:
+                if isinstance(small, cst.AnnAssign) and isinstance(small.target, cst.Name):
+                    found.append(small.target.value)
+    return found
+
+
+def life(machine: Machine, cls: Class) -> Value:
+    """An instance of a class that nobody in sight makes: ``__init__`` with arguments of unknown origin."""
+    from fsdp2lint.interpret.functions import stranger_arguments
+
+    made = (Module if is_module_class(cls) else Instance)(cls)
+    made.label = "self"
+    machine.memory.foreign.add(made)
+    init = find(machine, cls, "__init__")
+    site = machine.site(cls.node)
+    if isinstance(init, Function):
+        args = stranger_arguments(machine, init, 1)
+        machine.call(init, (made, *args), {}, site)
+    else:
+        for name in annotated_names(cls.node):
+            value = find(machine, cls, name)
+            machine.memory.write(made, f".{name}", machine.here, value or Unknown(name))
+    return made

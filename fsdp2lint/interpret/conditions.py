@@ -1,0 +1,255 @@
+"""Tests: what is known to be true, and which guards a branch stands under."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from fsdp2lint.model.guards import Clause, Guard, either, negated, unit
+from fsdp2lint.model.values import (
+    Bound,
+    Class,
+    Container,
+    Either,
+    Function,
+    Instance,
+    Literal,
+    Logic,
+    MainRank,
+    Mesh,
+    Not,
+    Optimizer,
+    Parameters,
+    Partial,
+    Rank,
+    StateDict,
+    Value,
+    Wrapped,
+)
+
+if TYPE_CHECKING:
+    from fsdp2lint.interpret.machine import Machine
+    from fsdp2lint.source import Site
+
+IMPOSSIBLE = None
+_OBJECTS = (
+    Function,
+    Bound,
+    Class,
+    Instance,
+    Wrapped,
+    Optimizer,
+    Parameters,
+    StateDict,
+    Partial,
+    Mesh,
+)
+_OPERATORS: dict[str, Callable[[Any, Any], object]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "is": operator.eq,
+    "is not": operator.ne,
+}
+_MAIN_RANK: dict[tuple[str, object], bool] = {
+    ("==", 0): True,
+    ("is", 0): True,
+    ("<", 1): True,
+    ("<=", 0): True,
+    ("!=", 0): False,
+    ("is not", 0): False,
+    (">", 0): False,
+    (">=", 1): False,
+}
+_FLIPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "==": "==", "!=": "!="}
+
+
+def truth(machine: Machine, value: Value) -> bool | None:
+    """Whether ``value`` is true, when that is certain."""
+    if isinstance(value, Literal):
+        return bool(value.value)
+    if isinstance(value, Container):
+        if value.open:
+            return None
+        return bool(next(machine.memory.entries(value, machine.here), None))
+    if isinstance(value, Not):
+        inner = truth(machine, value.test)
+        return None if inner is None else not inner
+    if isinstance(value, _OBJECTS):
+        return True
+    return None
+
+
+def clauses(machine: Machine, test: Value, taken: bool, site: Site) -> frozenset[Clause] | None:
+    """What holds where ``test`` came out as ``taken``; None when it cannot come out so."""
+    known = truth(machine, test)
+    if known is not None:
+        return frozenset() if known is taken else IMPOSSIBLE
+    if isinstance(test, Not):
+        return clauses(machine, test.test, not taken, site)
+    if isinstance(test, Rank):
+        return unit(Guard(machine.main_rank(test.scope), not taken, site))
+    if isinstance(test, Logic):
+        return _logic_clauses(machine, test, taken, site)
+    if isinstance(test, Either):
+        return _either_clauses(machine, test, taken, site)
+    return unit(Guard(test, taken, site))
+
+
+def _logic_clauses(
+    machine: Machine, test: Logic, taken: bool, site: Site
+) -> frozenset[Clause] | None:
+    """``and`` taken and ``or`` not taken say something of every operand; else only of one of them."""
+    every = (test.operator == "and") is taken
+    found = [clauses(machine, operand, taken, site) for operand in test.operands]
+    if every:
+        if any(f is None for f in found):
+            return IMPOSSIBLE
+        return frozenset().union(*(f for f in found if f is not None))
+    possible = [f for f in found if f is not None]
+    if not possible:
+        return IMPOSSIBLE
+    result = possible[0]
+    for other in possible[1:]:
+        result = either(result, other)
+    return result
+
+
+def _either_clauses(
+    machine: Machine, test: Either, taken: bool, site: Site
+) -> frozenset[Clause] | None:
+    """A flag set in branches: true exactly under the guards of the bindings that are true."""
+    result: frozenset[Clause] | None = None
+    shadowed: frozenset[Clause] = frozenset()
+    possible = False
+    for guards, value in test.options:
+        inner = clauses(machine, value, taken, site)
+        if inner is not None:
+            mine = guards.since(machine.here) | inner | shadowed
+            result = mine if not possible else either(result or frozenset(), mine)
+            possible = True
+        shadowed = shadowed | negated(guards.since(machine.here))
+    return result if possible else IMPOSSIBLE
+
+
+def invert(machine: Machine, value: Value) -> Value:
+    """``not value``."""
+    known = truth(machine, value)
+    if known is not None:
+        return machine.literal(not known)
+    if isinstance(value, Not):
+        return value.test
+    if isinstance(value, Rank):
+        return machine.main_rank(value.scope)
+    if isinstance(value, Either):
+        return machine.spread(value, lambda one: invert(machine, one))
+    return value.keep("not", Not(value))
+
+
+def logic(machine: Machine, operator_: str, operands: list[Value]) -> Value:
+    """``a and b`` or ``a or b`` as a value: an operand where that is certain, else a test."""
+    left: list[Value] = []
+    stops_at = operator_ == "or"
+    for position, operand in enumerate(operands):
+        known = truth(machine, operand)
+        last = position == len(operands) - 1
+        if known is stops_at:
+            left.append(operand)
+            break
+        if known is None or last:
+            left.append(operand)
+    if len(left) == 1:
+        return left[0]
+    key = (operator_, *left[1:])
+    return left[0].keep(("logic", *key), Logic(operator_, tuple(left)))
+
+
+def compare(machine: Machine, left: Value, symbol: str, right: Value) -> Value:
+    """The result of a comparison."""
+    if isinstance(left, Either):
+        return machine.spread(left, lambda one: compare(machine, one, symbol, right))
+    if isinstance(right, Either):
+        return machine.spread(right, lambda one: compare(machine, left, symbol, one))
+    if isinstance(left, Literal) and isinstance(right, Rank) and symbol in _FLIPPED:
+        return compare(machine, right, _FLIPPED[symbol], left)
+    if isinstance(left, Rank):
+        return _compare_rank(machine, left, symbol, right)
+    if isinstance(left, Literal) and isinstance(right, Literal) and symbol in _OPERATORS:
+        return _compare_constants(machine, left, symbol, right)
+    if isinstance(left, Literal) and isinstance(right, Container) and symbol in ("in", "not in"):
+        return _contained(machine, left, right, symbol)
+    if symbol in ("is", "is not", "==", "!="):
+        negative = symbol in ("is not", "!=")
+        if left is right and symbol in ("is", "is not"):
+            return machine.literal(not negative)
+        for one, other in ((left, right), (right, left)):
+            if isinstance(other, Literal) and isinstance(one, (*_OBJECTS, Container)):
+                return machine.literal(negative)
+        if isinstance(right, Literal) and right.value in (True, False) and _is_test(left):
+            same = bool(right.value) is not negative
+            return left if same else invert(machine, left)
+        if negative:
+            positive = "is" if symbol == "is not" else "=="
+            return invert(machine, left.part((positive, right)))
+    if symbol == "not in":
+        return invert(machine, left.part(("in", right)))
+    return left.part((symbol, right))
+
+
+def _is_test(value: Value) -> bool:
+    return isinstance(value, MainRank | Not | Logic)
+
+
+def _compare_rank(machine: Machine, rank: Rank, symbol: str, right: Value) -> Value:
+    if isinstance(right, Literal):
+        number: object = 0 if right.value is None else right.value
+        if isinstance(number, str) and number.isdigit():
+            number = int(number)  # os.environ["RANK"] == "0"
+        if right.value is None:
+            return machine.literal(symbol not in ("is", "=="))
+        try:
+            known = _MAIN_RANK.get((symbol, number))
+        except TypeError:
+            known = None
+        if known is not None and not isinstance(number, bool):
+            test = machine.main_rank(rank.scope)
+            return test if known else invert(machine, test)
+        if number == -1 and symbol in ("==", "!="):
+            # -1 is the default of launchers for "not distributed": no test between ranks
+            positive = machine.external("not distributed")
+            return positive if symbol == "==" else invert(machine, positive)
+    if isinstance(right, Container) and symbol in ("in", "not in") and not right.open:
+        entries = [v for _, v in machine.memory.entries(right, machine.here)]
+        allowed = [v.value for v in entries if isinstance(v, Literal)]
+        if len(allowed) == len(entries) and set(map(repr, allowed)) <= {"0", "-1"}:
+            test = machine.main_rank(rank.scope)
+            return test if symbol == "in" else invert(machine, test)
+    if symbol in ("!=", "is not", "not in"):
+        positive_symbol = {"!=": "==", "is not": "is", "not in": "in"}[symbol]
+        return invert(machine, rank.part((positive_symbol, right)))
+    return rank.part((symbol, right))
+
+
+def _compare_constants(machine: Machine, left: Literal, symbol: str, right: Literal) -> Value:
+    try:
+        return machine.literal(bool(_OPERATORS[symbol](left.value, right.value)))
+    except Exception:  # comparing what cannot be compared raises in the script as well
+        return left.part((symbol, right))
+
+
+def _contained(machine: Machine, left: Literal, right: Container, symbol: str) -> Value:
+    entries = list(machine.memory.entries(right, machine.here))
+    if right.kind == "dict":
+        found = any(key == f"[{left.value!r}]" for key, _ in entries)
+        certain = not right.open
+    else:
+        found = any(isinstance(v, Literal) and v.value == left.value for _, v in entries)
+        certain = not right.open and all(isinstance(v, Literal) for _, v in entries)
+    if found or certain:
+        return machine.literal(found is (symbol == "in"))
+    test = left.part(("in", right, machine.order))
+    return test if symbol == "in" else invert(machine, test)

@@ -1,0 +1,77 @@
+"""``with``: what is entered, what it binds, and what happens when it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from fsdp2lint.interpret.functions import Generator, generate
+from fsdp2lint.model.values import Instance, Value
+
+if TYPE_CHECKING:
+    from fsdp2lint.interpret.machine import Machine
+    from fsdp2lint.source import Site
+
+
+def run_with(machine: Machine, node: cst.With) -> None:
+    """Enter the items one inside the other, then run the body."""
+    from fsdp2lint.interpret.statements import run_body
+
+    _enter(machine, node, 0, lambda: run_body(machine, node.body))
+
+
+def _enter(machine: Machine, node: cst.With, index: int, body: Callable[[], None]) -> None:
+    from fsdp2lint.interpret.statements import bind
+
+    if index == len(node.items):
+        body()
+        return
+    item = node.items[index]
+    context = machine.eval(item.item)
+    site = machine.site(item.item)
+
+    def inside(value: Value) -> None:
+        if item.asname is not None:
+            bind(machine, item.asname.name, value)
+        _enter(machine, node, index + 1, body)
+
+    if isinstance(context, Generator) and context.function.kind == "contextmanager":
+        _run_around(machine, context, inside, site)
+        return
+    within = machine.within
+    machine.within = (*within, context)
+    entered: Value = context
+    start = machine.method(context, "__enter__") or machine.method(context, "__aenter__")
+    if start is not None:
+        entered = machine.call(start, (), {}, site)
+    inside(entered)
+    machine.within = within
+    end = machine.method(context, "__exit__") or machine.method(context, "__aexit__")
+    if end is not None and isinstance(context, Instance):
+        here = machine.here
+        nothing = machine.literal(None)
+        machine.call(end, (nothing, nothing, nothing), {}, site)
+        machine.here = here
+
+
+def _run_around(
+    machine: Machine, context: Generator, inside: Callable[[Value], None], site: Site
+) -> None:
+    """A ``@contextmanager`` of the project: the body runs in place of its ``yield``, once."""
+    given: list[Value] = []
+    end = [machine.here]
+
+    def give(value: Value) -> None:
+        if given:
+            return
+        given.append(value)
+        inside(value)
+        end[0] = machine.here
+
+    generate(machine, context, give, site)
+    if not given:
+        inside(machine.unknown())
+        return
+    machine.here = end[0]

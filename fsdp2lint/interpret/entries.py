@@ -1,0 +1,238 @@
+"""Where runs begin: main modules first, then whatever they did not reach.
+
+A function or a class that nobody in sight uses is an entry of its own, with arguments of unknown origin.
+A class gets one life: ``__init__``, then its methods in the order of the text; since nobody in sight calls
+them, the order between two of them is not certain (:attr:`Moment.stage`).
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from fsdp2lint.interpret.classes import life, lineage
+from fsdp2lint.interpret.functions import methods_of, stranger_arguments
+from fsdp2lint.interpret.imports import Namespace, namespace
+from fsdp2lint.interpret.machine import MAX_STEPS, Machine
+from fsdp2lint.meanings import load
+from fsdp2lint.model.guards import ALWAYS
+from fsdp2lint.model.trace import Trace
+from fsdp2lint.model.values import Class, Function, Value
+
+if TYPE_CHECKING:
+    from fsdp2lint.model.events import Event
+    from fsdp2lint.project import Project
+    from fsdp2lint.source import Source
+
+RECURSION_LIMIT = 12_000
+
+
+def traces(project: Project) -> Iterator[Trace]:
+    """One trace for each entry of the project's sources."""
+    load()
+    reached: set[cst.CSTNode] = set()
+    sources = list(project.sources())
+    with _deep_recursion():
+        mains = [s for s in sources if _is_main(s)]
+        for source in mains:
+            yield from _program(project, source, "__main__", reached)
+        for source in project.asked:
+            yield from _rest(project, source, reached)
+
+
+def _is_main(source: Source) -> bool:
+    """Whether a file is meant to be run: it asks for ``__main__``."""
+    return "__main__" in source.text and "__name__" in source.text
+
+
+@contextmanager
+def _deep_recursion() -> Iterator[None]:
+    """Room for deep syntax trees and call chains; no garbage collection while everything is still needed."""
+    limit = sys.getrecursionlimit()
+    collected = gc.isenabled()
+    gc.disable()
+    sys.setrecursionlimit(max(limit, RECURSION_LIMIT))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(limit)
+        if collected:
+            gc.enable()
+
+
+def _program(
+    project: Project, source: Source, name: str, reached: set[cst.CSTNode]
+) -> Iterator[Trace]:
+    machine, module, trace = _begin(project, source, name)
+    _guarded(trace, lambda: module.load(machine, name))
+    reached |= machine.run_bodies
+    trace.visited = machine.visited
+    yield trace
+
+
+def _begin(project: Project, source: Source, entry: str) -> tuple[Machine, Namespace, Trace]:
+    machine = Machine(project)
+    machine.trace = trace = Trace(entry, source, machine.memory)
+    module = namespace(machine, project.path_of(source), _module_name(source))
+    return machine, module, trace
+
+
+def _module_name(source: Source) -> str:
+    return source.path.replace("\\", "/").removesuffix(".py").rpartition("/")[2]
+
+
+def _guarded(trace: Trace, action: Callable[[], None]) -> None:
+    """A script nested beyond all measure ends its trace early instead of the program."""
+    try:
+        action()
+    except RecursionError:
+        trace.truncated = True
+
+
+def _rest(project: Project, source: Source, reached: set[cst.CSTNode]) -> Iterator[Trace]:
+    """The module itself, then its functions and classes that no run has reached yet."""
+    machine, module, trace = _begin(project, source, "__main__")
+    _guarded(trace, lambda: module.load(machine))
+    if not _is_main(source):
+        trace.visited = machine.visited
+        yield trace
+    before = list(trace.events)
+    reached |= machine.run_bodies
+    if module.scope is None:
+        return
+    first_order = machine.order
+    for value in _definitions(module):
+        yield from _entry(machine, module, value, before, reached)
+        machine.order = first_order
+    index = 0
+    while index < len(machine.made):
+        function = machine.made[index]
+        index += 1
+        if function.scope.source is source and function.node not in reached:
+            yield from _entry(machine, module, function, before, reached)
+
+
+def _definitions(module: Namespace) -> list[Value]:
+    """The classes and functions of a module: classes first, their methods are more of a story.
+
+    Functions whose name the file mentions come last: those that mention them lead to them.
+    """
+    found: list[Value] = []
+    for variable in module.scope.names.values() if module.scope else ():
+        found += [v for _, v in variable.bindings]
+    own = [v for v in found if isinstance(v, Class | Function) and v.scope.source is module.source]
+    mentioned = _mentioned(module.source) if module.source is not None else frozenset()
+    functions = [v for v in own if isinstance(v, Function)]
+    functions.sort(key=lambda f: f.name in mentioned)
+    return [*(v for v in own if isinstance(v, Class)), *functions]
+
+
+def _mentioned(source: Source) -> frozenset[str]:
+    """The names that a file uses, definitions aside."""
+    found: set[str] = set()
+    todo: list[cst.CSTNode] = [source.tree]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, cst.Name):
+            found.add(node.value)
+        elif isinstance(node, cst.FunctionDef):
+            todo += [node.params, node.body, *node.decorators]
+        else:
+            todo.extend(node.children)
+    return frozenset(found)
+
+
+def _entry(
+    machine: Machine,
+    module: Namespace,
+    value: Value,
+    before: list[Event],
+    reached: set[cst.CSTNode],
+) -> Iterator[Trace]:
+    """One entry of a module that is loaded already."""
+    methods = _unreached_methods(value, reached) if isinstance(value, Class) else []
+    if isinstance(value, Function) and value.node in reached:
+        return
+    if isinstance(value, Class) and not methods:
+        return
+    trace = Trace(value.words(), machine.trace.source, machine.memory)
+    for event in before:
+        trace.add(event)
+    machine.trace = trace
+    machine.here, machine.steps, machine.entered, machine.stage = ALWAYS, 0, 0, 0
+    machine.run_bodies = set()
+    if module.scope is None:
+        return
+    machine.push(module.scope)
+    if isinstance(value, Class):
+        _guarded(trace, lambda: _live(machine, value, methods))
+    elif isinstance(value, Function):
+        _guarded(trace, lambda: _run_stranger(machine, value, ()))
+    del machine.frames[:]
+    machine.running, machine.call_path, machine.within = (), (), ()
+    machine.looping = machine.repeating = 0
+    machine.stage = 0
+    reached |= machine.run_bodies
+    _forget_globals(machine, module)
+    trace.visited = machine.visited
+    yield trace
+
+
+def _unreached_methods(cls: Class, reached: set[cst.CSTNode]) -> list[Function]:
+    return [f for f in methods_of(cls) if f.node not in reached]
+
+
+def _live(machine: Machine, cls: Class, methods: list[Function]) -> None:
+    """``__init__``, then the methods that nothing else has called by then, bases' methods included."""
+    machine.steps = 0
+    me = life(machine, cls)
+    every = [f for c in reversed(list(lineage(cls))) if isinstance(c, Class) for f in methods_of(c)]
+    names = {f.name: f for f in every}
+    todo = [f for f in every if names[f.name] is f or f in methods]
+    for stage, function in enumerate(todo, 1):
+        if function.node in machine.run_bodies and function not in methods:
+            continue
+        if function.node in machine.run_bodies:
+            continue
+        machine.stage = stage
+        machine.steps = min(machine.steps, MAX_STEPS // 2)
+        bound = 0 if function.kind == "staticmethod" else 1
+        first: tuple[Value, ...] = (me,) if function.kind == "" else (cls,)
+        _run_stranger(machine, function, first if bound else ())
+    machine.stage = 0
+
+
+def _run_stranger(machine: Machine, function: Function, first: tuple[Value, ...]) -> None:
+    """Run a function with arguments of unknown origin; what it returns goes out of sight."""
+    from fsdp2lint.interpret.functions import Generator, generate
+
+    here = machine.here
+    args = (*first, *stranger_arguments(machine, function, len(first)))
+    machine.memory.foreign.update(args)
+    site = machine.site(function.node)
+    keywords = {
+        p.name.value: machine.stranger(p.name.value)
+        for p in function.node.params.kwonly_params
+        if p.default is None
+    }
+    result = machine.call(function, args, keywords, site, open_=True)
+    if isinstance(result, Generator):
+        generate(machine, result, lambda value: machine.escape(value, site, "its caller"), site)
+    else:
+        machine.escape(result, site, "its caller")
+    machine.here = here
+
+
+def _forget_globals(machine: Machine, module: Namespace) -> None:
+    """What one entry left in the module's names is of unknown history to the next."""
+    if module.scope is None:
+        return
+    for variable in module.scope.names.values():
+        for _, value in variable.bindings:
+            if not isinstance(value, Class | Function):
+                machine.memory.escape(value)

@@ -1,0 +1,294 @@
+"""Functions: how they are made, how arguments reach their parameters, how bodies run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from fsdp2lint.interpret.scopes import Frame, Scope, name_value
+from fsdp2lint.model.guards import NEVER, Guards, after_exit, negated
+from fsdp2lint.model.memory import choose
+from fsdp2lint.model.values import (
+    Bound,
+    Class,
+    Container,
+    Either,
+    External,
+    Function,
+    Literal,
+    Part,
+    Unknown,
+    Value,
+    rank_dependent,
+)
+from fsdp2lint.walk import walk
+
+if TYPE_CHECKING:
+    from fsdp2lint.interpret.machine import Machine
+    from fsdp2lint.source import Site
+
+_KINDS = {
+    "builtins.property": "property",
+    "functools.cached_property": "property",
+    "builtins.staticmethod": "staticmethod",
+    "builtins.classmethod": "classmethod",
+    "contextlib.contextmanager": "contextmanager",
+    "contextlib.asynccontextmanager": "contextmanager",
+}
+_ACCESSORS = ("getter", "setter", "deleter")
+_TRANSPARENT = frozenset({"functools.wraps", "functools.lru_cache", "functools.cache"})
+
+
+class Generator(Value):
+    """A generator of the project that has not run yet."""
+
+    __slots__ = ("args", "function", "keywords", "open")
+
+    def __init__(
+        self, function: Function, args: tuple[Value, ...], keywords: dict[str, Value], open_: bool
+    ) -> None:
+        super().__init__()
+        self.function = function
+        self.args = args
+        self.keywords = keywords
+        self.open = open_
+
+    def describe(self) -> str:
+        return f"{self.function.name}(…)"
+
+
+def define(machine: Machine, node: cst.FunctionDef) -> Value:
+    """The value that a ``def`` binds: the function, or what its decorators of the project make of it."""
+    made = Function(node.name.value, node, machine.frame.scope, defaults_of(machine, node.params))
+    machine.made.append(made)
+    value: Value = made
+    decorators = []
+    for decorator in reversed(node.decorators):
+        what = machine.eval(decorator.decorator)
+        decorators.append(what)
+        if isinstance(what, Part) and isinstance(what.owner, Function) and what.name in _ACCESSORS:
+            value = what.owner  # @name.setter: the name stays the property
+            if what.name == "setter":
+                what.owner.setter = made
+        elif isinstance(what, External) and what.name in _KINDS:
+            made.kind = _KINDS[what.name]
+        elif isinstance(what, Function | Bound) or (
+            isinstance(what, Either)
+            and all(isinstance(v, Function | Bound) for _, v in what.options)
+        ):
+            result = machine.call(what, [value], {}, machine.site(decorator))
+            if isinstance(result, Function | Bound):
+                value = result
+                if result is not made and isinstance(result, Function):
+                    result.label = made.name
+    made.decorators = tuple(reversed(decorators))
+    return value
+
+
+def defaults_of(machine: Machine, params: cst.Parameters) -> dict[str, Value]:
+    """The defaults of parameters, evaluated now as Python does."""
+    found: dict[str, Value] = {}
+    for param in (*params.posonly_params, *params.params, *params.kwonly_params):
+        if param.default is not None:
+            found[param.name.value] = machine.eval(param.default)
+    return found
+
+
+@lru_cache(maxsize=20_000)
+def is_generator(node: cst.FunctionDef) -> bool:
+    """Whether a function's own body yields."""
+    return any(isinstance(n, cst.Yield) for n in walk(node.body, into=False))
+
+
+def invoke(
+    machine: Machine,
+    function: Function,
+    args: tuple[Value, ...],
+    keywords: dict[str, Value],
+    site: Site,
+    open_: bool = False,
+) -> Value:
+    """Call a function of the project: run it, or make its generator."""
+    if isinstance(function.node, cst.FunctionDef) and is_generator(function.node):
+        return Generator(function, args, keywords, open_)
+    return enter(machine, function, args, keywords, site, open_)
+
+
+def enter(
+    machine: Machine,
+    function: Function,
+    args: tuple[Value, ...],
+    keywords: dict[str, Value],
+    site: Site,
+    open_: bool = False,
+    on_yield: Callable[[Value], None] | None = None,
+) -> Value:
+    """Run a function's body; what it returns."""
+    if not machine.may_enter(function):
+        for value in (*args, *keywords.values()):
+            machine.escape(value, site, function.name)
+        return machine.unknown()
+    machine.entered += 1
+    machine.run_bodies.add(function.node)
+    scope = Scope("function", function.scope.source, function.scope)
+    _bind_parameters(machine, scope, function, args, keywords, open_)
+    here, path, running = machine.here, machine.call_path, machine.running
+    machine.call_path = (*path, site)
+    machine.running = (*running, function)
+    frame = machine.push(scope, function)
+    frame.on_yield = on_yield
+    frame.receiver = args[0] if args else None
+    try:
+        return _run_body(machine, function, frame, here)
+    finally:
+        machine.pop()
+        machine.call_path, machine.running = path, running
+        machine.here = _after(here, frame)
+        machine.frame.exited += frame.exited
+
+
+def _run_body(machine: Machine, function: Function, frame: Frame, here: Guards) -> Value:
+    if isinstance(function.node, cst.Lambda):
+        frame.statement = function.node
+        return machine.eval(function.node.body)
+    from fsdp2lint.interpret.statements import run_body
+
+    run_body(machine, function.node.body)
+    found = list(reversed(frame.returned))
+    if not machine.here.impossible and not (found and here.implies(found[-1][0])):
+        found.append((machine.here, machine.literal(None)))
+    return choose(found, here) or machine.unknown()
+
+
+def _after(here: Guards, frame: Frame) -> Guards:
+    """What holds behind a call: where it ended the program, or raised on some ranks, others go on."""
+    result = here
+    for exited in frame.exited:
+        gone = exited.since(here)
+        if not exited.impossible:
+            result = result.also(after_exit(negated(gone))) if gone else NEVER
+    if result is NEVER:
+        return NEVER
+    for left in frame.left:
+        gone = left.since(here)
+        if left.impossible or not any(rank_dependent(g.test) for c in gone for g in c):
+            continue
+        result = result.also(after_exit(negated(gone)))
+    return here if result is NEVER else result
+
+
+def _bind_parameters(
+    machine: Machine,
+    scope: Scope,
+    function: Function,
+    args: tuple[Value, ...],
+    keywords: dict[str, Value],
+    open_: bool,
+) -> None:
+    params = function.node.params
+    positional = [p.name.value for p in (*params.posonly_params, *params.params)]
+    rest = dict(keywords)
+    here = machine.here
+    for index, (name, value) in enumerate(zip(positional, args, strict=False)):
+        if index or function.home is None:  # an object is not called what its methods call it
+            name_value(value, name)
+        scope.write(name, here, value)
+    for name in positional[len(args) :] + [p.name.value for p in params.kwonly_params]:
+        scope.write(name, here, _argument(machine, function, name, rest, open_))
+    for name in positional[: len(args)]:
+        rest.pop(name, None)
+    if isinstance(params.star_arg, cst.Param):
+        extra = machine.container("tuple", args[len(positional) :], open_)
+        scope.write(params.star_arg.name.value, here, extra)
+    if params.star_kwarg is not None:
+        scope.write(params.star_kwarg.name.value, here, machine.container("dict", rest, open_))
+
+
+def _argument(
+    machine: Machine, function: Function, name: str, rest: dict[str, Value], open_: bool
+) -> Value:
+    if name in rest:
+        return rest.pop(name)
+    default = function.defaults.get(name)
+    if default is not None and not open_:
+        return default
+    return Unknown(name)
+
+
+def stranger_arguments(machine: Machine, function: Function, bound: int) -> tuple[Value, ...]:
+    """Arguments of unknown origin for an entry nobody in sight calls; ``bound`` are given already."""
+    params = function.node.params
+    names = [p.name.value for p in (*params.posonly_params, *params.params)][bound:]
+    made = []
+    for name in names:
+        default = function.defaults.get(name)
+        value: Value = Unknown(name)
+        if isinstance(default, Literal) and default.value is None and name == "self":
+            value = default
+        made.append(value)
+    return tuple(made)
+
+
+def generate(
+    machine: Machine, generator: Generator, give: Callable[[Value], None], site: Site
+) -> None:
+    """Run a generator; ``give`` gets each value that it yields, in the frame of the consumer."""
+    consumer = machine.frames[-1]
+    path, running = machine.call_path, machine.running
+
+    def on_yield(value: Value) -> None:
+        producer = machine.frames[-1]
+        if producer is consumer:
+            give(value)
+            return
+        depth = machine.frames.index(consumer)
+        suspended = machine.frames[depth + 1 :]
+        del machine.frames[depth + 1 :]
+        inner_path, inner_running = machine.call_path, machine.running
+        machine.call_path, machine.running = path, running
+        try:
+            give(value)
+        finally:
+            machine.frames.extend(suspended)
+            machine.call_path, machine.running = inner_path, inner_running
+
+    enter(
+        machine,
+        generator.function,
+        generator.args,
+        generator.keywords,
+        site,
+        generator.open,
+        on_yield,
+    )
+
+
+def extend(machine: Machine, owner: Container, value: Value, site: Site) -> None:
+    """``owner.extend(value)``, ``owner += value``, ``owner.update(value)``."""
+    if owner.kind == "dict":
+        from fsdp2lint.interpret.expressions import spread_into
+
+        spread_into(machine, owner, value)
+        return
+    exact = isinstance(value, Container) and not value.open
+    for one in machine.elements(value, site):
+        append(machine, owner, one)
+    owner.open = owner.open or not exact
+
+
+def append(machine: Machine, owner: Container, value: Value) -> None:
+    """``owner.append(value)``; inside a loop nobody knows how often."""
+    owner.open = owner.open or machine.looping > 0
+    index = len(machine.memory.fields.get(owner, ()))
+    machine.memory.write(owner, f"[{index}]", machine.here, value)
+
+
+def methods_of(cls: Class) -> Iterator[Function]:
+    """The functions that a class body defines, in order."""
+    for variable in cls.scope.names.values():
+        for _, value in variable.bindings:
+            if isinstance(value, Function):
+                yield value

@@ -1,0 +1,182 @@
+"""Imports: modules of the project are loaded when something of them is used; others are names outside."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import libcst as cst
+from libcst.helpers import get_full_name_for_node
+
+from fsdp2lint.interpret.scopes import Scope
+from fsdp2lint.model.guards import ALWAYS
+from fsdp2lint.model.values import Container, External, Literal, Value
+
+if TYPE_CHECKING:
+    from fsdp2lint.interpret.machine import Machine
+    from fsdp2lint.source import Source
+
+
+class Namespace(Value):
+    """A module of the project (or a folder of modules). It runs when it is first read."""
+
+    __slots__ = ("loaded", "path", "scope", "source", "spelled")
+
+    def __init__(self, path: str, spelled: str, source: Source | None) -> None:
+        super().__init__(spelled)
+        self.path = path
+        self.spelled = spelled
+        self.source = source
+        self.scope: Scope | None = None
+        self.loaded = False
+
+    def load(self, machine: Machine, name: str = "") -> None:
+        """Run the module, once; a module that is still loading is read as far as it is."""
+        if self.loaded or self.source is None:
+            return
+        self.loaded = True
+        self.scope = Scope("module", self.source)
+        run_module(machine, self.source, self.scope, name or self.spelled)
+
+    def read(self, machine: Machine, name: str) -> Value:
+        """A name of the module, a module of the package, or the name outside when it is neither."""
+        self.load(machine)
+        if self.scope is not None:
+            found = self.scope.read(name, machine.here)
+            if found is not None:
+                return machine.spread(found, lambda one: kept(machine, one))
+        below = machine.project.resolve_below(self.path, name)
+        if below is not None:
+            return namespace(machine, below, f"{self.spelled}.{name}")
+        return machine.external(f"{self.spelled}.{name}")
+
+    def write(self, machine: Machine, name: str, value: Value) -> None:
+        """``module.name = value``."""
+        self.load(machine)
+        if self.scope is not None:
+            self.scope.write(name, machine.here, value)
+
+
+class Promise(Value):
+    """``from module import name`` of a project module, not looked up yet."""
+
+    __slots__ = ("name", "namespace")
+
+    def __init__(self, namespace: Namespace, name: str) -> None:
+        super().__init__(name)
+        self.namespace = namespace
+        self.name = name
+
+
+def kept(machine: Machine, value: Value) -> Value:
+    """What a ``from module import name`` promised."""
+    return value.namespace.read(machine, value.name) if isinstance(value, Promise) else value
+
+
+def run_module(machine: Machine, source: Source, scope: Scope, name: str) -> None:
+    """Run a module's own statements, as if nothing led here."""
+    here, path, running, within = (
+        machine.here,
+        machine.call_path,
+        machine.running,
+        machine.within,
+    )
+    machine.here, machine.call_path, machine.running, machine.within = ALWAYS, (), (), ()
+    looping, machine.looping = machine.looping, 0
+    scope.write("__name__", ALWAYS, machine.literal(name))
+    scope.write("__file__", ALWAYS, machine.external("__file__"))
+    machine.push(scope)
+    machine.run(source.tree.body)
+    machine.pop()
+    machine.looping = looping
+    machine.here, machine.call_path, machine.running, machine.within = here, path, running, within
+
+
+def namespace(machine: Machine, path: str, spelled: str) -> Namespace:
+    """The module at ``path``, one for each run."""
+    known = machine.namespaces.get(path)
+    if known is None:
+        source = None if os.path.isdir(path) else machine.project.source(path)
+        known = machine.namespaces[path] = Namespace(path, spelled, source)
+    return known
+
+
+def module_named(machine: Machine, dotted: str, level: int) -> Value:
+    """The module that an import names: of the project when a file is there, else outside."""
+    source = machine.source
+    path = machine.project.resolve(dotted, level, source)
+    if path is not None:
+        found = namespace(machine, path, dotted or os.path.basename(os.path.dirname(path)))
+        if found.source is not None or os.path.isdir(path):
+            return found
+    return machine.external(("." * level) + dotted)
+
+
+def run_import(machine: Machine, node: cst.Import) -> None:
+    """``import a.b.c`` binds ``a``; ``import a.b.c as d`` binds ``d`` to the innermost."""
+    for alias in node.names:
+        dotted = get_full_name_for_node(alias.name) or ""
+        name = _alias(alias)
+        if name is not None:
+            machine.frame.scope.write(name, machine.here, module_named(machine, dotted, 0))
+            continue
+        top = dotted.partition(".")[0]
+        machine.frame.scope.write(top, machine.here, module_named(machine, top, 0))
+
+
+def run_import_from(machine: Machine, node: cst.ImportFrom) -> None:
+    """``from a import b``: looked up now, so that a name that is not there can be a module of the package."""
+    dotted = get_full_name_for_node(node.module) or "" if node.module is not None else ""
+    level = len(node.relative)
+    module = module_named(machine, dotted, level)
+    if isinstance(node.names, cst.ImportStar):
+        _star(machine, module)
+        return
+    for alias in node.names:
+        if not isinstance(alias.name, cst.Name):
+            continue
+        value = promise(machine, module, alias.name.value)
+        name = _alias(alias) or alias.name.value
+        machine.frame.scope.write(name, machine.here, value)
+
+
+def promise(machine: Machine, module: Value, name: str) -> Value:
+    """``module.name``, looked up when it is needed if that would load a file of the project."""
+    if isinstance(module, Namespace):
+        if module.loaded or module.source is None:
+            return module.read(machine, name)
+        return module.keep(("promise", name), Promise(module, name))
+    return machine.external(f"{module.words()}.{name}")
+
+
+def _star(machine: Machine, module: Value) -> None:
+    if isinstance(module, External):
+        machine.frame.scope.stars.append(module)
+    if not isinstance(module, Namespace):
+        return
+    module.load(machine)
+    if module.scope is None:
+        return
+    chosen = _exported(machine, module.scope)
+    for name, variable in list(module.scope.names.items()):
+        if name in chosen if chosen is not None else not name.startswith("_"):
+            for guards, value in variable.bindings:
+                machine.frame.scope.write(name, guards.and_(machine.here), value)
+    machine.frame.scope.stars.extend(module.scope.stars)
+
+
+def _exported(machine: Machine, scope: Scope) -> frozenset[str] | None:
+    """The names in ``__all__``; None when there is none, or not all of them are known."""
+    declared = scope.read("__all__", machine.here)
+    if not isinstance(declared, Container) or declared.open:
+        return None
+    names = [v for _, v in machine.memory.entries(declared, machine.here)]
+    if not all(isinstance(v, Literal) for v in names):
+        return None
+    return frozenset(str(v.value) for v in names if isinstance(v, Literal))
+
+
+def _alias(alias: cst.ImportAlias) -> str | None:
+    if alias.asname is not None and isinstance(alias.asname.name, cst.Name):
+        return alias.asname.name.value
+    return None

@@ -1,0 +1,289 @@
+"""The machine: follows a script in the order in which Python would run it and writes a trace.
+
+How it stays honest, in six sentences. Both sides of a branch are walked one after the other; ``here``
+holds what must be true at the present point, every binding and every event carries it. A loop is
+walked twice, so that its second round sees what the first left behind. A call of a project function is
+entered, with a depth and a step budget; what lies beyond the budget makes the trace *truncated*. A
+value that is handed to code that cannot be followed *escapes*. Code that Python cannot reach (after
+``return``, under ``if False``) is walked too, so that every call is seen, but writes nothing down.
+Whoever asks "did this never happen?" gets no for an answer wherever something was out of sight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from fsdp2lint.interpret import attributes, calls, expressions, loops, statements
+from fsdp2lint.interpret.scopes import Frame, Scope
+from fsdp2lint.meanings.registry import canonical
+from fsdp2lint.model.events import Escaped, Event, Moment
+from fsdp2lint.model.guards import ALWAYS, NEVER, Guards
+from fsdp2lint.model.memory import Memory, choose
+from fsdp2lint.model.trace import Trace
+from fsdp2lint.model.values import (
+    Container,
+    Either,
+    External,
+    Function,
+    Instance,
+    Literal,
+    MainRank,
+    Module,
+    Optimizer,
+    Parameters,
+    Part,
+    StateDict,
+    Unknown,
+    Value,
+    Wrapped,
+)
+from fsdp2lint.source import Site, Source
+
+if TYPE_CHECKING:
+    from fsdp2lint.interpret.imports import Namespace
+    from fsdp2lint.project import Project
+
+MAX_CALL_DEPTH = 28
+"""Calls nested deeper than this are not entered."""
+
+MAX_STEPS = 40_000
+"""Expressions evaluated for one entry before its calls are no longer entered."""
+
+MAX_ENTERED = 1_500
+"""Project calls entered for one entry."""
+
+NONE = Literal(None)
+TRUE = Literal(True)
+FALSE = Literal(False)
+
+
+class Machine:
+    """One run through the project, from one entry."""
+
+    def __init__(self, project: Project) -> None:
+        self.project = project
+        self.memory = Memory()
+        self.here: Guards = ALWAYS
+        self.order = 0
+        self.steps = 0
+        self.entered = 0
+        self.stage = 0
+        self.looping = 0
+        self.repeating = 0
+        self.frames: list[Frame] = []
+        self.call_path: tuple[Site, ...] = ()
+        self.running: tuple[Function, ...] = ()
+        self.within: tuple[Value, ...] = ()
+        self.modules_known: set[Value] = set()
+        self.namespaces: dict[str, Namespace] = {}
+        self.visited: set[cst.CSTNode] = set()
+        self.made: list[Function] = []
+        self.run_bodies: set[cst.CSTNode] = set()
+        self._externals: dict[str, External] = {}
+        self._literals: dict[tuple[type, object], Literal] = {}
+        self._mains: dict[str, MainRank] = {}
+        self.trace: Trace
+
+    # -- the present point ---------------------------------------------------------------------
+
+    @property
+    def frame(self) -> Frame:
+        """The innermost function that is running."""
+        return self.frames[-1]
+
+    @property
+    def source(self) -> Source:
+        """The file whose code is running."""
+        return self.frames[-1].source
+
+    def site(self, node: cst.CSTNode) -> Site:
+        """A place in the running code."""
+        frame = self.frames[-1]
+        return Site(frame.source, node, frame.statement or node)
+
+    def moment(self, site: Site) -> Moment:
+        """The present moment, at ``site``."""
+        return Moment(
+            site, self.order, self.here, self.call_path, self.within, self.running, self.stage
+        )
+
+    def record(self, event: Event) -> None:
+        """Write an event down, unless Python could never get here."""
+        if not self.here.impossible:
+            self.order += 1
+            self.trace.add(event)
+
+    def escape(self, value: Value, site: Site, to: str) -> None:
+        """``value`` goes out of sight: code that cannot be followed gets hold of it."""
+        if isinstance(value, Literal | External) or self.here.impossible:
+            return
+        if self.memory.escape(value) and isinstance(
+            value, Instance | Wrapped | Optimizer | Parameters | StateDict | Container
+        ):
+            self.record(Escaped(self.moment(site), value, to))
+
+    # -- making values -------------------------------------------------------------------------
+
+    def literal(self, value: object) -> Literal:
+        """The constant ``value``, the same object each time."""
+        if value is None:
+            return NONE
+        if value is True:
+            return TRUE
+        if value is False:
+            return FALSE
+        try:
+            return self._literals.setdefault((type(value), value), Literal(value))
+        except TypeError:
+            return Literal(value)
+
+    def external(self, name: str) -> External:
+        """The name ``name`` outside the project, under its canonical spelling."""
+        name = canonical(name)
+        known = self._externals.get(name)
+        if known is None:
+            known = self._externals[name] = External(name)
+        return known
+
+    def main_rank(self, scope: str) -> MainRank:
+        """The test "this is the first rank of ``scope``"."""
+        return self._mains.setdefault(scope, MainRank(scope))
+
+    def container(
+        self, kind: str, items: Sequence[Value] | dict[str, Value], open_: bool = False
+    ) -> Container:
+        """A new list, tuple, set (of ``items``) or dict (from string keys)."""
+        made = Container(kind, open_)
+        if isinstance(items, dict):
+            for key, value in items.items():
+                self.memory.write(made, f"[{key!r}]", self.here, value)
+        else:
+            for index, value in enumerate(items):
+                self.memory.write(made, f"[{index}]", self.here, value)
+        return made
+
+    def take(self, parameters: Parameters) -> Parameters:
+        """A snapshot of ``parameters``, read into memory now."""
+        return Parameters(parameters.of, self.order, parameters.named)
+
+    def is_module(self, value: Value) -> bool:
+        """Whether ``value`` is an ``nn.Module``: built as one, wrapped, used as one, or a part of one."""
+        if isinstance(value, Module | Wrapped) or value in self.modules_known:
+            return True
+        if isinstance(value, Either):
+            return all(self.is_module(v) for _, v in value.options)
+        if not isinstance(value, Part) or isinstance(value.key, tuple):
+            return False
+        return self.is_module(value.owner)
+
+    # -- branches ------------------------------------------------------------------------------
+
+    def spread(self, value: Value, action: Callable[[Value], Value]) -> Value:
+        """Do ``action`` with each thing that ``value`` can be, under its guards."""
+        if not isinstance(value, Either):
+            return action(value)
+        here = self.here
+        results: list[tuple[Guards, Value]] = []
+        for guards, one in value.options:
+            self.here = here.and_(guards)
+            if not self.here.impossible:
+                results.append((guards, action(one)))
+        self.here = here
+        if not results:
+            return action(value.options[0][1])
+        return choose(results, here) or results[0][1]
+
+    # -- what the parts of the language do (each in its own file) --------------------------------
+
+    def eval(self, node: cst.BaseExpression) -> Value:
+        """The value of an expression."""
+        self.steps += 1
+        handler = expressions.HANDLERS.get(type(node))
+        return handler(self, node) if handler is not None else self.unknown()
+
+    def unknown(self) -> Value:
+        """Something new of which nothing is known."""
+        return Unknown()
+
+    def stranger(self, name: str) -> Value:
+        """An argument of unknown origin."""
+        value = Unknown(name)
+        self.memory.foreign.add(value)
+        return value
+
+    def run(self, block: Sequence[cst.CSTNode]) -> None:
+        """Run statements."""
+        statements.run(self, block)
+
+    def call(
+        self,
+        target: Value,
+        args: Sequence[Value],
+        keywords: dict[str, Value],
+        site: Site,
+        open_: bool = False,
+    ) -> Value:
+        """Call ``target``."""
+        return calls.call(self, target, tuple(args), keywords, site, open_)
+
+    def get(self, value: Value, name: str, site: Site) -> Value:
+        """The attribute ``name`` of ``value``."""
+        return attributes.get(self, value, name, site)
+
+    def set(self, owner: Value, name: str, value: Value, site: Site) -> None:
+        """Assign an attribute."""
+        attributes.set_(self, owner, name, value, site)
+
+    def item(self, value: Value, key: Value, site: Site) -> Value:
+        """``value[key]``."""
+        return attributes.item(self, value, key, site)
+
+    def elements(self, value: Value, site: Site) -> list[Value]:
+        """What the rounds of a loop over ``value`` see."""
+        return loops.elements(self, value, site)
+
+    def method(self, value: Value, name: str) -> Value | None:
+        """The project function ``name`` bound to ``value``, if its class defines one."""
+        return attributes.method(self, value, name)
+
+    def enter_forward(
+        self, module: Value, args: Sequence[Value], keywords: dict[str, Value], site: Site
+    ) -> Value:
+        """Run the ``forward`` of a project class; an unknown value when it has none in sight."""
+        return calls.enter_forward(self, module, tuple(args), keywords, site)
+
+    # -- running bodies ------------------------------------------------------------------------
+
+    def may_enter(self, function: Function) -> bool:
+        """Whether the budget allows another call; no recursion."""
+        if self.here.impossible or self.running.count(function) > 0:
+            return False
+        if any(f.node is function.node for f in self.running):
+            return False
+        if (
+            len(self.running) >= MAX_CALL_DEPTH
+            or self.steps > MAX_STEPS
+            or self.entered > MAX_ENTERED
+        ):
+            self.trace.truncated = True
+            return False
+        return True
+
+    def dead(self, action: Callable[[], object]) -> None:
+        """Walk code that Python cannot reach: every call is seen, nothing is written down."""
+        here, self.here = self.here, NEVER
+        action()
+        self.here = here
+
+    def push(self, scope: Scope, function: Function | None = None) -> Frame:
+        """Begin to run something in ``scope``."""
+        frame = Frame(scope, self.here, function)
+        self.frames.append(frame)
+        return frame
+
+    def pop(self) -> None:
+        """End what runs innermost."""
+        self.frames.pop()

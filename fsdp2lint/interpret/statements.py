@@ -1,0 +1,391 @@
+"""What statements do. Each leaves in ``machine.here`` what must hold for control to go on behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import libcst as cst
+
+from fsdp2lint.interpret import classes, conditions, contexts, functions, imports, loops, matching
+from fsdp2lint.interpret.expressions import operate, store
+from fsdp2lint.interpret.scopes import name_value
+from fsdp2lint.model.events import Exited
+from fsdp2lint.model.guards import NEVER, Clause, Guards, after_exit, either, negated
+from fsdp2lint.model.values import (
+    Container,
+    Literal,
+    Unknown,
+    Value,
+    rank_dependent,
+)
+
+if TYPE_CHECKING:
+    from fsdp2lint.interpret.machine import Machine
+
+Handler = Callable[["Machine", Any], None]
+HANDLERS: dict[type[cst.CSTNode], Handler] = {}
+
+
+def handles(*kinds: type[cst.CSTNode]) -> Callable[[Handler], Handler]:
+    """Register the handler of statement kinds."""
+
+    def register(handler: Handler) -> Handler:
+        for kind in kinds:
+            HANDLERS[kind] = handler
+        return handler
+
+    return register
+
+
+def run(machine: Machine, block: Sequence[cst.CSTNode]) -> None:
+    """Run statements one after the other; those that cannot be reached are walked without effect."""
+    frame = machine.frame
+    outer = frame.statement
+    for statement in block:
+        if isinstance(statement, cst.SimpleStatementLine | cst.SimpleStatementSuite):
+            for small in statement.body:
+                frame.statement = statement
+                _one(machine, small)
+        else:
+            frame.statement = statement
+            _one(machine, statement)
+    frame.statement = outer
+
+
+def _one(machine: Machine, statement: cst.CSTNode) -> None:
+    handler = HANDLERS.get(type(statement))
+    if handler is not None:
+        handler(machine, statement)
+
+
+def run_body(machine: Machine, body: cst.BaseSuite) -> None:
+    """Run the body of a compound statement."""
+    if isinstance(body, cst.SimpleStatementSuite):
+        run(machine, [body])
+    else:
+        run(machine, body.body)
+
+
+# -- simple statements ---------------------------------------------------------------------------
+
+
+@handles(cst.Expr)
+def expression(machine: Machine, node: cst.Expr) -> None:
+    machine.eval(node.value)
+
+
+@handles(cst.Assign)
+def assign(machine: Machine, node: cst.Assign) -> None:
+    value = machine.eval(node.value)
+    for target in node.targets:
+        bind(machine, target.target, value)
+
+
+@handles(cst.AnnAssign)
+def annotated(machine: Machine, node: cst.AnnAssign) -> None:
+    if node.value is not None:
+        bind(machine, node.target, machine.eval(node.value))
+
+
+@handles(cst.AugAssign)
+def augmented(machine: Machine, node: cst.AugAssign) -> None:
+    before = machine.eval(node.target)
+    value = machine.eval(node.value)
+    symbol = _AUGMENTED.get(type(node.operator), "?")
+    if isinstance(before, Container) and symbol in ("+", "|"):
+        functions.extend(machine, before, value, machine.site(node))
+        return
+    bind(machine, node.target, operate(machine, before, symbol, value))
+
+
+_AUGMENTED: dict[type[cst.BaseAugOp], str] = {
+    cst.AddAssign: "+",
+    cst.SubtractAssign: "-",
+    cst.MultiplyAssign: "*",
+    cst.DivideAssign: "/",
+    cst.FloorDivideAssign: "//",
+    cst.ModuloAssign: "%",
+    cst.BitOrAssign: "|",
+}
+
+
+def bind(machine: Machine, target: cst.CSTNode, value: Value) -> None:
+    """Assign to a target: a name, an attribute, an entry, or several at once."""
+    if isinstance(target, cst.Name):
+        name_value(value, target.value)
+        machine.frame.scope.write(target.value, machine.here, value)
+    elif isinstance(target, cst.Attribute):
+        owner = machine.eval(target.value)
+        machine.set(owner, target.attr.value, value, machine.site(target))
+    elif isinstance(target, cst.Subscript):
+        owner = machine.eval(target.value)
+        for element in target.slice:
+            if isinstance(element.slice, cst.Index):
+                store(machine, owner, machine.eval(element.slice.value), value)
+    elif isinstance(target, cst.Tuple | cst.List):
+        _bind_several(machine, target.elements, value)
+    elif isinstance(target, cst.StarredElement):
+        bind(machine, target.value, value)
+
+
+def _bind_several(machine: Machine, targets: Sequence[cst.BaseElement], value: Value) -> None:
+    site = machine.site(targets[0] if targets else machine.frame.statement or cst.Pass())
+    starred = next(
+        (i for i, t in enumerate(targets) if isinstance(t, cst.StarredElement)), len(targets)
+    )
+    anonymous = value.nameless and not value.label and value.seat is None
+    for index, target in enumerate(targets):
+        if index == starred:
+            bind(machine, target.value, _starred(machine, value, index, len(targets) - index - 1))
+            continue
+        position = index if index < starred else index - len(targets)
+        part = machine.item(value, machine.literal(position), site)
+        if anonymous and part.owner is value and isinstance(target.value, cst.Name):
+            part.label = part.label or target.value.value
+        bind(machine, target.value, part)
+
+
+def _starred(machine: Machine, value: Value, before: int, behind: int) -> Value:
+    """What ``*middle`` takes of a sequence."""
+    if isinstance(value, Container) and not value.open and value.kind in ("list", "tuple"):
+        entries = [v for _, v in machine.memory.entries(value, machine.here)]
+        return machine.container("list", entries[before : len(entries) - behind])
+    return value.part(f"[{before}:{-behind or ''}]")
+
+
+@handles(cst.Return)
+def return_(machine: Machine, node: cst.Return) -> None:
+    value = machine.eval(node.value) if node.value is not None else machine.literal(None)
+    if not machine.here.impossible:
+        machine.frame.returned.append((machine.here, value))
+    leave(machine, node, "return")
+
+
+@handles(cst.Raise)
+def raise_(machine: Machine, node: cst.Raise) -> None:
+    for part in (node.exc, node.cause.item if node.cause else None):
+        if part is not None:
+            machine.eval(part)
+    machine.frame.left.append(machine.here)
+    leave(machine, node, "raise")
+
+
+@handles(cst.Break)
+def break_(machine: Machine, node: cst.Break) -> None:
+    if machine.frame.loops and not machine.here.impossible:
+        machine.frame.loops[-1].broke = True
+    leave(machine, node, "break")
+
+
+@handles(cst.Continue)
+def continue_(machine: Machine, node: cst.Continue) -> None:
+    leave(machine, node, "continue")
+
+
+def leave(machine: Machine, node: cst.CSTNode, how: str) -> None:
+    """Control does not go on behind ``node``; a departure that depends on the rank is written down."""
+    if any(rank_dependent(g.test) for g in machine.here):
+        machine.record(Exited(machine.moment(machine.site(node)), how, machine.here))
+    machine.here = NEVER
+
+
+@handles(cst.Assert)
+def assert_(machine: Machine, node: cst.Assert) -> None:
+    test = machine.eval(node.test)
+    if node.msg is not None:
+        machine.eval(node.msg)
+    added = conditions.clauses(machine, test, True, machine.site(node))
+    if added is not None and not rank_dependent(test):
+        machine.here = machine.here.also(added)
+
+
+@handles(cst.Del)
+def delete(machine: Machine, node: cst.Del) -> None:
+    todo: list[cst.BaseExpression] = [node.target]
+    while todo:
+        target = todo.pop()
+        if isinstance(target, cst.Tuple | cst.List):
+            todo.extend(e.value for e in target.elements)
+        elif isinstance(target, cst.Name):
+            variable = machine.frame.scope.names.get(target.value)
+            if variable is not None:
+                variable.forget(machine.here)
+        elif isinstance(target, cst.Attribute):
+            owner = machine.eval(target.value)
+            machine.memory.forget(owner, f".{target.attr.value}", machine.here)
+        elif isinstance(target, cst.Subscript):
+            _delete_entry(machine, target)
+
+
+def _delete_entry(machine: Machine, target: cst.Subscript) -> None:
+    owner = machine.eval(target.value)
+    for element in target.slice:
+        key = machine.eval(element.slice.value) if isinstance(element.slice, cst.Index) else None
+        if isinstance(key, Literal):
+            machine.memory.forget(owner, f"[{key.value!r}]", machine.here)
+        elif isinstance(owner, Container):
+            owner.open = True
+
+
+@handles(cst.Global)
+def global_(machine: Machine, node: cst.Global) -> None:
+    for item in node.names:
+        machine.frame.scope.declare(item.name.value, "global")
+
+
+@handles(cst.Nonlocal)
+def nonlocal_(machine: Machine, node: cst.Nonlocal) -> None:
+    for item in node.names:
+        machine.frame.scope.declare(item.name.value, "nonlocal")
+
+
+@handles(cst.TypeAlias)
+def type_alias(machine: Machine, node: cst.TypeAlias) -> None:
+    machine.frame.scope.write(node.name.value, machine.here, Unknown(node.name.value))
+
+
+# -- branches ------------------------------------------------------------------------------------
+
+
+@handles(cst.If)
+def if_(machine: Machine, node: cst.If) -> None:
+    """An ``elif`` chain is walked in a loop: libcst nests it."""
+    base = machine.here
+    left: list[tuple[frozenset[Clause] | None, Guards]] = []
+    branch: cst.If | cst.Else | None = node
+    refused: frozenset[Clause] | None = frozenset()
+    while branch is not None:
+        machine.here = base.also(refused) if refused is not None else NEVER
+        if isinstance(branch, cst.Else):
+            run_body(machine, branch.body)
+            left.append((refused, machine.here))
+            refused = None
+            break
+        test = machine.eval(branch.test)
+        site = machine.site(branch.test)
+        above = refused
+        taken = conditions.clauses(machine, test, True, site)
+        other = conditions.clauses(machine, test, False, site)
+        standing = None if above is None or taken is None else above | taken
+        machine.here = base.also(standing) if standing is not None else NEVER
+        run_body(machine, branch.body)
+        left.append((standing, machine.here))
+        refused = None if above is None or other is None else above | other
+        branch = branch.orelse
+    if refused is not None:
+        left.append((refused, base.also(refused)))
+    machine.here = joined(base, left)
+
+
+def joined(base: Guards, left: list[tuple[frozenset[Clause] | None, Guards]]) -> Guards:
+    """What holds behind branches: nothing more, unless some of them never come out.
+
+    ``left`` says for each branch under which clauses it was entered and what held at its end.
+    """
+    ends = [(entered, here) for entered, here in left if entered is not None]
+    open_ends = [(entered, here) for entered, here in ends if not here.impossible]
+    if not open_ends:
+        return NEVER
+    gained = [here.since(base.also(entered)) for entered, here in open_ends]
+    if len(open_ends) == len(ends):
+        if not any(gained):
+            return base
+        added: frozenset[Clause] = frozenset()
+        for (entered, _), more in zip(open_ends, gained, strict=True):
+            added |= either(negated(entered), more) if entered else more
+        return base.also(added)
+    if len(open_ends) == 1:
+        entered, here = open_ends[0]
+        return base.also(after_exit(entered)).also(here.since(base.also(entered)))
+    closed: frozenset[Clause] = frozenset()
+    for entered, here in ends:
+        if here.impossible:
+            closed |= after_exit(negated(entered))
+    return base.also(closed)
+
+
+@handles(cst.Match)
+def match(machine: Machine, node: cst.Match) -> None:
+    matching.match(machine, node)
+
+
+# -- loops, contexts, exceptions -------------------------------------------------------------------
+
+
+@handles(cst.For)
+def for_(machine: Machine, node: cst.For) -> None:
+    loops.run_for(machine, node)
+
+
+@handles(cst.While)
+def while_(machine: Machine, node: cst.While) -> None:
+    loops.run_while(machine, node)
+
+
+@handles(cst.With)
+def with_(machine: Machine, node: cst.With) -> None:
+    contexts.run_with(machine, node)
+
+
+@handles(cst.Try, cst.TryStar)
+def try_(machine: Machine, node: cst.Try | cst.TryStar) -> None:
+    """The body may stop anywhere: each handler stands under a guard of its own ("it was raised")."""
+    base = machine.here
+    raised = Unknown("an exception was raised")
+    run_body(machine, node.body)
+    body_end = machine.here
+    site = machine.site(node)
+    not_raised = conditions.clauses(machine, raised, False, site) or frozenset()
+    was_raised = conditions.clauses(machine, raised, True, site) or frozenset()
+    if node.orelse is not None:
+        run_body(machine, node.orelse.body)
+        body_end = machine.here
+    ends = [body_end]
+    for handler in node.handlers:
+        machine.here = base.also(was_raised)
+        if handler.type is not None:
+            machine.eval(handler.type)
+        if handler.name is not None and isinstance(handler.name.name, cst.Name):
+            bind(machine, handler.name.name, Unknown(handler.name.name.value))
+        run_body(machine, handler.body)
+        ends.append(machine.here)
+    if node.finalbody is not None:
+        machine.here = base
+        run_body(machine, node.finalbody.body)
+        if machine.here.impossible:
+            return
+    open_ends = [e for e in ends if not e.impossible]
+    if not open_ends:
+        machine.here = NEVER
+    elif body_end.impossible:
+        machine.here = base.also(was_raised)
+    elif len(open_ends) == 1:
+        machine.here = body_end.also(not_raised) if node.handlers else body_end
+    else:
+        machine.here = base
+
+
+# -- definitions and imports -----------------------------------------------------------------------
+
+
+@handles(cst.FunctionDef)
+def function(machine: Machine, node: cst.FunctionDef) -> None:
+    value = functions.define(machine, node)
+    machine.frame.scope.write(node.name.value, machine.here, value)
+
+
+@handles(cst.ClassDef)
+def class_(machine: Machine, node: cst.ClassDef) -> None:
+    value = classes.define(machine, node)
+    machine.frame.scope.write(node.name.value, machine.here, value)
+
+
+@handles(cst.Import)
+def import_(machine: Machine, node: cst.Import) -> None:
+    imports.run_import(machine, node)
+
+
+@handles(cst.ImportFrom)
+def import_from(machine: Machine, node: cst.ImportFrom) -> None:
+    imports.run_import_from(machine, node)
