@@ -1,0 +1,161 @@
+"""The methods of lists, dicts and sets."""
+
+from __future__ import annotations
+
+from fsdp2lint.interpret.expressions import store
+from fsdp2lint.interpret.functions import append, extend
+from fsdp2lint.meanings.call import Call
+from fsdp2lint.meanings.registry import method
+from fsdp2lint.meanings.results import each_choice, nothing
+from fsdp2lint.model.guards import ALWAYS
+from fsdp2lint.model.memory import choose
+from fsdp2lint.model.values import Container, Literal, Module, Parameters, Part, StateDict, Value
+
+
+def _container(call: Call, *kinds: str) -> Container | None:
+    receiver = call.receiver
+    if not isinstance(receiver, Container) or (kinds and receiver.kind not in kinds):
+        return None
+    return receiver
+
+
+@method("append", "add", "appendleft")
+def append_(call: Call) -> Value | None:
+    """One more entry; ``insert`` puts it somewhere, so the order is not known from there on."""
+    owner, value = _container(call, "list", "set", "tuple"), call.get(0)
+    if owner is None or value is None:
+        return None
+    append(call.machine, owner, value)
+    return nothing(call)
+
+
+@method("insert")
+def insert(call: Call) -> Value | None:
+    """An entry somewhere: kept at the end."""
+    owner, value = _container(call, "list"), call.get(1)
+    if owner is None or value is None:
+        return None
+    append(call.machine, owner, value)
+    return nothing(call)
+
+
+@method("extend", "update")
+def extend_(call: Call) -> Value | None:
+    """More entries from something else; ``dict.update`` takes keywords too."""
+    owner = _container(call)
+    if owner is None:
+        return None
+    for value in call.args:
+        extend(call.machine, owner, value, call.site)
+    for name, value in call.keywords.items():
+        call.machine.memory.write(owner, f"[{name!r}]", call.machine.here, value)
+    owner.open = owner.open or call.open
+    return nothing(call)
+
+
+@method("get", "pop", "setdefault")
+def entry(call: Call) -> Value | None:
+    """``d.get(key, default)``: the entry, or the default when there is none."""
+    owner, key = _container(call, "dict"), call.get(0)
+    if owner is None or key is None:
+        return _popped(call) if call.name == ".pop" else None
+    default = call.get(1)
+    if default is None and call.name == ".get":
+        default = nothing(call)
+    found = call.machine.item(owner, key, call.site)
+    missing = isinstance(found, Part) and found.owner is owner
+    if missing and default is not None:
+        if call.name == ".setdefault":
+            store(call.machine, owner, key, default)
+            return default
+        return _either(call, default, found) if owner.open else default
+    if call.name == ".pop":
+        _forget(call, owner, key)
+    return found
+
+
+def _either(call: Call, default: Value, found: Value) -> Value:
+    if isinstance(default, Literal):
+        return found
+    here = call.machine.here
+    return choose([(here, default), (ALWAYS, found)], here) or found
+
+
+def _forget(call: Call, owner: Container, key: Value) -> None:
+    fields = call.machine.memory.fields.get(owner)
+    if fields is not None and isinstance(key, Literal) and not call.machine.here.clauses:
+        fields.pop(f"[{key.value!r}]", None)
+    else:
+        owner.open = True
+
+
+def _popped(call: Call) -> Value | None:
+    owner = _container(call, "list", "set")
+    if owner is None:
+        return None
+    entries = call.items(owner)
+    owner.open = True
+    if not entries:
+        return owner.part(("pop", call.now))
+    return entries[0] if call.constant(0) == 0 else entries[-1]
+
+
+@method("items", "values", "keys")
+def views(call: Call) -> Value | None:
+    """Pairs, values or keys; of a state dict they are parts of it."""
+    receiver = call.receiver
+    if isinstance(receiver, Parameters):
+        return receiver
+    if isinstance(receiver, StateDict | Part | Module):
+        return each_choice(receiver, lambda one: one.part(f"{call.name}()"))
+    owner = _container(call, "dict")
+    if owner is None:
+        return None
+    entries = list(call.machine.memory.entries(owner, call.machine.here))
+    if not entries and owner.open:
+        return owner.part(f"{call.name}()")
+    keys = call.machine.elements(owner, call.site)
+    values = [v for _, v in entries]
+    if call.name == ".keys":
+        return call.machine.container("list", keys, owner.open)
+    if call.name == ".values":
+        return call.machine.container("list", values, owner.open)
+    pairs = [call.machine.container("tuple", pair) for pair in zip(keys, values, strict=False)]
+    return call.machine.container("list", pairs, owner.open)
+
+
+@method("copy")
+def copy(call: Call) -> Value | None:
+    """A shallow copy."""
+    owner = _container(call)
+    if owner is None:
+        return None
+    made = Container(owner.kind, owner.open)
+    for key, value in list(call.machine.memory.entries(owner, call.machine.here)):
+        call.machine.memory.write(made, key, call.machine.here, value)
+    return made
+
+
+@method("clear", "sort", "reverse", "remove", "discard", "popleft", "popitem", "move_to_end")
+def shuffle(call: Call) -> Value | None:
+    """The entries or their order are no longer known for certain."""
+    owner = _container(call)
+    if owner is None:
+        return None
+    if call.name == ".clear" and not call.machine.here.clauses:
+        call.machine.memory.fields.pop(owner, None)
+    elif call.name not in (".sort", ".reverse"):
+        owner.open = True
+    if call.name == ".popleft":
+        entries = call.items(owner)
+        return entries[0] if entries else owner.part(("pop", call.now))
+    return nothing(call)
+
+
+@method("index", "count", "union", "intersection", "difference", "issubset")
+def ask(call: Call) -> Value | None:
+    """Questions change nothing."""
+    owner = _container(call)
+    if owner is None:
+        return None
+    return owner.part(("call", call.name, *call.args))

@@ -1,0 +1,107 @@
+"""Code that starts a function of the script in other processes, or at its command line.
+
+Sources: torch/multiprocessing/spawn.py (``spawn`` calls ``fn(i, *args)``), multiprocessing.Process, and the
+documentation of fire, typer, absl and click.
+"""
+
+from __future__ import annotations
+
+from fsdp2lint.meanings.attributes import rank
+from fsdp2lint.meanings.call import Call
+from fsdp2lint.meanings.registry import calls, method
+from fsdp2lint.meanings.results import fresh, instance, made_by, nothing, setting
+from fsdp2lint.model.values import (
+    Bound,
+    Container,
+    External,
+    Function,
+    Instance,
+    Part,
+    Partial,
+    Round,
+    Value,
+)
+
+_PROCESSES = ("torch.multiprocessing.Process", "multiprocessing.Process")
+
+
+@calls("torch.multiprocessing.spawn", "torch.multiprocessing.start_processes")
+def spawn(call: Call) -> Value | None:
+    """Runs ``fn(rank, *args)`` in each process."""
+    function = call.get(0, "fn")
+    if function is None:
+        return None
+    given = call.get(1, "args")
+    args = call.items(given) if isinstance(given, Container) else []
+    open_ = isinstance(given, Container) and given.open
+    first = rank(call.machine, "global")
+    call.machine.call(function, (first, *args), {}, call.site, open_)
+    return fresh(call)
+
+
+@calls("torch_xla.distributed.xla_multiprocessing.spawn", "torch_xla.launch")
+def xla_spawn(call: Call) -> Value | None:
+    """The same on TPUs."""
+    return spawn(call)
+
+
+@calls(*_PROCESSES)
+def process(call: Call) -> Value | None:
+    """A process to be started."""
+    return instance(call, _PROCESSES[0])
+
+
+@method("Process")
+def process_of_context(call: Call) -> Value | None:
+    """``mp.get_context("spawn").Process(target=…)``."""
+    return instance(call, _PROCESSES[0]) if "target" in call.keywords else None
+
+
+@method("start")
+def start(call: Call) -> Value | None:
+    """``Process.start()`` runs the target; a loop's counter among its arguments is the rank."""
+    if not made_by(call.receiver, *_PROCESSES):
+        return None
+    target = setting(call, call.receiver, "target")
+    if not isinstance(target, Function | Bound | Partial):
+        return nothing(call)
+    given = setting(call, call.receiver, "args")
+    args = [_as_rank(call, v) for v in call.items(given)] if isinstance(given, Container) else []
+    keywords = setting(call, call.receiver, "kwargs")
+    named: dict[str, Value] = {}
+    if isinstance(keywords, Container):
+        for key, value in call.machine.memory.entries(keywords, call.machine.here):
+            if isinstance(key, str) and key[:2] in ("['", '["'):
+                named[key[2:-2]] = _as_rank(call, value)
+    call.machine.call(target, tuple(args), named, call.site)
+    return nothing(call)
+
+
+def _as_rank(call: Call, value: Value) -> Value:
+    counts = isinstance(value, Part) and isinstance(value.key, Round) and _is_range(value.owner)
+    return rank(call.machine, "global") if counts else value
+
+
+def _is_range(value: Value) -> bool:
+    owner = value.owner
+    return isinstance(owner, External) and owner.name == "builtins.range"
+
+
+@method("join", "terminate")
+def join(call: Call) -> Value | None:
+    """Waiting for a process changes nothing."""
+    return nothing(call) if isinstance(call.receiver, Instance) else None
+
+
+# -- command lines ----------------------------------------------------------------------------------------------
+
+
+@calls(
+    "fire.Fire", "typer.run", "jsonargparse.CLI", "tyro.cli", "absl.app.run", "simple_parsing.parse"
+)
+def command_line(call: Call) -> Value | None:
+    """Calls the function (``fire.Fire(main)``) with arguments from the command line."""
+    target = call.get(0, "component") or call.get(0)
+    if not isinstance(target, Function | Bound | Partial):
+        return None
+    return call.machine.call(target, (), {}, call.site, True)
