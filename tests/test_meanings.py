@@ -250,6 +250,16 @@ SCRIPTS: dict[str, tuple[str, list[str]]] = {
         """,
         ["sharded net", "clip_grad_norm_ used net.parameters()", "clipped net.parameters()"],
     ),
+    "an average of parameters taken early": (
+        """
+        net = Net()
+        params = list(net.parameters())
+        shadow = [p.detach().clone() for p in params]
+        fully_shard(net)
+        torch._foreach_lerp_(shadow, params, 0.1)
+        """,
+        ["sharded net", "_foreach_lerp_ used net.parameters()"],
+    ),
     "moves of a module and of a tensor": (
         """
         net = Net().to("cuda").half()
@@ -490,8 +500,19 @@ VALUES: dict[str, tuple[str, list[str]]] = {
         tell(isinstance(Net(), (Block, Net)))
         tell(isinstance(FSDP(Net()), FSDP))
         tell(isinstance([1], list))
+        tell(isinstance(True, int))
         """,
-        ["True", "False", "True", "True", "True"],
+        ["True", "False", "True", "True", "True", "True"],
+    ),
+    "the wrapper taken off if there is one": (
+        """
+        net = Net()
+        tell(net.module if hasattr(net, "module") else net)
+        outer = FSDP(net)
+        tell(outer.module if hasattr(outer, "module") else outer)
+        tell(outer.module if isinstance(outer, FSDP) else outer)
+        """,
+        ["net", "net", "net"],
     ),
     "strings and numbers": (
         """

@@ -269,7 +269,7 @@ def generate(
 def extend(machine: Machine, owner: Container, value: Value, site: Site) -> None:
     """``owner.extend(value)``, ``owner += value``, ``owner.update(value)``."""
     if owner.kind == "dict":
-        from fsdp2lint.interpret.expressions import spread_into
+        from fsdp2lint.interpret.displays import spread_into
 
         spread_into(machine, owner, value)
         return

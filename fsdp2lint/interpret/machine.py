@@ -16,7 +16,16 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from fsdp2lint.interpret import attributes, calls, expressions, loops, statements
+from fsdp2lint.interpret import (  # displays, expressions and operators fill the table of handlers
+    attributes,
+    calls,
+    displays,  # noqa: F401
+    expressions,  # noqa: F401
+    loops,
+    operators,  # noqa: F401
+    statements,
+)
+from fsdp2lint.interpret.handlers import HANDLERS
 from fsdp2lint.interpret.scopes import Frame, Scope
 from fsdp2lint.meanings.registry import canonical
 from fsdp2lint.model.events import Escaped, Event, Moment
@@ -201,7 +210,7 @@ class Machine:
     def eval(self, node: cst.BaseExpression) -> Value:
         """The value of an expression."""
         self.steps += 1
-        handler = expressions.HANDLERS.get(type(node))
+        handler = HANDLERS.get(type(node))
         return handler(self, node) if handler is not None else self.unknown()
 
     def unknown(self) -> Value:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from fsdp2lint.interpret import classes, conditions, contexts, functions, imports, loops, matching
-from fsdp2lint.interpret.expressions import operate, store
+from fsdp2lint.interpret.displays import store
+from fsdp2lint.interpret.operators import operate
 from fsdp2lint.interpret.scopes import name_value
 from fsdp2lint.model.events import Exited
 from fsdp2lint.model.guards import NEVER, Clause, Guards, after_exit, either, negated

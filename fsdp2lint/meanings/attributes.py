@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fsdp2lint.meanings.registry import METHODS
-from fsdp2lint.model.values import Container, External, Instance, Mesh, Rank, Value, Wrapped
+from fsdp2lint.model.values import Container, External, Instance, Mesh, Part, Rank, Value, Wrapped
 
 if TYPE_CHECKING:
     from fsdp2lint.interpret.machine import Machine
@@ -104,12 +104,10 @@ def _of_mesh(machine: Machine, mesh: Mesh, name: str) -> Value | None:
 def _missing_entry(machine: Machine, owner: Container, name: str) -> Value | None:
     """An entry that a ``defaultdict`` makes when it is asked for."""
     factory = owner.part(".default_factory")
-    if not name.startswith("[") or not isinstance(factory, External):
+    statement = machine.frame.statement
+    if not name.startswith("[") or isinstance(factory, Part) or statement is None:
         return None
-    kind = factory.name.removeprefix("builtins.")
-    if kind not in ("list", "dict", "set"):
-        return None
-    made = machine.container(kind, [])
+    made = machine.call(factory, (), {}, machine.site(statement))
     machine.memory.write(owner, name, machine.here, made)
     return made
 

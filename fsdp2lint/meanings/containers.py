@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fsdp2lint.interpret.expressions import store
+from fsdp2lint.interpret.displays import store
 from fsdp2lint.interpret.functions import append, extend
 from fsdp2lint.meanings.call import Call
 from fsdp2lint.meanings.registry import method

@@ -16,10 +16,16 @@ FAMILIES: dict[str, list[Meaning]] = {}
 
 
 def family(*prefixes: str) -> Callable[[Meaning], Meaning]:
-    """Give a meaning to all names that begin with one of ``prefixes`` (empty: to every name)."""
+    """Give a meaning to all names that begin with one of ``prefixes`` (empty: to every name).
+
+    Raises:
+        ValueError: a prefix does not end with a dot.
+    """
 
     def register(meaning: Meaning) -> Meaning:
         for prefix in prefixes:
+            if prefix and not prefix.endswith("."):
+                raise ValueError(f"{prefix} is no prefix of dotted names")
             FAMILIES.setdefault(prefix, []).append(meaning)
         return meaning
 

@@ -11,6 +11,7 @@ import builtins
 from fsdp2lint.interpret.functions import Generator
 from fsdp2lint.meanings.call import Call
 from fsdp2lint.meanings.families import family, is_class_name
+from fsdp2lint.meanings.optim import note_use
 from fsdp2lint.meanings.registry import calls, method
 from fsdp2lint.meanings.results import choices, context, fresh, instance, name_of, nothing, same
 from fsdp2lint.model.values import Container, Instance, Literal, Module, Optimizer, Value, Wrapped
@@ -191,11 +192,20 @@ def enter_context(call: Call) -> Value | None:
     return entered if start is None else call.run(start)
 
 
+_ON_LISTS = (
+    "torch.nn.utils.parameters_to_vector",
+    "torch.nn.utils.vector_to_parameters",
+)
+"""With ``torch._foreach_*``: functions on lists of parameters, which may have been taken long ago."""
+
+
 @family("torch.")
 def tensor_function(call: Call) -> Value | None:
     """Other functions of torch work on tensors; modules and optimizers that they are given escape."""
     if call.name.startswith("torch.distributed."):
         return None
+    if call.name.startswith("torch._foreach_") or call.name in _ON_LISTS:
+        note_use(call, call.name.rpartition(".")[2], *call.args)
     for value in (*call.args, *call.keywords.values()):
         if _is_kept(call, value):
             call.escape(value)

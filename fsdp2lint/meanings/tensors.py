@@ -1,12 +1,14 @@
 """Methods of tensors: what they return is made of their receiver, new at each call.
 
 Source: https://docs.pytorch.org/docs/stable/tensors.html. The chain is kept so that ``p.sum().item()`` still
-shows the parameter; calls are not interned, since tensors change in place between two of them.
+shows the parameter; calls are not interned, since tensors change in place between two of them. Methods that
+change a tensor (their names end with ``_``) use the parameters that they are given.
 """
 
 from __future__ import annotations
 
 from fsdp2lint.meanings.call import Call
+from fsdp2lint.meanings.optim import note_use
 from fsdp2lint.meanings.registry import method
 from fsdp2lint.meanings.results import choices, each_choice
 from fsdp2lint.model.values import (
@@ -50,6 +52,8 @@ def made(call: Call) -> Value | None:
         return None
     if any(call.is_module(v) or isinstance(v, Optimizer) for v in call.args):
         return None
+    if call.name.endswith("_"):
+        note_use(call, call.name[1:], receiver, *call.args)
     return each_choice(receiver, lambda one: Part(one, (f"{call.name}()",)))
 
 

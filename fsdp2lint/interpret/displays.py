@@ -1,0 +1,89 @@
+"""Lists, tuples, sets, dictionaries and comprehensions, and writing entries into them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from fsdp2lint.interpret import loops
+from fsdp2lint.interpret.handlers import handles
+from fsdp2lint.model.values import Container, Literal, Value
+
+if TYPE_CHECKING:
+    from fsdp2lint.interpret.machine import Machine
+
+
+@handles(cst.List, cst.Tuple, cst.Set)
+def sequence(machine: Machine, node: cst.List | cst.Tuple | cst.Set) -> Value:
+    values: list[Value] = []
+    open_ = False
+    for element in node.elements:
+        value = machine.eval(element.value)
+        if not isinstance(element, cst.StarredElement):
+            values.append(value)
+        elif isinstance(value, Container) and value.kind != "dict":
+            values.extend(v for _, v in machine.memory.entries(value, machine.here))
+            open_ = open_ or value.open
+        else:
+            values.extend(machine.elements(value, machine.site(element)))
+            open_ = True
+    return machine.container(type(node).__name__.lower(), values, open_)
+
+
+@handles(cst.Dict)
+def dictionary(machine: Machine, node: cst.Dict) -> Value:
+    made = Container("dict")
+    for element in node.elements:
+        if isinstance(element, cst.StarredDictElement):
+            spread_into(machine, made, machine.eval(element.value))
+        elif isinstance(element, cst.DictElement):
+            key = machine.eval(element.key)
+            store(machine, made, key, machine.eval(element.value))
+    return made
+
+
+def spread_into(machine: Machine, made: Container, value: Value) -> None:
+    """Add the entries of another dictionary (``**value``, ``update(value)``)."""
+    if isinstance(value, Container) and value.kind == "dict":
+        for key, entry in list(machine.memory.entries(value, machine.here)):
+            machine.memory.write(made, key, machine.here, entry)
+        made.open = made.open or value.open
+    else:
+        made.open = True
+        machine.memory.hold(made, value)
+        machine.memory.write(made, ("of", value), machine.here, value)
+
+
+def store(machine: Machine, owner: Value, key: Value, value: Value) -> None:
+    """``owner[key] = value``."""
+    if isinstance(key, Literal):
+        machine.memory.write(owner, f"[{key.value!r}]", machine.here, value)
+        return
+    if isinstance(owner, Container):
+        owner.open = True
+    machine.memory.write(owner, ("[]", key), machine.here, value)
+
+
+@handles(cst.ListComp, cst.SetComp, cst.GeneratorExp)
+def comprehension(machine: Machine, node: cst.ListComp | cst.SetComp | cst.GeneratorExp) -> Value:
+    values: list[Value] = []
+    lazy = isinstance(node, cst.GeneratorExp)
+    exact = loops.comprehend(
+        machine, node.for_in, lambda: values.append(machine.eval(node.elt)), lazy
+    )
+    kind = "set" if isinstance(node, cst.SetComp) else "list"
+    return machine.container(kind, values, open_=not exact)
+
+
+@handles(cst.DictComp)
+def dict_comprehension(machine: Machine, node: cst.DictComp) -> Value:
+    made = Container("dict")
+
+    def one() -> None:
+        key = machine.eval(node.key)
+        store(machine, made, key, machine.eval(node.value))
+
+    exact = loops.comprehend(machine, node.for_in, one)
+    made.open = made.open or not exact
+    return made

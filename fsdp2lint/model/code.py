@@ -1,0 +1,134 @@
+"""Values that Python itself makes: functions, classes, objects, containers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fsdp2lint.model.value import Value
+
+if TYPE_CHECKING:
+    import libcst as cst
+
+    from fsdp2lint.source import Site
+
+
+class Function(Value):
+    """A function or lambda of the project, with the scope it was made in."""
+
+    __slots__ = ("decorators", "defaults", "home", "kind", "name", "node", "scope", "setter")
+
+    def __init__(
+        self,
+        name: str,
+        node: cst.FunctionDef | cst.Lambda,
+        scope: Any,
+        defaults: dict[str, Value],
+        kind: str = "",
+    ) -> None:
+        super().__init__(name)
+        self.name = name
+        self.node = node
+        self.scope = scope
+        self.defaults = defaults
+        self.kind = kind  # "", "property", "staticmethod", "classmethod", "contextmanager"
+        self.decorators: tuple[Value, ...] = ()
+        self.home: Class | None = None  # the class whose body defines it
+        self.setter: Function | None = None  # of a property
+
+    def describe(self) -> str:
+        return self.name
+
+
+class Bound(Value):
+    """A function of the project bound to its first argument."""
+
+    __slots__ = ("function", "receiver")
+
+    def __init__(self, function: Function, receiver: Value) -> None:
+        super().__init__()
+        self.function = function
+        self.receiver = receiver
+
+    def describe(self) -> str:
+        return f"{self.receiver.words()}.{self.function.name}"
+
+
+class Partial(Value):
+    """``functools.partial(call, …)``."""
+
+    __slots__ = ("args", "call", "keywords", "open")
+
+    def __init__(
+        self, call: Value, args: tuple[Value, ...], keywords: dict[str, Value], open_: bool
+    ) -> None:
+        super().__init__()
+        self.call = call
+        self.args = args
+        self.keywords = keywords
+        self.open = open_
+
+    def describe(self) -> str:
+        return f"partial({self.call.words()})"
+
+
+class Class(Value):
+    """A class of the project."""
+
+    __slots__ = ("bases", "name", "node", "scope")
+
+    def __init__(self, name: str, node: cst.ClassDef, bases: tuple[Value, ...], scope: Any) -> None:
+        super().__init__(name)
+        self.name = name
+        self.node = node
+        self.bases = bases
+        self.scope = scope  # the class body's names
+
+    def describe(self) -> str:
+        return self.name
+
+
+class Super(Value):
+    """``super()``: looks names up above ``cls`` for ``receiver``."""
+
+    __slots__ = ("cls", "receiver")
+
+    def __init__(self, cls: Class, receiver: Value) -> None:
+        super().__init__("super()")
+        self.cls = cls
+        self.receiver = receiver
+
+
+class Instance(Value):
+    """An object: of a class of the project, or of one outside it."""
+
+    __slots__ = ("born", "cls")
+    nameless = True
+
+    def __init__(self, cls: Value, born: Site | None = None) -> None:
+        super().__init__()
+        self.cls = cls
+        self.born = born
+
+    def describe(self) -> str:
+        return f"{self.cls.words()}(…)"
+
+
+class Module(Instance):
+    """An ``nn.Module`` that the script has built."""
+
+    __slots__ = ()
+
+
+class Container(Value):
+    """A list, tuple, set or dict of the script; its entries live in the machine's memory."""
+
+    __slots__ = ("kind", "open")
+    nameless = True
+
+    def __init__(self, kind: str, open_: bool = False) -> None:
+        super().__init__()
+        self.kind = kind
+        self.open = open_  # it may hold more than the entries that are known
+
+    def describe(self) -> str:
+        return f"a {self.kind}"

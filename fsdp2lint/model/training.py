@@ -1,0 +1,168 @@
+"""Values of a training script: wrapped modules, parameters, optimizers, state dicts, meshes, ranks."""
+
+from __future__ import annotations
+
+from fsdp2lint.model.value import Logic, Not, Part, Value
+
+
+class Wrapped(Value):
+    """What a wrapper returned: ``by`` is ``fsdp1``, ``ddp``, ``compile`` or ``checkpoint``."""
+
+    __slots__ = ("by", "of")
+    nameless = True
+
+    def __init__(self, of: Value, by: str) -> None:
+        super().__init__()
+        self.of = of
+        self.by = by
+
+    def describe(self) -> str:
+        return f"{self.by}({self.of.words()})"
+
+
+class Parameters(Value):
+    """The parameters of a module.
+
+    ``taken`` is the order at which they were read into memory. A generator that nobody has consumed
+    yet is not taken: ``model.parameters()`` reads the model when it is iterated.
+    """
+
+    __slots__ = ("named", "of", "taken")
+
+    def __init__(self, of: Value, taken: int | None, named: bool = False) -> None:
+        super().__init__()
+        self.of = of
+        self.taken = taken
+        self.named = named
+
+    def describe(self) -> str:
+        return f"{self.of.words()}.{'named_' if self.named else ''}parameters()"
+
+
+class Optimizer(Value):
+    """An optimizer; ``over`` are the parameter snapshots that it was given."""
+
+    __slots__ = ("cls", "over")
+    nameless = True
+
+    def __init__(self, cls: Value, over: tuple[Parameters, ...]) -> None:
+        super().__init__()
+        self.cls = cls
+        self.over = over
+
+    def describe(self) -> str:
+        return f"{self.cls.words()}(…)"
+
+
+class StateDict(Value):
+    """A state dict.
+
+    ``kind`` is ``model``, ``optimizer`` or ``both``; ``full`` tells whether it holds whole tensors
+    (None: not known); ``offloaded`` whether it lives on the CPU of rank 0 only; ``via`` the call that
+    made it; ``taken`` its order.
+    """
+
+    __slots__ = ("full", "kind", "of", "offloaded", "taken", "via")
+    nameless = True
+
+    def __init__(
+        self,
+        of: Value,
+        kind: str,
+        *,
+        full: bool | None,
+        offloaded: bool | None,
+        via: str,
+        taken: int,
+    ) -> None:
+        super().__init__()
+        self.of = of
+        self.kind = kind
+        self.full = full
+        self.offloaded = offloaded
+        self.via = via
+        self.taken = taken
+
+    def describe(self) -> str:
+        return f"{self.of.words()}.state_dict()"
+
+
+class Future(Value):
+    """What ``async_save`` returned."""
+
+    __slots__ = ("call",)
+    nameless = True
+
+    def __init__(self, call: str) -> None:
+        super().__init__()
+        self.call = call
+
+    def describe(self) -> str:
+        return f"the future of {self.call}"
+
+
+class Mesh(Value):
+    """A device mesh; ``names`` are its dimension names when they are known."""
+
+    __slots__ = ("names",)
+    nameless = True
+
+    def __init__(self, names: tuple[str, ...] | None) -> None:
+        super().__init__()
+        self.names = names
+
+    def describe(self) -> str:
+        return "a device mesh"
+
+
+class Rank(Value):
+    """A number that differs from rank to rank; ``scope`` is ``global``, ``local`` or a dimension."""
+
+    __slots__ = ("scope",)
+
+    def __init__(self, scope: str) -> None:
+        super().__init__()
+        self.scope = scope
+
+    def describe(self) -> str:
+        return "rank" if self.scope == "global" else f"{self.scope} rank"
+
+
+class MainRank(Value):
+    """The test "this is the first rank" of a scope."""
+
+    __slots__ = ("scope",)
+
+    def __init__(self, scope: str) -> None:
+        super().__init__()
+        self.scope = scope
+
+    def describe(self) -> str:
+        return "rank == 0" if self.scope == "global" else f"{self.scope} rank == 0"
+
+
+def rank_dependent(test: Value) -> bool:
+    """Whether ``test`` can come out differently on different ranks for certain reasons of rank."""
+    seen: Value | None = test
+    while seen is not None:
+        if isinstance(seen, Rank | MainRank):
+            return True
+        if isinstance(seen, Not):
+            seen = seen.test
+            continue
+        if isinstance(seen, Logic):
+            return any(rank_dependent(o) for o in seen.operands)
+        if isinstance(seen, Part) and isinstance(seen.key, tuple):
+            if any(isinstance(o, Value) and rank_dependent(o) for o in seen.key[1:]):
+                return True
+            seen = seen.owner
+            continue
+        return False
+    return False
+
+
+def unwrapped(value: Value) -> Value:
+    """The module inside wrappers that keep its identity (compile, checkpoint, DDP, FSDP1)."""
+    while isinstance(value, Wrapped):
+        value = value.of
+    return value

@@ -1,0 +1,226 @@
+"""What names stand for during a run.
+
+Values never change; what happens to them is in the trace. They are compared by identity, and their
+parts are interned: ``cfg.part(".fsdp")`` is the same object wherever the script writes ``cfg.fsdp``.
+That makes equal tests correlate and lets ``model.layers`` in one function meet ``self.model.layers``
+in another. Attributes that the script assigns live in the machine's memory, not here.
+
+A part whose owner is unknown is as good a subject as any: ``fully_shard(model)`` says something about
+``model`` although nobody knows its class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fsdp2lint.model.guards import Guards
+
+
+class Value:
+    """Anything a name can stand for.
+
+    ``owner`` and ``key`` say of what it is a part; ``label`` is what the script calls it; ``seat`` the
+    object that holds it and under which name, when it was stored before anybody called it anything.
+    """
+
+    __slots__ = ("_parts", "key", "label", "owner", "seat")
+
+    nameless = False
+    """Whether it is called nothing until the script binds or stores it."""
+
+    owner: Value | None
+    key: Hashable
+    label: str
+    seat: tuple[Value, str] | None
+
+    def __init__(self, label: str = "") -> None:
+        self.owner = None
+        self.key = None
+        self.label = label
+        self.seat = None
+        self._parts: dict[Hashable, Value] | None = None
+
+    def part(self, key: Hashable) -> Value:
+        """The part called ``key`` (``".layers"``, ``"[0]"``): always the same object for the same key."""
+        if self._parts is None:
+            self._parts = {}
+        known = self._parts.get(key)
+        if known is None:
+            known = self._parts[key] = Part(self, key)
+        return known
+
+    def keep(self, key: Hashable, value: Value) -> Value:
+        """Intern ``value`` as the part called ``key``, or return the one that is there."""
+        if self._parts is None:
+            self._parts = {}
+        return self._parts.setdefault(key, value)
+
+    def words(self) -> str:
+        """What the script would call it."""
+        if self.label:
+            return self.label
+        if self.seat is not None:
+            holder, suffix = self.seat
+            return holder.words() + suffix
+        return self.describe()
+
+    def describe(self) -> str:
+        """What it is, when the script has no name for it."""
+        return type(self).__name__.lower()
+
+    def sit(self, holder: Value, suffix: str) -> None:
+        """Remember where it is stored, unless it has a name or a place already."""
+        if not self.nameless or self.label or self.seat is not None:
+            return
+        above: Value | None = holder
+        while above is not None:
+            if above is self:
+                return
+            above = above.seat[0] if above.seat is not None else above.owner
+        self.seat = (holder, suffix)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.words()})"
+
+
+class Part(Value):
+    """An attribute, an element or the result of an operation of something not known more closely."""
+
+    __slots__ = ()
+
+    owner: Value
+
+    def __init__(self, owner: Value, key: Hashable) -> None:
+        super().__init__()
+        self.owner = owner
+        self.key = key
+
+    @property
+    def name(self) -> str | None:
+        """The attribute's name, when this is an attribute."""
+        return self.key[1:] if isinstance(self.key, str) and self.key.startswith(".") else None
+
+    @property
+    def nameless(self) -> bool:  # type: ignore[override]
+        """Only the result of one particular call has no name of its own."""
+        return (
+            isinstance(self.key, tuple) and self.key[0] == "call" and isinstance(self.key[-1], int)
+        )
+
+    def describe(self) -> str:
+        owner = self.owner.words()
+        if isinstance(self.key, str):
+            return f"{owner}{self.key}"
+        if isinstance(self.key, Round):
+            return f"{owner}[*]"
+        if isinstance(self.key, tuple):
+            return _operation_words(owner, self.key)
+        return f"{owner}[{self.key}]"
+
+
+class Round:
+    """The key of "the element that the n-th round of a loop sees"."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Round) and other.number == self.number
+
+    def __hash__(self) -> int:
+        return hash((Round, self.number))
+
+
+def _operation_words(owner: str, key: tuple[Any, ...]) -> str:
+    operator, *operands = key
+    said = [o.words() if isinstance(o, Value) else str(o) for o in operands]
+    if operator == "call" and operands and isinstance(operands[-1], int):
+        return f"{owner.rpartition('.')[2]}(…)"
+    if operator == "call":
+        return f"{owner}({', '.join(said)})"
+    if isinstance(operator, str) and operator.startswith("."):
+        return owner + operator
+    if operator == "format":
+        return f"f{operands[0]!r}"
+    if operator.isidentifier() and operator not in ("in", "is"):
+        return f"{operator}({', '.join([owner, *said])})"
+    if operator.startswith("["):
+        return f"{owner}[{', '.join(said)}]"
+    return " ".join([owner, str(operator), *said])
+
+
+class Unknown(Value):
+    """Something whose origin is not seen: a parameter of an entry, the result of unseen code."""
+
+    __slots__ = ()
+    nameless = True
+
+
+class Literal(Value):
+    """A constant: number, string, bool, None, bytes or Ellipsis."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: object) -> None:
+        super().__init__()
+        self.value = value
+
+    def describe(self) -> str:
+        return repr(self.value)
+
+
+class External(Value):
+    """A name that lives outside the project: ``torch.distributed.fsdp.fully_shard``."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+    def describe(self) -> str:
+        return self.name
+
+
+class Not(Value):
+    """``not test``."""
+
+    __slots__ = ("test",)
+
+    def __init__(self, test: Value) -> None:
+        super().__init__()
+        self.test = test
+
+    def describe(self) -> str:
+        return f"not {self.test.words()}"
+
+
+class Logic(Value):
+    """``a and b``, ``a or b`` of tests."""
+
+    __slots__ = ("operands", "operator")
+
+    def __init__(self, operator: str, operands: tuple[Value, ...]) -> None:
+        super().__init__()
+        self.operator = operator
+        self.operands = operands
+
+    def describe(self) -> str:
+        return f" {self.operator} ".join(o.words() for o in self.operands)
+
+
+class Either(Value):
+    """One of several values, each with the guards under which it is the one."""
+
+    __slots__ = ("options",)
+
+    def __init__(self, options: tuple[tuple[Guards, Value], ...]) -> None:
+        super().__init__()
+        self.options = options
+
+    def describe(self) -> str:
+        return " or ".join(dict.fromkeys(v.words() for _, v in self.options))
