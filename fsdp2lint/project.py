@@ -16,6 +16,12 @@ MAX_FOLLOWED = 400_000
 MAX_FOLLOWED_TOTAL = 2_000_000
 """How many bytes of imported files are parsed for one project before imports stay unfollowed."""
 
+TOTAL_STEPS = 500_000
+"""Expressions evaluated for all entries together before each gets less and less."""
+
+LEAST_STEPS = 3_000
+"""What each entry gets at the least."""
+
 _WORTH_FOLLOWING = (b"torch", b"RANK", b"rank", b"config", b"args")
 
 _IMPORT = re.compile(
@@ -23,6 +29,21 @@ _IMPORT = re.compile(
     rb"|import[ \t]+(?P<plain>[^\n;]*))",
     re.MULTILINE,
 )
+
+
+class Budget:
+    """The work that is left for a project: many entries share it, so that time grows with the files."""
+
+    def __init__(self, total: int = TOTAL_STEPS) -> None:
+        self.left = total
+
+    def allowance(self, most: int) -> int:
+        """How many steps the next entry may take before its calls are no longer entered."""
+        return max(LEAST_STEPS, min(most, self.left // 8))
+
+    def spend(self, steps: int) -> None:
+        """An entry has taken so many steps."""
+        self.left = max(0, self.left - steps)
 
 
 class Project:
@@ -38,6 +59,7 @@ class Project:
         self._folders = {f for path in self._known for f in _above(path)}
         self._followed = 0
         self.importers: list[Source] = []
+        self.budget = Budget()
 
     @classmethod
     def of(cls, sources: Sequence[Source], roots: Sequence[Path] = ()) -> Project:
@@ -119,15 +141,14 @@ class Project:
             return None
         return source
 
-    def add_importers(self, candidates: Iterable[Path], limit: int = 60) -> None:
+    def add_importers(self, candidates: Iterable[Path], limit: int = 24) -> None:
         """Add the files among ``candidates`` that import an asked source: they may hold the program's beginning.
 
         Found by the text of import lines, so nothing is parsed that has nothing to do with it.
         """
         wanted = {os.path.abspath(s.path) for s in self.asked}
         stems = {_stem(path) for path in wanted}
-        for candidate in candidates:
-            path = os.path.abspath(candidate)
+        for path in sorted(map(os.path.abspath, candidates), key=_programs_first):
             if path in self._known or len(self.importers) >= limit:
                 continue
             try:
@@ -168,6 +189,11 @@ def _imported(match: re.Match[bytes]) -> Iterator[tuple[int, str]]:
         one = name.split(" as ")[0].split("#")[0].strip()
         if one.isidentifier():
             yield level, f"{dotted}.{one}" if dotted else one
+
+
+def _programs_first(path: str) -> tuple[bool, str]:
+    """Programs before their tests: a test is a poor picture of how a program begins."""
+    return "test" in path, path
 
 
 def _above(path: str) -> Iterator[str]:

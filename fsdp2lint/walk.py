@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import fields
 from functools import cache
 
@@ -22,16 +22,18 @@ _MORE_FORMATTING = frozenset(
     {"header", "footer", "dot", "lbracket", "rbracket", "lbrace", "rbrace", "indent", "colon"}
 )
 
+_WITH_BODIES = (cst.FunctionDef, cst.Lambda, cst.ClassDef)
+
 
 def children(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
     """The nodes right below ``node``, in the order of the text, formatting left out."""
     for name in _fields(type(node)):
         held = getattr(node, name)
-        if isinstance(held, cst.CSTNode):
+        if _is_node(type(held)):
             yield held
-        elif isinstance(held, (list, tuple)):
+        elif type(held) is tuple or type(held) is list:
             for one in held:
-                if isinstance(one, cst.CSTNode):
+                if _is_node(type(one)):
                     yield one
 
 
@@ -43,8 +45,14 @@ def walk(node: cst.CSTNode, *, into: bool = True) -> Iterator[cst.CSTNode]:
     while todo:
         one = todo.pop()
         yield one
-        if into or one is node or not isinstance(one, (cst.FunctionDef, cst.Lambda, cst.ClassDef)):
+        if into or one is node or type(one) not in _WITH_BODIES:
             todo.extend(reversed(list(children(one))))
+
+
+@cache
+def _is_node(kind: Hashable) -> bool:
+    """``isinstance`` against libcst's abstract classes is slow enough to matter."""
+    return isinstance(kind, type) and issubclass(kind, cst.CSTNode)
 
 
 @cache

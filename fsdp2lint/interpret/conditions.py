@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fsdp2lint.model.guards import Clause, Guard, either, negated, unit
+from fsdp2lint.model.value import MAX_DEPTH
 from fsdp2lint.model.values import (
     Bound,
     Class,
@@ -93,6 +94,8 @@ def clauses(machine: Machine, test: Value, taken: bool, site: Site) -> frozenset
         return clauses(machine, test.test, not taken, site)
     if isinstance(test, Rank):
         return unit(Guard(machine.main_rank(test.scope), not taken, site))
+    if test.depth > MAX_DEPTH:
+        return unit(Guard(test, taken, site))
     if isinstance(test, Logic):
         return _logic_clauses(machine, test, taken, site)
     if isinstance(test, Either):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -23,6 +24,7 @@ from fsdp2lint.meanings import load
 from fsdp2lint.model.guards import ALWAYS
 from fsdp2lint.model.trace import Trace
 from fsdp2lint.model.values import Class, Function, Value
+from fsdp2lint.walk import walk
 
 if TYPE_CHECKING:
     from fsdp2lint.model.events import Event
@@ -70,6 +72,7 @@ def _program(
 ) -> Iterator[Trace]:
     machine, module, trace = _begin(project, source, name)
     _guarded(trace, lambda: module.load(machine, name))
+    project.budget.spend(machine.steps)
     reached |= machine.run_bodies
     trace.visited = machine.visited
     yield trace
@@ -133,18 +136,9 @@ def _definitions(module: Namespace) -> list[Value]:
 
 
 def _mentioned(source: Source) -> frozenset[str]:
-    """The names that a file uses, definitions aside."""
-    found: set[str] = set()
-    todo: list[cst.CSTNode] = [source.tree]
-    while todo:
-        node = todo.pop()
-        if isinstance(node, cst.Name):
-            found.add(node.value)
-        elif isinstance(node, cst.FunctionDef):
-            todo += [node.params, node.body, *node.decorators]
-        else:
-            todo.extend(node.children)
-    return frozenset(found)
+    """The names that a file writes more than once: where they are defined, and where they are used."""
+    counted = Counter(n.value for n in walk(source.tree) if type(n) is cst.Name)
+    return frozenset(name for name, times in counted.items() if times > 1)
 
 
 def _entry(
@@ -165,6 +159,7 @@ def _entry(
         trace.add(event)
     machine.trace = trace
     machine.here, machine.steps, machine.entered, machine.stage = ALWAYS, 0, 0, 0
+    machine.allowance = machine.project.budget.allowance(MAX_STEPS)
     machine.run_bodies = set()
     if module.scope is None:
         return
@@ -177,6 +172,7 @@ def _entry(
     machine.running, machine.call_path, machine.within = (), (), ()
     machine.looping = machine.repeating = 0
     machine.stage = 0
+    machine.project.budget.spend(machine.steps)
     reached |= machine.run_bodies
     _forget_globals(machine, module)
     trace.visited = machine.visited
@@ -200,7 +196,7 @@ def _live(machine: Machine, cls: Class, methods: list[Function]) -> None:
         if function.node in machine.run_bodies:
             continue
         machine.stage = stage
-        machine.steps = min(machine.steps, MAX_STEPS // 2)
+        machine.steps = min(machine.steps, machine.allowance // 2)
         bound = 0 if function.kind == "staticmethod" else 1
         first: tuple[Value, ...] = (me,) if function.kind == "" else (cls,)
         _run_stranger(machine, function, first if bound else ())

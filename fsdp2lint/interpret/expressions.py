@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import builtins
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import libcst as cst
@@ -42,23 +44,30 @@ def _not_bound(machine: Machine, name_: str) -> Value:
 _CONSTANTS: dict[str, tuple[object]] = {"None": (None,), "True": (True,), "False": (False,)}
 
 
-@handles(cst.Integer, cst.Float, cst.Imaginary, cst.SimpleString, cst.ConcatenatedString)
-def constant(machine: Machine, node: cst.Integer) -> Value:
-    try:
-        value = node.evaluated_value
-    except Exception:  # libcst evaluates with literal_eval, which has its own limits
-        value = None
-    if value is None:
-        for part in _formatted_parts(node):
-            machine.eval(part)
+@handles(cst.Integer, cst.Float, cst.Imaginary, cst.SimpleString)
+def constant(machine: Machine, node: cst.Integer | cst.SimpleString) -> Value:
+    value = _evaluated(node.value)
+    return machine.unknown() if value is None else machine.literal(value)
+
+
+@handles(cst.ConcatenatedString)
+def concatenated(machine: Machine, node: cst.ConcatenatedString) -> Value:
+    """Strings written side by side."""
+    left, right = machine.eval(node.left), machine.eval(node.right)
+    if isinstance(left, Literal) and isinstance(right, Literal):
+        if isinstance(left.value, str) and isinstance(right.value, str):
+            return machine.literal(left.value + right.value)
         return machine.unknown()
-    return machine.literal(value)
+    return right if isinstance(left, Literal) else left
 
 
-def _formatted_parts(node: cst.CSTNode) -> list[cst.BaseExpression]:
-    if isinstance(node, cst.ConcatenatedString):
-        return [node.left, node.right]
-    return []
+@lru_cache(maxsize=10_000)
+def _evaluated(text: str) -> object:
+    """The constant that a token is; None when it is none that Python can evaluate by itself."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return None
 
 
 @handles(cst.Ellipsis)

@@ -78,6 +78,7 @@ class Machine:
         self.here: Guards = ALWAYS
         self.order = 0
         self.steps = 0
+        self.allowance = project.budget.allowance(MAX_STEPS)
         self.entered = 0
         self.stage = 0
         self.looping = 0
@@ -151,10 +152,11 @@ class Machine:
 
     def external(self, name: str) -> External:
         """The name ``name`` outside the project, under its canonical spelling."""
-        name = canonical(name)
         known = self._externals.get(name)
         if known is None:
-            known = self._externals[name] = External(name)
+            spelled, name = name, canonical(name)
+            known = self._externals.setdefault(name, External(name))
+            self._externals[spelled] = known
         return known
 
     def main_rank(self, scope: str) -> MainRank:
@@ -274,7 +276,7 @@ class Machine:
             return False
         if (
             len(self.running) >= MAX_CALL_DEPTH
-            or self.steps > MAX_STEPS
+            or self.steps > self.allowance
             or self.entered > MAX_ENTERED
         ):
             self.trace.truncated = True

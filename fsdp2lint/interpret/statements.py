@@ -39,18 +39,17 @@ def handles(*kinds: type[cst.CSTNode]) -> Callable[[Handler], Handler]:
     return register
 
 
+_LINES = (cst.SimpleStatementLine, cst.SimpleStatementSuite)
+
+
 def run(machine: Machine, block: Sequence[cst.CSTNode]) -> None:
     """Run statements one after the other; those that cannot be reached are walked without effect."""
     frame = machine.frame
     outer = frame.statement
     for statement in block:
-        if isinstance(statement, cst.SimpleStatementLine | cst.SimpleStatementSuite):
-            for small in statement.body:
-                frame.statement = statement
-                _one(machine, small)
-        else:
+        for one in getattr(statement, "body", ()) if type(statement) in _LINES else (statement,):
             frame.statement = statement
-            _one(machine, statement)
+            _one(machine, one)
     frame.statement = outer
 
 

@@ -54,8 +54,11 @@ class Variable:
 
     def read(self, here: Guards) -> list[tuple[Guards, Value]]:
         """The bindings that can hold ``here``, latest first; the last one surely holds, if any does."""
+        bindings = self.bindings
+        if len(bindings) == 1 and not bindings[0][0].clauses:
+            return bindings
         found = []
-        for guards, value in reversed(self.bindings):
+        for guards, value in reversed(bindings):
             if guards.excludes(here):
                 continue
             found.append((guards, value))

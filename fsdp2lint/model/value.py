@@ -18,6 +18,15 @@ if TYPE_CHECKING:
     from fsdp2lint.model.guards import Guards
 
 
+MAX_DEPTH = 5
+"""Operations nested deeper than this are neither spelled out nor taken apart."""
+
+
+def deeper(*values: Value) -> int:
+    """The depth of an operation on these."""
+    return 1 + max((v.depth for v in values), default=0)
+
+
 class Value:
     """Anything a name can stand for.
 
@@ -25,7 +34,7 @@ class Value:
     object that holds it and under which name, when it was stored before anybody called it anything.
     """
 
-    __slots__ = ("_parts", "key", "label", "owner", "seat")
+    __slots__ = ("_parts", "depth", "key", "label", "owner", "seat")
 
     nameless = False
     """Whether it is called nothing until the script binds or stores it."""
@@ -34,8 +43,11 @@ class Value:
     key: Hashable
     label: str
     seat: tuple[Value, str] | None
+    depth: int
+    """How many operations are nested in it: ``x = x + x`` in a loop must not be followed to its leaves."""
 
     def __init__(self, label: str = "") -> None:
+        self.depth = 0
         self.owner = None
         self.key = None
         self.label = label
@@ -64,7 +76,7 @@ class Value:
         if self.seat is not None:
             holder, suffix = self.seat
             return holder.words() + suffix
-        return self.describe()
+        return self.describe() if self.depth <= MAX_DEPTH else "…"
 
     def describe(self) -> str:
         """What it is, when the script has no name for it."""
@@ -96,6 +108,9 @@ class Part(Value):
         super().__init__()
         self.owner = owner
         self.key = key
+        self.depth = owner.depth
+        if isinstance(key, tuple):
+            self.depth = deeper(owner, *(o for o in key if isinstance(o, Value)))
 
     @property
     def name(self) -> str | None:
@@ -194,6 +209,7 @@ class Not(Value):
     def __init__(self, test: Value) -> None:
         super().__init__()
         self.test = test
+        self.depth = test.depth
 
     def describe(self) -> str:
         return f"not {self.test.words()}"
@@ -208,6 +224,7 @@ class Logic(Value):
         super().__init__()
         self.operator = operator
         self.operands = operands
+        self.depth = deeper(*operands)
 
     def describe(self) -> str:
         return f" {self.operator} ".join(o.words() for o in self.operands)
@@ -221,6 +238,7 @@ class Either(Value):
     def __init__(self, options: tuple[tuple[Guards, Value], ...]) -> None:
         super().__init__()
         self.options = options
+        self.depth = deeper(*(value for _, value in options))
 
     def describe(self) -> str:
         return " or ".join(dict.fromkeys(v.words() for _, v in self.options))
