@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from dataclasses import fields
 from functools import cache
 
@@ -49,10 +49,15 @@ def walk(node: cst.CSTNode, *, into: bool = True) -> Iterator[cst.CSTNode]:
             todo.extend(reversed(list(children(one))))
 
 
-@cache
-def _is_node(kind: Hashable) -> bool:
+_nodes: dict[type, bool] = {}
+
+
+def _is_node(kind: type) -> bool:
     """``isinstance`` against libcst's abstract classes is slow enough to matter."""
-    return isinstance(kind, type) and issubclass(kind, cst.CSTNode)
+    known = _nodes.get(kind)
+    if known is None:
+        known = _nodes[kind] = issubclass(kind, cst.CSTNode)
+    return known
 
 
 @cache

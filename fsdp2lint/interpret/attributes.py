@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from fsdp2lint.interpret import classes, conditions, loops
 from fsdp2lint.interpret.imports import Namespace
 from fsdp2lint.meanings.attributes import attribute as known_attribute
-from fsdp2lint.model.events import Assigned
+from fsdp2lint.meanings.registry import METHODS
+from fsdp2lint.model.events import Assigned, Read
 from fsdp2lint.model.guards import ALWAYS, Clause, Guards
 from fsdp2lint.model.memory import MAX_OPTIONS
 from fsdp2lint.model.trace import options
@@ -55,6 +56,8 @@ def get(machine: Machine, value: Value, name: str, site: Site) -> Value:
         return known
     if isinstance(value, External):
         return machine.external(f"{value.name}.{name}")
+    if name not in METHODS and machine.is_module(value):
+        machine.record(Read(machine.moment(site), value, name))
     return value.part(f".{name}")
 
 

@@ -143,21 +143,20 @@ class MainRank(Value):
 
 def rank_dependent(test: Value) -> bool:
     """Whether ``test`` can come out differently on different ranks for certain reasons of rank."""
-    seen: Value | None = test
-    while seen is not None:
-        if isinstance(seen, Rank | MainRank):
+    todo, seen = [test], {test}
+    while todo:
+        one = todo.pop()
+        if isinstance(one, Rank | MainRank):
             return True
-        if isinstance(seen, Not):
-            seen = seen.test
-            continue
-        if isinstance(seen, Logic):
-            return any(rank_dependent(o) for o in seen.operands)
-        if isinstance(seen, Part) and isinstance(seen.key, tuple):
-            if any(isinstance(o, Value) and rank_dependent(o) for o in seen.key[1:]):
-                return True
-            seen = seen.owner
-            continue
-        return False
+        inside: list[Value] = []
+        if isinstance(one, Not):
+            inside = [one.test]
+        elif isinstance(one, Logic):
+            inside = list(one.operands)
+        elif isinstance(one, Part) and isinstance(one.key, tuple):
+            inside = [one.owner, *(o for o in one.key[1:] if isinstance(o, Value))]
+        todo += [v for v in inside if v not in seen]
+        seen.update(inside)
     return False
 
 
