@@ -199,6 +199,5 @@ def life(machine: Machine, cls: Class) -> Value:
         machine.call(init, (made, *args), {}, site)
     else:
         for name in annotated_names(cls.node):
-            value = find(machine, cls, name)
-            machine.memory.write(made, f".{name}", machine.here, value or Unknown(name))
+            machine.memory.write(made, f".{name}", machine.here, Unknown(name))
     return made

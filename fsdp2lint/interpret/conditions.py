@@ -80,6 +80,8 @@ def truth(machine: Machine, value: Value) -> bool | None:
     if isinstance(value, Not):
         inner = truth(machine, value.test)
         return None if inner is None else not inner
+    if isinstance(value, StateDict) and value.offloaded:
+        return None  # empty on all ranks but the first
     if isinstance(value, _OBJECTS):
         return True
     return None

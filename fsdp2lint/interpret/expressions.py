@@ -12,7 +12,7 @@ import libcst as cst
 
 from fsdp2lint.interpret.handlers import HANDLERS, handles
 from fsdp2lint.interpret.imports import Promise, kept
-from fsdp2lint.model.values import Container, Either, Function, Literal, Rank, Value
+from fsdp2lint.model.values import Container, Either, Function, Literal, Part, Rank, Value
 
 if TYPE_CHECKING:
     from fsdp2lint.interpret.machine import Machine
@@ -126,12 +126,15 @@ def _bounds(machine: Machine, node: cst.BaseSlice) -> list[Value]:
 
 def _sliced(machine: Machine, owner: Value, bounds: list[Any]) -> Value:
     """``owner[1:]``: those entries of a list that is known whole, else a part of that name."""
-    if isinstance(owner, Container) and not owner.open and owner.kind in ("list", "tuple"):
+    whole = len(bounds) == 3 and bounds[:2] == [None, None] and bounds[2] in (None, 1, -1)
+    if isinstance(owner, Container) and (whole or not owner.open) and owner.kind != "dict":
         entries = [v for _, v in machine.memory.entries(owner, machine.here)]
         try:
-            return machine.container(owner.kind, entries[slice(*bounds)])
+            return machine.container(owner.kind, entries[slice(*bounds)], owner.open)
         except (TypeError, ValueError):  # bounds that raise in the script as well
             return machine.unknown()
+    if whole and isinstance(owner, Part):
+        return owner  # the same elements, perhaps back to front
     said = ":".join("" if b is None else repr(b) for b in bounds).removesuffix(":")
     return owner.part(f"[{said if ':' in said else said + ':'}]")
 

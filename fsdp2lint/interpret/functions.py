@@ -7,9 +7,11 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import libcst as cst
+from libcst.helpers import get_full_name_for_node
 
 from fsdp2lint.interpret.scopes import Frame, Scope, name_value
-from fsdp2lint.model.guards import NEVER, Guards, after_exit, negated
+from fsdp2lint.model.events import OptimizerReceived
+from fsdp2lint.model.guards import NEVER, Guards, negated
 from fsdp2lint.model.memory import choose
 from fsdp2lint.model.values import (
     Bound,
@@ -18,17 +20,17 @@ from fsdp2lint.model.values import (
     Either,
     External,
     Function,
-    Literal,
+    Optimizer,
     Part,
     Unknown,
     Value,
     rank_dependent,
 )
+from fsdp2lint.source import Site
 from fsdp2lint.walk import walk
 
 if TYPE_CHECKING:
     from fsdp2lint.interpret.machine import Machine
-    from fsdp2lint.source import Site
 
 _KINDS = {
     "builtins.property": "property",
@@ -169,14 +171,14 @@ def _after(here: Guards, frame: Frame) -> Guards:
     for exited in frame.exited:
         gone = exited.since(here)
         if not exited.impossible:
-            result = result.also(after_exit(negated(gone))) if gone else NEVER
+            result = result.also(negated(gone)) if gone else NEVER
     if result is NEVER:
         return NEVER
     for left in frame.left:
         gone = left.since(here)
         if left.impossible or not any(rank_dependent(g.test) for c in gone for g in c):
             continue
-        result = result.also(after_exit(negated(gone)))
+        result = result.also(negated(gone))
     return here if result is NEVER else result
 
 
@@ -221,15 +223,35 @@ def _argument(
 def stranger_arguments(machine: Machine, function: Function, bound: int) -> tuple[Value, ...]:
     """Arguments of unknown origin for an entry nobody in sight calls; ``bound`` are given already."""
     params = function.node.params
-    names = [p.name.value for p in (*params.posonly_params, *params.params)][bound:]
-    made = []
-    for name in names:
-        default = function.defaults.get(name)
-        value: Value = Unknown(name)
-        if isinstance(default, Literal) and default.value is None and name == "self":
-            value = default
-        made.append(value)
-    return tuple(made)
+    asked = [*params.posonly_params, *params.params][bound:]
+    made = tuple(_stranger(machine, function, p) for p in asked)
+    for param, value in zip(asked, made, strict=True):
+        if isinstance(value, Optimizer):
+            beside = tuple(v for v in made if v is not value)
+            at = Site(function.scope.source, param, function.node)
+            machine.record(OptimizerReceived(machine.moment(at), value, beside))
+    return made
+
+
+def _stranger(machine: Machine, function: Function, param: cst.Param) -> Value:
+    """An argument of unknown origin: what its annotation says that it is."""
+    name = param.name.value
+    said = param.annotation.annotation if param.annotation is not None else None
+    dotted = get_full_name_for_node(said) if said is not None else None
+    if dotted is not None:
+        head, _, rest = dotted.partition(".")
+        root = function.scope.read(head, machine.here)
+        if isinstance(root, External):
+            cls = machine.external(f"{root.name}.{rest}" if rest else root.name)
+            if cls.name.startswith("torch.optim.") and "scheduler" not in cls.name:
+                optimizer = Optimizer(cls, ())
+                optimizer.label = name
+                return optimizer
+            if cls.name == "torch.nn.Module":
+                value = Unknown(name)
+                machine.modules_known.add(value)
+                return value
+    return Unknown(name)
 
 
 def generate(

@@ -186,7 +186,9 @@ class Machine:
             return True
         if isinstance(value, Either):
             return all(self.is_module(v) for _, v in value.options)
-        if not isinstance(value, Part) or isinstance(value.key, tuple):
+        if not isinstance(value, Part):
+            return False
+        if isinstance(value.key, tuple) and value.key[0] != "[]":
             return False
         return self.is_module(value.owner)
 

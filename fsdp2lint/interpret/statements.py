@@ -12,7 +12,7 @@ from fsdp2lint.interpret.displays import store
 from fsdp2lint.interpret.operators import operate
 from fsdp2lint.interpret.scopes import name_value
 from fsdp2lint.model.events import Exited
-from fsdp2lint.model.guards import NEVER, Clause, Guards, after_exit, either, negated
+from fsdp2lint.model.guards import NEVER, Clause, Guards, either, negated
 from fsdp2lint.model.values import (
     Container,
     Literal,
@@ -297,11 +297,11 @@ def joined(base: Guards, left: list[tuple[frozenset[Clause] | None, Guards]]) ->
         return base.also(added)
     if len(open_ends) == 1:
         entered, here = open_ends[0]
-        return base.also(after_exit(entered)).also(here.since(base.also(entered)))
+        return base.also(entered).also(here.since(base.also(entered)))
     closed: frozenset[Clause] = frozenset()
     for entered, here in ends:
         if here.impossible:
-            closed |= after_exit(negated(entered))
+            closed |= negated(entered)
     return base.also(closed)
 
 

@@ -132,12 +132,12 @@ class Call:
         if isinstance(value, Parameters):
             found[value if value.taken is not None else self.machine.take(value)] = None
         elif isinstance(value, Part):
+            if not keeps_parameters(value):
+                return
             self._parameters(value.owner, found, depth + 1)
             for operand in value.key if isinstance(value.key, tuple) else ():
                 if isinstance(operand, Value):  # list(a.parameters()) + list(b.parameters())
                     self._parameters(operand, found, depth + 1)
-            if isinstance(value.key, tuple) and value.key[0] == "+":
-                self._parameters(value.key[1], found, depth + 1)
         elif isinstance(value, Either):
             for _, one in value.options:
                 self._parameters(one, found, depth + 1)
@@ -164,3 +164,13 @@ class Call:
         elif isinstance(value, Container):
             for one in self.items(value):
                 self._states(one, found, depth + 1)
+
+
+_KEEPING = frozenset({"+", "|", "[:]", "[]", "next", ".detach()"})
+
+
+def keeps_parameters(part: Part) -> bool:
+    """Whether a part of parameters is still them: an element or a slice, not a copy, a number or a name."""
+    if isinstance(part.key, tuple):
+        return part.key[0] in _KEEPING
+    return part.key != ".name"

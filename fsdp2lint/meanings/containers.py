@@ -22,11 +22,29 @@ def _container(call: Call, *kinds: str) -> Container | None:
 @method("append", "add", "appendleft")
 def append_(call: Call) -> Value | None:
     """One more entry; ``insert`` puts it somewhere, so the order is not known from there on."""
-    owner, value = _container(call, "list", "set", "tuple"), call.get(0)
+    owner, value = _container(call, "list", "set", "tuple") or _somewhere(call), call.get(0)
     if owner is None or value is None:
         return None
     append(call.machine, owner, value)
     return nothing(call)
+
+
+def _somewhere(call: Call) -> Container | None:
+    """The list at a place that is not known, inside a container that is: ``groups[p.ndim < 2].append(p)``."""
+    receiver = call.receiver
+    root = receiver
+    while isinstance(root, Part):
+        root = root.owner
+    if not isinstance(root, Container) or root is receiver or call.machine.here.impossible:
+        return None
+    memory, here = call.machine.memory, call.machine.here
+    known = memory.read(root, ("[]", receiver), here)
+    if isinstance(known, Container):
+        return known
+    made = call.machine.container("list", [], open_=True)
+    memory.write(root, ("[]", receiver), here, made)
+    root.open = True
+    return made
 
 
 @method("insert")

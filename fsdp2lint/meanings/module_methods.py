@@ -33,6 +33,8 @@ def move(call: Call) -> Value | None:
     receiver = call.receiver
     if receiver is None or not _may_be_module(receiver):
         return None
+    if _is_tensor(receiver):
+        return Part(receiver, (f"{call.name}()",))
     if call.name == ".to_empty":
         call.use_as_module(receiver)
     for one in call.each(receiver):
@@ -40,6 +42,13 @@ def move(call: Call) -> Value | None:
             to = (*call.args, *call.keywords.values())
             call.emit(Moved, module=one, how=call.name[1:], to=to)
     return receiver
+
+
+def _is_tensor(value: Value) -> bool:
+    """An element of parameters, or what torch's layers call their tensors."""
+    if not isinstance(value, Part):
+        return False
+    return isinstance(value.owner, Parameters) or value.name in ("weight", "bias", "data", "grad")
 
 
 def _may_be_module(value: Value) -> bool:

@@ -6,7 +6,7 @@ torch/optim/lr_scheduler.py, and the packages named in :data:`PACKAGES`.
 
 from __future__ import annotations
 
-from fsdp2lint.meanings.call import MAX_DEPTH, Call
+from fsdp2lint.meanings.call import MAX_DEPTH, Call, keeps_parameters
 from fsdp2lint.meanings.families import family, is_class_name, last
 from fsdp2lint.meanings.registry import calls, method
 from fsdp2lint.meanings.results import choices, fresh, instance, name_of, nothing
@@ -16,6 +16,7 @@ from fsdp2lint.model.values import (
     Instance,
     Optimizer,
     Parameters,
+    Part,
     Value,
 )
 
@@ -120,14 +121,20 @@ def _holds_parameters(call: Call) -> bool:
 def _has_parameters(call: Call, value: Value, depth: int) -> bool:
     """As ``call.parameters``, but without reading any generator."""
     for one in choices(value):
-        while one.owner is not None and not isinstance(one, Parameters):
-            one = one.owner
-        if isinstance(one, Parameters):
+        root = _behind(one)
+        if isinstance(root, Parameters):
             return True
-        entries = call.items(one) if isinstance(one, Container) and depth < MAX_DEPTH else []
+        entries = call.items(root) if isinstance(root, Container) and depth < MAX_DEPTH else []
         if any(_has_parameters(call, entry, depth + 1) for entry in entries):
             return True
     return False
+
+
+def _behind(value: Value) -> Value:
+    """The parameters, or the list, of which ``value`` is an element."""
+    while isinstance(value, Part) and keeps_parameters(value):
+        value = value.owner
+    return value
 
 
 @calls("timm.optim.create_optimizer", "timm.optim.create_optimizer_v2")
@@ -211,12 +218,10 @@ def taken_earlier(call: Call, value: Value | None, depth: int) -> list[Parameter
     """The snapshots inside ``value``; generators that nobody has read yet are none."""
     found: list[Parameters] = []
     for one in choices(value):
-        root: Value | None = one
-        while root is not None and not isinstance(root, Parameters):
-            root = root.owner
+        root = _behind(one)
         if isinstance(root, Parameters):
             found += [root] if root.taken is not None else []
-        elif isinstance(one, Container) and depth < MAX_DEPTH:
-            for entry in call.items(one):
+        elif isinstance(root, Container) and depth < MAX_DEPTH:
+            for entry in call.items(root):
                 found += taken_earlier(call, entry, depth + 1)
     return found

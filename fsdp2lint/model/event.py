@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import libcst as cst
+
 if TYPE_CHECKING:
     from fsdp2lint.model.guards import Guards
     from fsdp2lint.model.values import Function, Value
@@ -50,8 +52,8 @@ class Event:
 
     @property
     def calls(self) -> tuple[Site, ...]:
-        """The project calls that led here, outermost first."""
-        return self.moment.calls
+        """The calls of the script that led here, outermost first."""
+        return tuple(c for c in self.moment.calls if isinstance(c.node, cst.Call))
 
     @property
     def within(self) -> tuple[Value, ...]:

@@ -65,6 +65,20 @@ class OptimizerBuilt(Event):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class OptimizerReceived(Event):
+    """A function that nobody in sight calls is given an optimizer: it was built before.
+
+    ``beside`` are the other arguments.
+    """
+
+    optimizer: Optimizer
+    beside: tuple[Value, ...]
+
+    def words(self) -> str:
+        return f"{self.optimizer.words()} is handed over, built before"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class ParametersUsed(Event):
     """Parameters that had been taken earlier were used: ``by`` says what for."""
 

@@ -34,15 +34,12 @@ MAX_CLAUSES = 24
 class Guard:
     """One side of one test. Equality is by test and side; where it was asked is kept for the reader."""
 
-    __slots__ = ("_hash", "by_exit", "site", "taken", "test")
+    __slots__ = ("_hash", "site", "taken", "test")
 
-    def __init__(
-        self, test: Value, taken: bool, site: Site | None = None, by_exit: bool = False
-    ) -> None:
+    def __init__(self, test: Value, taken: bool, site: Site | None = None) -> None:
         self.test = test
         self.taken = taken
         self.site = site
-        self.by_exit = by_exit  # holds because the other side has left (return, break, exit)
         self._hash = hash((id(test), taken))
 
     def __eq__(self, other: object) -> bool:
@@ -52,11 +49,7 @@ class Guard:
         return self._hash
 
     def __invert__(self) -> Guard:
-        return Guard(self.test, not self.taken, self.site, self.by_exit)
-
-    def after_exit(self) -> Guard:
-        """The same guard, marked as holding because the other side has left."""
-        return Guard(self.test, self.taken, self.site, True)
+        return Guard(self.test, not self.taken, self.site)
 
     def words(self) -> str:
         """``cfg.fsdp`` or ``not cfg.fsdp``, in the script's own words."""
@@ -223,8 +216,3 @@ def negated(clauses: frozenset[Clause]) -> frozenset[Clause]:
         sides = frozenset(frozenset((~g,)) for g in clause)
         result = sides if result is None else either(result, sides)
     return result or frozenset()
-
-
-def after_exit(clauses: frozenset[Clause]) -> frozenset[Clause]:
-    """The same clauses, marked as holding because the other side has left."""
-    return frozenset(frozenset(g.after_exit() for g in clause) for clause in clauses)

@@ -1,0 +1,5 @@
+"""``python -m fsdp2lint``."""
+
+from fsdp2lint.cli import main
+
+main()

@@ -1,0 +1,175 @@
+"""The part of a run that parses: project, traces, rules, suppressions."""
+
+from __future__ import annotations
+
+import gc
+import os
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fsdp2lint import knowledge
+from fsdp2lint.diagnostics import Diagnostic, Place, Report
+from fsdp2lint.discover import project_roots
+from fsdp2lint.edits.apply import resolve
+from fsdp2lint.edits.changes import Conflict
+from fsdp2lint.interpret.entries import traces
+from fsdp2lint.judge import judged
+from fsdp2lint.prefilter import MAX_BYTES
+from fsdp2lint.project import Project
+from fsdp2lint.source import Range, Source, Unreadable
+from fsdp2lint.toolrules import CRASHED, TOOL_RULES, UNANALYSABLE
+
+if TYPE_CHECKING:
+    from fsdp2lint.declare import Rule
+    from fsdp2lint.model.trace import Trace
+    from fsdp2lint.prefilter import Content
+    from fsdp2lint.settings import Settings
+
+
+class Analysis:
+    """What is analysed: the relevant files among those that the user passed, under some settings.
+
+    ``sources`` are those that parse; ``problems`` says why the others do not.
+
+    Raises:
+        BadSetting: the settings name an unknown rule or no version.
+    """
+
+    def __init__(
+        self, relevant: Sequence[tuple[str, Content]], passed: Sequence[str], settings: Settings
+    ) -> None:
+        self.rules = settings.chosen(knowledge.rules())
+        self.spelled = {os.path.abspath(path): path for path in passed}
+        self.roots = project_roots(passed)
+        self.problems: list[Diagnostic] = []
+        self.sources: list[Source] = []
+        with _no_collector():
+            for path, content in relevant:
+                self._read(path, content)
+
+    def report(self, sources: Sequence[Source] | None = None) -> Report:
+        """What the rules say of the sources, or of later texts of them."""
+        with _no_collector():
+            return _Run(self).of(self.sources if sources is None else sources)
+
+    def passed(self, source: Source) -> bool:
+        """Whether the user passed this file; its name becomes the one that the user wrote."""
+        spelled = self.spelled.get(os.path.abspath(source.path))
+        if spelled is not None:
+            source.path = spelled
+        return spelled is not None
+
+    def _read(self, path: str, content: Content) -> None:
+        source = Source(path, "")
+        try:
+            source = _decoded(path, content)
+            source.tree  # noqa: B018  parsed here, so that what cannot be parsed is said here
+        except Unreadable as problem:
+            at = Range(problem.line, problem.column, problem.line, problem.column)
+            self.problems.append(Diagnostic(UNANALYSABLE, problem.message, Place(source, at)))
+        else:
+            self.sources.append(source)
+
+
+class _Run:
+    """What one round of the rules gathers on its way."""
+
+    def __init__(self, analysis: Analysis) -> None:
+        self.analysis = analysis
+        self.found: dict[object, Diagnostic] = {d.key: d for d in analysis.problems}
+        self.crashed: set[Rule] = set()
+        self.broken = False
+
+    def of(self, sources: Sequence[Source]) -> Report:
+        project = Project.of(sources, self.analysis.roots)
+        project.add_importers(Path(path) for path in self.analysis.spelled)
+        for trace in self._traces(project):
+            for rule in self.analysis.rules:
+                if rule not in TOOL_RULES:
+                    self._ask(rule, trace)
+        return self._report([*sources, *filter(self.analysis.passed, project.importers)])
+
+    def _traces(self, project: Project) -> Iterator[Trace]:
+        walk = iter(traces(project))
+        while True:
+            try:
+                trace = next(walk, None)
+            except Exception as error:
+                self._crash("the analysis", error, project.asked[0])
+                return
+            if trace is None:
+                return
+            yield trace
+
+    def _ask(self, rule: Rule, trace: Trace) -> None:
+        """What a rule says of a trace; a rule that raises says it once and never again in this run."""
+        if rule in self.crashed:
+            return
+        try:
+            for finding in rule.check(trace):
+                self._add(_with_patch(Diagnostic.of(rule, finding)))
+        except Exception as error:
+            self.crashed.add(rule)
+            self._crash(f"the rule {rule.code} ({rule.name})", error, trace.source)
+
+    def _add(self, diagnostic: Diagnostic) -> None:
+        if self.analysis.passed(diagnostic.place.source):
+            self.found.setdefault(diagnostic.key, diagnostic)
+
+    def _crash(self, what: str, error: Exception, source: Source) -> None:
+        self.broken = True
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{os.path.basename(last.filename)}:{last.lineno}"
+        message = f"{what} failed on this file: {type(error).__name__}: {error} ({where})"
+        diagnostic = Diagnostic(CRASHED, message, Place(source, Range(1, 1, 1, 1)))
+        self.found.setdefault((diagnostic.key, what), diagnostic)
+
+    def _report(self, sources: Sequence[Source]) -> Report:
+        ran = [r for r in self.analysis.rules if r not in self.crashed]
+        known = (*knowledge.rules(), *TOOL_RULES)
+        found, suppressed = judged(self.found.values(), sources, ran, known)
+        return Report(
+            found=found,
+            suppressed=suppressed,
+            files=len(self.analysis.spelled),
+            analysed=len(sources) + len(self.analysis.problems),
+            rules=tuple(self.analysis.rules),
+            crashed=self.broken,
+        )
+
+
+def _with_patch(diagnostic: Diagnostic) -> Diagnostic:
+    """The finding with what its fix replaces; without the fix when this file cannot be changed."""
+    if diagnostic.fix is None:
+        return diagnostic
+    try:
+        return replace(diagnostic, patch=resolve(diagnostic.fix.edits))
+    except (Conflict, ValueError) as problem:
+        return replace(diagnostic, fix=None, note=f"it has no fix here: {problem}")
+
+
+def _decoded(path: str, content: Content) -> Source:
+    if isinstance(content, OSError):
+        raise Unreadable(f"cannot read the file: {content.strerror or content}")
+    if path.endswith(".ipynb"):
+        raise Unreadable("notebooks are not analysed; export the code cells to a .py file")
+    if len(content) > MAX_BYTES:
+        size, most = len(content) / 1e6, MAX_BYTES / 1e6
+        raise Unreadable(f"too large to be analysed: {size:.1f} MB, the limit is {most:.0f} MB")
+    return Source.decode(content, path)
+
+
+@contextmanager
+def _no_collector() -> Iterator[None]:
+    """Without cyclic garbage collection: trees are large, live long, and make it quadratic."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()

@@ -1,0 +1,88 @@
+"""Where reports go: formats to standard output and to files, several in one run."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TextIO
+
+import click
+
+from fsdp2lint.reporters import formats, render
+from fsdp2lint.settings import unknown
+
+if TYPE_CHECKING:
+    from fsdp2lint.diagnostics import Report
+    from fsdp2lint.reporters import View
+
+DEFAULT_FORMAT = "full"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A format and the file that it goes to; standard output when there is none."""
+
+    format: str
+    file: str | None = None
+
+
+def parse_targets(given: tuple[str, ...], output_file: str | None) -> tuple[Target, ...]:
+    """The targets of ``-f F``, ``-f F=FILE`` and ``-o FILE`` (the file of the formats without one).
+
+    Raises:
+        click.UsageError: an unknown format, or two reports for standard output or for one file.
+    """
+    targets = []
+    for text in given or (DEFAULT_FORMAT,):
+        name, _, file = text.partition("=")
+        if name not in formats():
+            known = ", ".join(formats())
+            raise click.UsageError(f"{unknown('output format', name, formats())} (known: {known})")
+        targets.append(Target(name, file or output_file))
+    places = [os.path.abspath(t.file) if t.file else "" for t in targets]
+    for place in places:
+        if places.count(place) > 1:
+            where = place or "standard output: give all but one a file, as in `-f sarif=out.sarif`"
+            raise click.UsageError(f"two reports go to {where}")
+    return tuple(targets)
+
+
+def write(
+    targets: tuple[Target, ...], report: Report, view: View, stream: TextIO | None = None
+) -> None:
+    """Write the report to each target; ``stream`` in place of standard output.
+
+    Raises:
+        click.ClickException: a file cannot be written.
+    """
+    for target in targets:
+        if target.format == "github" and os.environ.get("GITHUB_STEP_SUMMARY"):
+            from fsdp2lint.reporters.github import step_summary
+
+            _save(os.environ["GITHUB_STEP_SUMMARY"], step_summary(report, view), "a")
+        if target.file is None:
+            (stream or sys.stdout).write(render(target.format, report, view))
+            continue
+        text = render(target.format, report, replace(view, colour=False))
+        _save(target.file, text, "w")
+
+
+def _save(file: str, text: str, mode: str) -> None:
+    try:
+        os.makedirs(os.path.dirname(file) or ".", exist_ok=True)
+        with open(file, mode, encoding="utf-8", errors="backslashreplace") as stream:
+            stream.write(text)
+    except OSError as error:
+        raise click.FileError(file, error.strerror) from error
+
+
+def coloured(choice: str) -> bool:
+    """Whether standard output gets colours: ``always``, ``never``, or as the terminal and
+    ``NO_COLOR``/``FORCE_COLOR`` say.
+    """
+    if choice != "auto":
+        return choice == "always"
+    if os.environ.get("NO_COLOR"):
+        return False
+    return bool(os.environ.get("FORCE_COLOR")) or sys.stdout.isatty()

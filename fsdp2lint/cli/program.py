@@ -1,0 +1,89 @@
+"""The program itself: the group of commands, hints for slips, and clean exits."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import sys
+from typing import NoReturn
+
+import click
+
+from fsdp2lint import __version__
+
+COMMANDS = ("check", "rule", "trace")
+EXIT_ERROR = 2
+EXIT_INTERRUPTED = 130
+
+
+class Commands(click.Group):
+    """Commands that are imported when they are called, and a hint when none is named."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command = importlib.import_module(f"fsdp2lint.cli.{cmd_name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            raise click.UsageError(_hint(name, args), ctx)
+        return super().resolve_command(ctx, args)
+
+
+def _hint(name: str, args: list[str]) -> str:
+    from difflib import get_close_matches
+
+    if os.path.exists(name) or name.endswith(".py"):
+        return f"no command is named `{name}`; to check it: fsdp2lint check {' '.join(args)}"
+    close = get_close_matches(name, COMMANDS, n=1)
+    if close:
+        return f"no command is named `{name}`, did you mean `{close[0]}`?"
+    return f"no command is named `{name}`; there are {', '.join(COMMANDS)}"
+
+
+@click.group(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(__version__, "-V", "--version", message="fsdp2lint %(version)s")
+def program() -> None:
+    """A linter for PyTorch FSDP2 training code."""
+
+
+def main() -> NoReturn:
+    """Run the program and leave with its exit code: 0 clean, 1 findings, 2 errors."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    gc.disable()  # one run a process: what it makes is needed to the end
+    try:
+        code = program.main(prog_name="fsdp2lint", standalone_mode=False)
+        sys.stdout.flush()
+    except click.ClickException as error:
+        error.show()
+        code = EXIT_ERROR
+    except (click.exceptions.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        code = EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # whoever reads has enough; what is still buffered must not raise again at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = EXIT_INTERRUPTED + 11
+    except Exception:
+        # a traceback alone would leave with 1, which says that the script has findings
+        import traceback
+
+        traceback.print_exc()
+        click.echo("fsdp2lint itself failed: this is a bug in it, please report it", err=True)
+        code = EXIT_ERROR
+    gc.freeze()  # or the exit would spend its time on trees that nobody needs
+    sys.exit(code if isinstance(code, int) else 0)

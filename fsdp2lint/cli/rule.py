@@ -1,0 +1,76 @@
+"""``fsdp2lint rule``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from fsdp2lint.declare import Rule
+
+
+@click.command("rule", short_help="Explain a rule.")
+@click.argument("rules", nargs=-1, metavar="CODE|NAME...")
+@click.option("--all", "every", is_flag=True, help="All rules.")
+@click.option(
+    "-f",
+    "--output-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+)
+def command(rules: tuple[str, ...], every: bool, output_format: str) -> None:
+    """Explain the rules with these codes or names: what they report, why, and what to write instead."""
+    from fsdp2lint import knowledge
+    from fsdp2lint.toolrules import TOOL_RULES
+
+    known = sorted((*knowledge.rules(), *TOOL_RULES), key=lambda rule: rule.code)
+    if not rules and not every:
+        raise click.UsageError("name a rule by its code or its name, or give --all")
+    wanted = known if every else [_named(name, known) for name in rules]
+    sys.stdout.write(_json(wanted) if output_format == "json" else _text(wanted))
+
+
+def _named(name: str, known: Sequence[Rule]) -> Rule:
+    from fsdp2lint.settings import precision, unknown
+
+    for rule in known:
+        if precision(name, rule) == 100:
+            return rule
+    names = [n for rule in known for n in (rule.code, rule.name)]
+    raise click.ClickException(unknown("rule", name, names))
+
+
+def _text(rules: Sequence[Rule]) -> str:
+    return "\n".join(f"{_title(rule)}\n\n{rule.page.strip()}\n" for rule in rules)
+
+
+def _title(rule: Rule) -> str:
+    releases = f", torch {rule.since}" if rule.since != "2.6" else ""
+    releases += f" up to {rule.until}" if rule.until else " and later" if releases else ""
+    title = f"{rule.code} {rule.name} ({rule.group}{releases})"
+    return f"{title}\n{'=' * len(title)}"
+
+
+def _json(rules: Sequence[Rule]) -> str:
+    import msgspec
+
+    from fsdp2lint.diagnostics import SEVERITIES
+
+    said = [
+        {
+            "code": rule.code,
+            "name": rule.name,
+            "group": rule.group,
+            "severity": SEVERITIES[rule.group],
+            "since": rule.since,
+            "until": rule.until or None,
+            "summary": rule.summary,
+            "explanation": rule.page.strip(),
+        }
+        for rule in rules
+    ]
+    return msgspec.json.format(msgspec.json.encode(said), indent=2).decode() + "\n"

@@ -1,0 +1,82 @@
+"""How a rule is declared: one decorator, its page in the docstring of its module.
+
+A module under ``rules/`` holds one function:
+
+    @rule(code="FSDP203", group="correctness")
+    def check(trace: Trace) -> Iterator[Finding]: ...
+
+Its name is the file's name with dashes. The docstring's first line is the summary; then come the
+sections of :data:`SECTIONS`, each a line of its own that begins with ``## ``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from fsdp2lint.findings import Finding
+    from fsdp2lint.model.trace import Trace
+
+Group = Literal["correctness", "suspicious", "perf", "pedantic", "migration"]
+Check = Callable[["Trace"], Iterator["Finding"]]
+
+SECTIONS = (
+    "What it does",
+    "Why is this bad",
+    "Example",
+    "Use instead",
+    "Fix safety",
+    "Known limits",
+    "References",
+)
+"""The headings of a rule's page, in order. ``Example`` and ``Use instead`` hold one Python block each;
+``Fix safety`` is left out when the rule has no fix."""
+
+DEFAULT_GROUPS: tuple[Group, ...] = ("correctness", "suspicious")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A rule as the engine knows it."""
+
+    code: str
+    name: str
+    group: Group
+    check: Check
+    page: str
+    since: str
+    """The first torch release to which it applies (``2.6``: all that are supported)."""
+    until: str
+    """The last torch release to which it applies, or empty."""
+
+    @property
+    def summary(self) -> str:
+        """The first line of the page."""
+        return self.page.strip().splitlines()[0]
+
+    def section(self, heading: str) -> str:
+        """The text under a heading of the page; empty when it has none."""
+        _, found, rest = self.page.partition(f"\n## {heading}\n")
+        return rest.partition("\n## ")[0].strip() if found else ""
+
+
+declared: dict[str, Rule] = {}
+"""Every rule that was declared, by its module's name; filled as the modules are loaded."""
+
+
+def rule(
+    *, code: str, group: Group, since: str = "2.6", until: str = ""
+) -> Callable[[Check], Check]:
+    """Declare the decorated function as the rule of its module."""
+
+    def declare(check: Check) -> Check:
+        module = check.__module__
+        name = module.rpartition(".")[2].replace("_", "-")
+        page = sys.modules[module].__doc__ or ""
+        declared[module] = Rule(code, name, group, check, page, since, until)
+        return check
+
+    return declare

@@ -1,0 +1,135 @@
+"""Which files a run looks at: the paths that the user named, folders walked, ignore files respected."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatch
+from pathlib import Path
+
+from fsdp2lint.gitignore import Ignored
+
+PROJECT_MARKS = (".git", "pyproject.toml", "setup.py", "setup.cfg")
+
+SUFFIXES = (".py", ".pyw")
+
+EXCLUDED = (
+    ".bzr", ".direnv", ".eggs", ".fsdp2lint_cache", ".git", ".git-rewrite", ".hg",
+    ".ipynb_checkpoints", ".mypy_cache", ".nox", ".pants.d", ".pyenv", ".pytest_cache", ".pytype",
+    ".ruff_cache", ".svn", ".tox", ".venv", ".vscode", "__pypackages__", "_build", "buck-out",
+    "build", "dist", "node_modules", "site-packages", "venv",
+)  # fmt: skip
+"""Names of folders that are never walked into, the same as ruff's."""
+
+
+class NoSuchPath(Exception):
+    """A path that the user named does not exist, or is neither a file nor a folder."""
+
+
+class Exclusion:
+    """What to leave out: names or glob patterns, matched against a name or a whole path."""
+
+    def __init__(
+        self, patterns: Sequence[str] = EXCLUDED, *, gitignore: bool = True, force: bool = False
+    ) -> None:
+        self._names = frozenset(p for p in patterns if not _is_pattern(p))
+        self._patterns = tuple(p.rstrip("/") for p in patterns if _is_pattern(p))
+        self.gitignore = gitignore
+        self.force = force  # leave out files too that the user named
+
+    def covers(self, path: str, name: str) -> bool:
+        """Whether the file or folder at ``path`` is left out."""
+        if name in self._names:
+            return True
+        if not self._patterns:
+            return False
+        full = os.path.abspath(path)
+        return any(
+            fnmatch(name, p) or fnmatch(path, p) or fnmatch(full, os.path.abspath(p))
+            for p in self._patterns
+        )
+
+    def covers_named(self, path: str) -> bool:
+        """Whether a file that the user named is left out, itself or by a folder above it."""
+        inside = os.path.relpath(path)
+        # folders above the current one are not the user's to exclude: the checkout may lie in `build/`
+        named = os.path.basename(path) if inside.startswith(os.pardir) else inside
+        parts = os.path.normpath(named).split(os.sep)
+        return any(self.covers(os.sep.join(parts[: n + 1]), p) for n, p in enumerate(parts) if p)
+
+
+def discover(paths: Sequence[str], exclusion: Exclusion) -> list[str]:
+    """The files to look at, sorted, each once, spelled as the user spelled the path above it.
+
+    Raises:
+        NoSuchPath: a path does not exist.
+    """
+    found: dict[str, str] = {}
+    for path in paths:
+        for file in _files(path, exclusion):
+            found.setdefault(os.path.abspath(file), file)
+    return sorted(found.values())
+
+
+def project_roots(paths: Sequence[str]) -> list[Path]:
+    """Where absolute imports may begin: the current folder and the projects that hold the files."""
+    roots = {os.getcwd(): None}
+    for folder in dict.fromkeys(os.path.dirname(os.path.abspath(path)) for path in paths):
+        here = folder
+        while not any(os.path.exists(os.path.join(here, mark)) for mark in PROJECT_MARKS):
+            parent = os.path.dirname(here)
+            if parent == here:
+                break
+            here = parent
+        else:
+            roots[here] = None
+    return [Path(root) for root in roots]
+
+
+def _files(path: str, exclusion: Exclusion) -> Iterator[str]:
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise NoSuchPath(f"{path}: {reason}") from error
+    if stat.S_ISDIR(mode):
+        yield from _walk(os.path.normpath(path), exclusion)
+    elif not stat.S_ISREG(mode):
+        raise NoSuchPath(f"{path}: neither a file nor a folder")
+    elif not (exclusion.force and exclusion.covers_named(path)):
+        yield os.path.normpath(path)
+
+
+def _walk(root: str, exclusion: Exclusion) -> Iterator[str]:
+    """The Python files below ``root``. Links to folders are not followed, so no loop is possible."""
+    pending = [(root, Ignored.above(root) if exclusion.gitignore else Ignored())]
+    while pending:
+        folder, ignored = pending.pop()
+        try:
+            with os.scandir(folder) as entries:
+                listed = list(entries)
+        except OSError:
+            continue  # a folder that may not be read holds nothing that could be checked
+        if exclusion.gitignore and any(entry.name == ".gitignore" for entry in listed):
+            ignored = ignored.below(folder)
+        prefix = "" if folder == "." else folder + os.sep if folder != os.sep else folder
+        for entry in listed:
+            path = prefix + entry.name
+            if entry.is_dir(follow_symlinks=False):
+                if not exclusion.covers(path, entry.name) and not ignored.folder(path):
+                    pending.append((path, ignored))
+            elif entry.name.endswith(SUFFIXES) and _is_file(entry):
+                if not exclusion.covers(path, entry.name) and not ignored.file(path):
+                    yield path
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file()
+    except OSError:
+        return False  # a link that leads in a circle
+
+
+def _is_pattern(text: str) -> bool:
+    return any(c in text for c in "*?[/" + os.sep)

@@ -1,0 +1,1 @@
+"""How text changes: edits on syntax nodes and on lines of text."""

@@ -1,0 +1,147 @@
+"""The edits of several fixes made together: each fix whole or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+
+from fsdp2lint.edits.changes import Change, Conflict, Made, Span, apply
+from fsdp2lint.edits.compose import compose
+from fsdp2lint.edits.layout import Layout
+from fsdp2lint.edits.text import Edit
+from fsdp2lint.source import Source, Unreadable
+
+
+Fix = Sequence[tuple[int, Edit]]
+"""The edits of one fix, each with the fix's number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A fix that was not made: its ``index``, and whether it can be tried ``again`` on the new text."""
+
+    index: int
+    why: str
+    again: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of some fixes: the replacements of each source that changes, and the fixes left out."""
+
+    spans: dict[Source, tuple[Span, ...]]
+    left: tuple[Left, ...]
+
+    @property
+    def texts(self) -> dict[Source, str]:
+        """The new text of each source that changes."""
+        return {source: apply(source.text, spans) for source, spans in self.spans.items()}
+
+
+def resolve(edits: Iterable[Edit]) -> dict[Source, tuple[Span, ...]]:
+    """The replacements that the edits of one fix come down to, for each source that changes.
+
+    Raises:
+        Conflict: the edits contradict each other.
+        ValueError: an edit does not fit its source, or the source's tree does not give back its text.
+    """
+    return _resolve([(0, edit) for edit in edits])
+
+
+def combine(fixes: Sequence[Sequence[Edit]]) -> Outcome:
+    """Make all of the fixes that can be made together; of two that conflict, the first.
+
+    A fix that conflicts with one before it is left for another round; one that contradicts itself or
+    does not fit its source is left for good.
+    """
+    owned = [[(index, edit) for edit in fix] for index, fix in enumerate(fixes)]
+    left: list[Left] = []
+    taken = _taken([], owned, left)
+    try:
+        spans = _resolve(taken)
+    except ValueError:  # the new text does not parse: its user has to see it, untidied
+        spans = _resolve(taken, tidy=False)
+    return Outcome(spans, tuple(left))
+
+
+def _taken(
+    before: Sequence[tuple[int, Edit]], fixes: Sequence[Fix], left: list[Left]
+) -> list[tuple[int, Edit]]:
+    """The edits of ``before`` and of those of the fixes that go with them and with each other.
+
+    Halves are tried when the whole does not go: conflicts are few among many fixes.
+    """
+    together = [*before, *(one for fix in fixes for one in fix)]
+    try:
+        _resolve(together, tidy=False)
+    except (Conflict, ValueError) as error:
+        if len(fixes) > 1:
+            middle = len(fixes) // 2
+            return _taken(_taken(before, fixes[:middle], left), fixes[middle:], left)
+        left += [Left(index, str(error), _goes(fixes[0])) for index, _ in fixes[0][:1]]
+        return list(before)
+    return together
+
+
+def _goes(fix: Fix) -> bool:
+    """Whether a fix can be made when it is alone."""
+    try:
+        _resolve(fix, tidy=False)
+    except (Conflict, ValueError):
+        return False
+    return True
+
+
+def _resolve(
+    owned: Iterable[tuple[int, Edit]], tidy: bool = True
+) -> dict[Source, tuple[Span, ...]]:
+    by_source: dict[Source, list[tuple[int, Edit]]] = {}
+    for index, edit in owned:
+        by_source.setdefault(edit.source, []).append((index, edit))
+    spans = {source: _of_source(source, edits, tidy) for source, edits in by_source.items()}
+    return {source: found for source, found in spans.items() if found}
+
+
+def _of_source(source: Source, owned: Sequence[tuple[int, Edit]], tidy: bool) -> tuple[Span, ...]:
+    if not Layout.of(source).faithful:
+        raise ValueError("the parser does not give back this file's text, so it is not changed")
+    spans = _made(source, [(index, edit) for index, edit in owned if not edit.afterwards])
+    spans = _without_final_newline(source.text, spans)
+    late = [(index, edit) for index, edit in owned if edit.afterwards]
+    if not late or not tidy:
+        return spans
+    new = source
+    if spans:
+        text = apply(source.text, spans)
+        new = Source(source.path, text, encoding=source.encoding, bom=source.bom)
+    try:
+        tidied = _made(new, [(index, edit.on(new)) for index, edit in late])
+    except Unreadable as error:
+        raise ValueError(f"the changed text does not parse: {error.message}") from error
+    return compose(source.text, spans, tidied)
+
+
+def _without_final_newline(text: str, spans: tuple[Span, ...]) -> tuple[Span, ...]:
+    """The replacements such that a text without an end to its last line stays without one."""
+    if not spans or text.endswith(("\n", "\r")):
+        return spans
+    new = apply(text, spans)
+    bare = new.rstrip("\r\n")
+    return compose(text, spans, [Span(len(bare), len(new), "")]) if bare != new else spans
+
+
+def _made(source: Source, owned: Sequence[tuple[int, Edit]]) -> tuple[Span, ...]:
+    groups: dict[Hashable, list[tuple[int, Edit]]] = {}
+    for index, edit in owned:
+        groups.setdefault(edit.group, []).append((index, edit))
+    return Made(Layout.of(source), _owned_changes(groups.values())).spans
+
+
+def _owned_changes(groups: Iterable[Sequence[tuple[int, Edit]]]) -> list[Change]:
+    found: list[Change] = []
+    for group in groups:
+        owners = frozenset(index for index, _ in group)
+        for change in group[0][1].changes([edit for _, edit in group]):
+            change.owners = owners
+            found.append(change)
+    return found

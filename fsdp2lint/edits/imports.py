@@ -1,0 +1,283 @@
+"""Names from other modules: what to write to use one, and the import that makes it work.
+
+    fully_shard = name_for(source, node, "torch.distributed.fsdp.fully_shard")
+    fully_shard.text     "fully_shard", "fsdp.fully_shard", "torch.distributed.fsdp.fully_shard", …
+    fully_shard.edits    the import that is needed, or nothing
+
+An import that the file has is used under the name that it gives, if that name means the same where
+``node`` stands. Else the name is added to a ``from`` import of the same module, or a new import comes
+beside those of the same package: code that runs between two imports (``os.environ[…] = …``) keeps its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+
+import libcst as cst
+
+from fsdp2lint.edits.blocks import block_changes
+from fsdp2lint.edits.changes import Change, Conflict
+from fsdp2lint.edits.commas import CommaList
+from fsdp2lint.edits.layout import Layout
+from fsdp2lint.edits.names import Imported, Names, scope_of
+from fsdp2lint.edits.statements import Insert, Remove
+from fsdp2lint.edits.text import Edit
+from fsdp2lint.edits.where import Place, place_for, runs_before
+from fsdp2lint.source import Source
+
+WITH_TORCH = frozenset(
+    "torch torch.accelerator torch.amp torch.cpu torch.cuda torch.distributed"
+    " torch.distributed.device_mesh torch.nn torch.nn.functional torch.nn.init torch.nn.parallel"
+    " torch.nn.utils torch.optim torch.optim.lr_scheduler torch.profiler torch.utils.checkpoint"
+    " torch.utils.data torch.utils.data.distributed".split()
+)
+"""The modules that ``import torch`` loads (torch 2.13, read from ``sys.modules`` after it); a test
+compares. ``torch.distributed.fsdp``, ``.checkpoint`` and ``.tensor`` are not among them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """What to write for a name of another module, and the edits that make it mean that."""
+
+    text: str
+    edits: tuple[Edit, ...] = ()
+
+
+def name_for(
+    source: Source, node: cst.CSTNode, target: str, *, alias: str = "", module: bool = False
+) -> Name:
+    """How ``target`` (``torch.distributed.fsdp.fully_shard``) is written where ``node`` stands.
+
+    ``alias`` is the name to give to a new import; with ``module`` the target is a module itself, and
+    a new import is ``import target as alias``, or ``import target`` without one.
+    """
+    for text in _known(source, node, target, module):
+        return Name(text)
+    layout, names = Layout.of(source), Names.of(source)
+    at = scope_of(layout.ancestors(node))
+    if module and not alias:
+        root = target.partition(".")[0]
+        if names.owner(root, at) is None or _is_root(layout, names, root, at):
+            return Name(target, (AddImport(source, node, "", target, ""),))
+    name = _free(names, alias or target.rpartition(".")[2], at, target)
+    if module:
+        return Name(name, (AddImport(source, node, "", target, name),))
+    package, _, last = target.rpartition(".")
+    given = "" if name == last else name
+    return Name(name, (AddImport(source, node, package, last, given),))
+
+
+class AddImport(Edit):
+    """``from module import name as alias`` for use at ``node``; without a module ``import name as alias``.
+
+    Rules ask :func:`name_for`, which adds nothing that is there already.
+    """
+
+    def __init__(
+        self, source: Source, node: cst.CSTNode, module: str, name: str, alias: str
+    ) -> None:
+        self.source = source
+        self.node = node
+        self.module = module
+        self.name = name
+        self.alias = alias
+
+    @property
+    def group(self) -> Hashable:
+        return AddImport, self.source
+
+    @property
+    def item(self) -> str:
+        """The name as it stands behind ``import``."""
+        return f"{self.name} as {self.alias}" if self.alias else self.name
+
+    def changes(self, together: Sequence[Edit]) -> list[Change]:
+        wanted = [edit for edit in together if isinstance(edit, AddImport)]
+        _check_one_meaning(wanted)
+        places: dict[Place, dict[str, None]] = {}
+        for edit in wanted:
+            place = place_for(self.source, edit.node, edit.module, edit.name)
+            places.setdefault(place, {})[edit.item] = None
+        found: list[Change] = []
+        new: dict[cst.CSTNode, list[Insert]] = {}
+        for place, items in places.items():
+            if place.merge is not None:
+                found += _merged(self.layout, place.merge, list(items))
+            else:
+                insert = place.insert(self.source, sorted(items))
+                new.setdefault(self.layout.block(insert.statement), []).append(insert)
+        for inserts in new.values():
+            found += block_changes(self.layout, inserts)
+        return found
+
+
+class Unimport(Edit):
+    """No import of ``target`` any more, if nothing uses it once all other edits are made.
+
+    Stays: what ``__all__`` names, ``X as X``, imports marked ``noqa``, and everything in an ``__init__.py``.
+    """
+
+    afterwards = True
+
+    def __init__(self, source: Source, target: str) -> None:
+        self.source = source
+        self.target = target
+
+    @property
+    def group(self) -> Hashable:
+        return Unimport, self.source
+
+    def on(self, source: Source) -> Edit:
+        return Unimport(source, self.target)
+
+    def changes(self, together: Sequence[Edit]) -> list[Change]:
+        targets = {edit.target for edit in together if isinstance(edit, Unimport)}
+        names = Names.of(self.source)
+        gone: dict[cst.Import | cst.ImportFrom, list[Imported]] = {}
+        for one in names.imports:
+            if one.loads in targets and self._idle(one, names):
+                gone.setdefault(one.statement, []).append(one)
+        found: list[Change] = []
+        whole: dict[cst.CSTNode, list[Remove]] = {}
+        for statement, imported in gone.items():
+            if len(imported) < len(list(_aliases(statement))):
+                found += _without(self.layout, statement, {one.alias for one in imported})
+            else:
+                block = self.layout.block(statement)
+                whole.setdefault(block, []).append(Remove(self.source, statement))
+        for removals in whole.values():
+            found += block_changes(self.layout, removals)
+        return found
+
+    def _idle(self, one: Imported, names: Names) -> bool:
+        """Whether the import can go."""
+        if self.source.path.replace("\\", "/").endswith("__init__.py"):
+            return False
+        if one.alias.asname is not None and one.loads.rpartition(".")[2] == one.name:
+            return False
+        if names.used(one.name, one.scope):
+            return False
+        start, end = self.layout.span(one.statement)
+        return "noqa" not in self.layout.text[start : self.layout.line_end(end)]
+
+
+def _known(source: Source, node: cst.CSTNode, target: str, module: bool) -> Iterator[str]:
+    """How the imports of the file let ``target`` be written at ``node``, the shortest first."""
+    layout, names = Layout.of(source), Names.of(source)
+    at = scope_of(layout.ancestors(node))
+    home = target if module else target.rpartition(".")[0]
+    found: list[str] = []
+    for one in names.imports:
+        if not _means_it(layout, names, one, at) or not runs_before(layout, one.statement, node):
+            continue
+        if one.target == target:
+            found.append(one.name)
+        elif target.startswith(one.target + ".") and _loaded(one, home):
+            found.append(one.name + target[len(one.target) :])
+    yield from sorted(found, key=lambda text: (text.count("."), found.index(text)))
+
+
+def _loaded(one: Imported, home: str) -> bool:
+    """Whether the module ``home`` is there once the import has run."""
+    if one.loads == home or (one.loads + ".").startswith(home + "."):
+        return True
+    return one.loads.partition(".")[0] == "torch" and home in WITH_TORCH
+
+
+def _means_it(layout: Layout, names: Names, one: Imported, at: cst.CSTNode) -> bool:
+    """Whether the name that an import binds means that, and nothing else, in scope ``at``.
+
+    Another meaning in the handlers of the ``try`` that the import stands in is the script's own fallback.
+    """
+    if names.owner(one.name, at) is not one.scope:
+        return False
+    same = {i.alias for i in names.imports if (i.name, i.target) == (one.name, one.target)}
+    tried = next((a for a in layout.ancestors(one.alias) if isinstance(a, cst.Try)), None)
+    return all(
+        node in same or (tried is not None and tried in layout.ancestors(node))
+        for node in names.bindings[one.scope][one.name]
+    )
+
+
+def _is_root(layout: Layout, names: Names, root: str, at: cst.CSTNode) -> bool:
+    return any(one.target == root and _means_it(layout, names, one, at) for one in names.imports)
+
+
+def _free(names: Names, wanted: str, at: cst.CSTNode, target: str) -> str:
+    """A name that means nothing yet in the scope ``at`` and around it."""
+    meaning = {one.alias for one in names.imports if one.target == target}
+
+    def taken(name: str) -> bool:
+        scopes = {names.owner(name, at), names.tree} - {None}
+        bound = [node for s in scopes if s for node in names.bindings.get(s, {}).get(name, ())]
+        return any(node not in meaning for node in bound)
+
+    if not taken(wanted):
+        return wanted
+    first = f"{target.partition('.')[0]}_{wanted}"
+    return next(n for n in _numbered(first) if not taken(n))
+
+
+def _numbered(name: str) -> Iterator[str]:
+    yield name
+    number = 2
+    while True:
+        yield f"{name}_{number}"
+        number += 1
+
+
+def _check_one_meaning(wanted: Sequence[AddImport]) -> None:
+    meanings: dict[str, tuple[str, str]] = {}
+    for edit in wanted:
+        name = edit.alias or (edit.name if edit.module else "")
+        if name and meanings.setdefault(name, (edit.module, edit.name)) != (edit.module, edit.name):
+            raise Conflict(f"two imports would be called `{name}`")
+
+
+def _aliases(statement: cst.Import | cst.ImportFrom) -> Sequence[cst.ImportAlias]:
+    return () if isinstance(statement.names, cst.ImportStar) else statement.names
+
+
+def _listed(layout: Layout, statement: cst.Import | cst.ImportFrom) -> CommaList:
+    bracket = statement.rpar if isinstance(statement, cst.ImportFrom) else None
+    close = layout.span(bracket)[1] - 1 if bracket is not None else None
+    return CommaList(layout, _aliases(statement), close, 2 * layout.depth(statement) + 1)
+
+
+def _merged(layout: Layout, statement: cst.ImportFrom, items: Sequence[str]) -> Iterator[Change]:
+    """Names added to an import, in its order if it has one."""
+    there = [layout.text[slice(*layout.span(alias))] for alias in _aliases(statement)]
+    listed = _listed(layout, statement)
+    order = next((key for key in _ORDERS if sorted(there, key=key) == there), None)
+    at_place: dict[int, list[str]] = {}
+    for item in sorted(items, key=order):
+        place = len(there)
+        if order is not None:
+            place = sum(order(one) < order(item) for one in there)
+        at_place.setdefault(place, []).append(item)
+    for place, new in at_place.items():
+        if place < len(there):
+            yield listed.before(place, new)
+        else:
+            yield from listed.behind(len(there) - 1, new)
+
+
+def _without(
+    layout: Layout, statement: cst.Import | cst.ImportFrom, gone: set[cst.ImportAlias]
+) -> Iterator[Change]:
+    indexes = {i for i, alias in enumerate(_aliases(statement)) if alias in gone}
+    return _listed(layout, statement).remove(indexes)
+
+
+def _by_kind(item: str) -> tuple[int, str]:
+    """The order of isort and ruff: constants, classes, then the rest."""
+    name = item.partition(" ")[0]
+    return (0 if name.isupper() and len(name) > 1 else 1 if name[:1].isupper() else 2), name
+
+
+_ORDERS: tuple[Callable[[str], tuple[int, str]], ...] = (
+    _by_kind,
+    lambda item: (0, item.casefold()),
+    lambda item: (0, item),
+)

@@ -1,0 +1,256 @@
+"""Which names a source binds where, and where it uses them: what an import must not clash with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import libcst as cst
+
+from fsdp2lint.edits.layout import children
+from fsdp2lint.source import Source
+
+_SCOPES = (
+    cst.Module,
+    cst.FunctionDef,
+    cst.Lambda,
+    cst.ClassDef,
+    cst.GeneratorExp,
+    cst.ListComp,
+    cst.SetComp,
+    cst.DictComp,
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Imported:
+    """A name bound by an import: ``target`` is the dotted name of what it stands for.
+
+    ``import a.b`` binds ``a`` and loads ``a.b``; then ``loads`` is longer than ``target``.
+    """
+
+    name: str
+    target: str
+    loads: str
+    alias: cst.ImportAlias
+    statement: cst.Import | cst.ImportFrom
+    scope: cst.CSTNode
+
+
+class Names:
+    """The names of one source; made once for each by :meth:`of`."""
+
+    def __init__(self, source: Source) -> None:
+        self.tree = source.tree
+        self.scopes: dict[cst.CSTNode, cst.CSTNode] = {}
+        """The scope around each scope, and the one in which each name is used."""
+        self.bindings: dict[cst.CSTNode, dict[str, list[cst.CSTNode]]] = {}
+        """The nodes that bind each name of each scope."""
+        self.imports: list[Imported] = []
+        self.uses: dict[str, list[cst.CSTNode]] = {}
+        """The scopes in which each name is used."""
+        self.exported: set[str] = set()
+        self._todo: list[tuple[cst.CSTNode, cst.CSTNode]] = []
+        self._walk()
+
+    @classmethod
+    def of(cls, source: Source) -> Names:
+        """The names of ``source``."""
+        return _names(source)
+
+    def owner(self, name: str, scope: cst.CSTNode) -> cst.CSTNode | None:
+        """The scope whose ``name`` code in ``scope`` means; None for a builtin or an unknown name."""
+        at: cst.CSTNode | None = scope
+        while at is not None:
+            if name in self.bindings.get(at, ()) and (
+                at is scope or not isinstance(at, cst.ClassDef)
+            ):
+                return at
+            at = self.scopes.get(at)
+        return None
+
+    def used(self, name: str, scope: cst.CSTNode) -> bool:
+        """Whether some code uses the ``name`` of ``scope``."""
+        if name in self.exported and scope is self.tree:
+            return True
+        return any(self.owner(name, at) is scope for at in self.uses.get(name, ()))
+
+    def _walk(self) -> None:
+        self._todo = [(self.tree, self.tree)]
+        while self._todo:
+            node, scope = self._todo.pop()
+            self._visit(node, scope)
+
+    def _visit(self, node: cst.CSTNode, scope: cst.CSTNode) -> None:
+        if isinstance(node, cst.Name):
+            self.uses.setdefault(node.value, []).append(scope)
+        elif isinstance(node, cst.Import | cst.ImportFrom):
+            self._import(node, scope)
+        elif isinstance(node, cst.FunctionDef | cst.Lambda):
+            self._function(node, scope)
+        elif isinstance(node, cst.ClassDef):
+            self._bind(node.name.value, node, scope)
+            self._later(scope, *node.decorators, *node.bases, *node.keywords)
+            self._open(node, scope, node.body)
+        elif isinstance(node, cst.BaseComp):
+            self._open(node, scope, *children(node))
+        elif isinstance(node, cst.Global | cst.Nonlocal):
+            self._declared(node, scope)
+        elif isinstance(node, cst.Annotation):
+            self._annotation(node, scope)
+        elif isinstance(node, cst.Attribute | cst.Arg):
+            self._later(scope, node.value)
+        elif isinstance(node, cst.Del):
+            self._later(scope, node.target)
+        else:
+            self._targets(node, scope)
+
+    def _targets(self, node: cst.CSTNode, scope: cst.CSTNode) -> None:
+        """Statements and clauses that bind names, and everything else."""
+        if isinstance(node, cst.Assign):
+            self._exports(node.targets[0].target, node.value)
+        elif isinstance(node, cst.AnnAssign | cst.AugAssign) and node.value is not None:
+            self._exports(node.target, node.value)
+        name = getattr(node, "target", None)
+        if isinstance(node, cst.AsName | cst.MatchAs | cst.MatchStar):
+            name = node.name
+        elif isinstance(node, cst.MatchMapping):
+            name = node.rest
+        if isinstance(node, cst.NamedExpr):
+            while isinstance(scope, cst.BaseComp):
+                scope = self.scopes[scope]
+        if isinstance(name, cst.BaseExpression):
+            for bound in _names_in(name):
+                self._bind(bound.value, node, scope)
+            if isinstance(node, cst.AugAssign) or not isinstance(name, cst.Name):
+                self._later(scope, *(n for n in _others_in(name)))
+                if isinstance(node, cst.AugAssign):
+                    self._later(scope, name)
+        self._later(scope, *(c for c in children(node) if c is not name))
+
+    def _later(self, scope: cst.CSTNode, *nodes: cst.CSTNode) -> None:
+        self._todo += ((node, scope) for node in nodes)
+
+    def _open(self, scope: cst.CSTNode, around: cst.CSTNode, *nodes: cst.CSTNode) -> None:
+        self.scopes[scope] = around
+        self._later(scope, *nodes)
+
+    def _bind(self, name: str, node: cst.CSTNode, scope: cst.CSTNode) -> None:
+        self.bindings.setdefault(scope, {}).setdefault(name, []).append(node)
+
+    def _function(self, node: cst.FunctionDef | cst.Lambda, scope: cst.CSTNode) -> None:
+        if isinstance(node, cst.FunctionDef):
+            self._bind(node.name.value, node, scope)
+            self._later(scope, *node.decorators)
+            if node.returns is not None:
+                self._later(scope, node.returns)
+        for child in _params(node.params):
+            self._bind(child.name.value, child, node)
+            self._later(scope, *(c for c in (child.annotation, child.default) if c is not None))
+        self._open(node, scope, node.body)
+
+    def _declared(self, node: cst.Global | cst.Nonlocal, scope: cst.CSTNode) -> None:
+        """A declared name belongs to a scope further out; to be safe it counts as used there."""
+        out = self.tree if isinstance(node, cst.Global) else self.scopes.get(scope, self.tree)
+        for item in node.names:
+            self._bind(item.name.value, node, out)
+            self.uses.setdefault(item.name.value, []).append(out)
+
+    def _annotation(self, node: cst.Annotation, scope: cst.CSTNode) -> None:
+        self._later(scope, node.annotation)
+        todo: list[cst.CSTNode] = [node.annotation]
+        while todo:
+            one = todo.pop()
+            if isinstance(one, cst.SimpleString):
+                self._quoted(one, scope)
+            todo += children(one)
+
+    def _quoted(self, node: cst.SimpleString, scope: cst.CSTNode) -> None:
+        value = node.evaluated_value
+        try:
+            inside = cst.parse_expression(value) if isinstance(value, str) else None
+        except Exception:  # not an annotation after all
+            return
+        if inside is not None:
+            self._later(scope, inside)
+
+    def _exports(self, target: cst.BaseExpression, value: cst.BaseExpression) -> None:
+        """``__all__ = ["name"]`` uses the name."""
+        if not (isinstance(target, cst.Name) and target.value == "__all__"):
+            return
+        for element in getattr(value, "elements", ()):
+            if isinstance(element.value, cst.SimpleString):
+                self.exported.add(str(element.value.evaluated_value))
+
+    def _import(self, node: cst.Import | cst.ImportFrom, scope: cst.CSTNode) -> None:
+        if isinstance(node.names, cst.ImportStar):
+            return
+        module = imported_module(node) + "." if isinstance(node, cst.ImportFrom) else ""
+        for alias in node.names:
+            loads = module + dotted(alias.name)
+            asname = alias.asname
+            if asname is not None and isinstance(asname.name, cst.Name):
+                name, target = asname.name.value, loads
+            elif module:
+                name, target = dotted(alias.name), loads
+            else:
+                name = target = loads.partition(".")[0]
+            self._bind(name, alias, scope)
+            self.imports.append(Imported(name, target, loads, alias, node, scope))
+
+
+@lru_cache(maxsize=64)
+def _names(source: Source) -> Names:
+    return Names(source)
+
+
+def scope_of(ancestors: Iterator[cst.CSTNode]) -> cst.CSTNode:
+    """The innermost scope among the nodes around a node."""
+    return next(a for a in ancestors if isinstance(a, _SCOPES))
+
+
+def dotted(node: cst.CSTNode | None) -> str:
+    """``a.b.c`` for a name or a chain of attributes, empty for anything else."""
+    parts: list[str] = []
+    while isinstance(node, cst.Attribute):
+        parts.append(node.attr.value)
+        node = node.value
+    if not isinstance(node, cst.Name):
+        return ""
+    return ".".join((node.value, *reversed(parts)))
+
+
+def imported_module(node: cst.ImportFrom) -> str:
+    """The module of ``from module import …``; relative ones begin with dots."""
+    return "." * len(node.relative) + dotted(node.module)
+
+
+def _params(params: cst.Parameters) -> Iterator[cst.Param]:
+    for one in (*params.posonly_params, *params.params, params.star_arg, *params.kwonly_params):
+        if isinstance(one, cst.Param):
+            yield one
+    if params.star_kwarg is not None:
+        yield params.star_kwarg
+
+
+def _names_in(target: cst.CSTNode) -> Iterator[cst.Name]:
+    """The names that a target binds."""
+    todo = [target]
+    while todo:
+        one = todo.pop()
+        if isinstance(one, cst.Name):
+            yield one
+        elif isinstance(one, cst.Tuple | cst.List):
+            todo += (element.value for element in one.elements)
+
+
+def _others_in(target: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """What a target uses: the ``a`` of ``a.b = …``."""
+    todo = [target]
+    while todo:
+        one = todo.pop()
+        if isinstance(one, cst.Tuple | cst.List):
+            todo += (element.value for element in one.elements)
+        elif not isinstance(one, cst.Name):
+            yield one

@@ -1,0 +1,251 @@
+"""Making the fixes of findings: in rounds, until nothing changes, and safely on disk."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import stat
+import tempfile
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+from fsdp2lint.source import Source, Unreadable
+
+if TYPE_CHECKING:
+    from fsdp2lint.edits.apply import Outcome
+    from fsdp2lint.edits.text import Edit
+    from fsdp2lint.findings import Fix
+
+MAX_ROUNDS = 10
+
+
+class Fixable(Protocol):
+    """A finding, as a rule says it or as it is shown."""
+
+    @property
+    def message(self) -> str:
+        """What is wrong."""
+
+    @property
+    def fix(self) -> Fix | None:
+        """What removes it."""
+
+
+F = TypeVar("F", bound=Fixable)
+
+
+class NotWritten(Exception):
+    """A file could not be written, or must not be; the message says which and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped(Generic[F]):
+    """A fix that was not made, and why: it contradicts itself, or its text would not parse."""
+
+    finding: F
+    why: str
+
+
+@dataclass(slots=True)
+class Fixed(Generic[F]):
+    """The outcome of fixing."""
+
+    before: dict[str, Source]
+    after: dict[str, Source]
+    made: list[F] = field(default_factory=list)
+    dropped: list[Dropped[F]] = field(default_factory=list)
+    findings: Sequence[F] = ()
+    """What is left, of the texts after the last round."""
+    settled: bool = True
+    """False when the last round allowed still changed something."""
+
+    @property
+    def changed(self) -> list[tuple[Source, Source]]:
+        """Before and after of each file whose text is another now."""
+        pairs = ((one, self.after[path]) for path, one in self.before.items())
+        return [(old, new) for old, new in pairs if old.text != new.text]
+
+    def diff(self) -> str:
+        """The changes as a unified diff."""
+        return "".join(diff(old, new.text) for old, new in self.changed)
+
+
+def fix(
+    sources: Sequence[Source],
+    lint: Callable[[Sequence[Source]], Sequence[F]],
+    *,
+    unsafe: bool = False,
+) -> Fixed[F]:
+    """Make the safe fixes of what ``lint`` finds, the unsafe ones too when asked, and lint again.
+
+    ``lint`` returns the findings in order of file, line and column, without those that are to stay. Of
+    two fixes that conflict the first is made and the other gets its turn in the next round, of which
+    there are at most :data:`MAX_ROUNDS`. Only files among ``sources`` are changed.
+    """
+    before = {source.path: source for source in sources}
+    result: Fixed[F] = Fixed(before, dict(before))
+    refused: set[Hashable] = set()
+    for number in range(MAX_ROUNDS + 1):
+        result.findings = lint(list(result.after.values()))
+        wanted = [
+            f for f in result.findings if _applicable(f.fix, unsafe) and _key(f) not in refused
+        ]
+        if number == MAX_ROUNDS:
+            result.settled = not wanted
+            break
+        known = len(result.dropped)
+        changed = _round(wanted, result)
+        refused.update(_key(dropped.finding) for dropped in result.dropped[known:])
+        if not changed:
+            break
+    return result
+
+
+def diff(old: Source, new: str) -> str:
+    """The change of one file as a unified diff; empty when there is none."""
+    lines = difflib.unified_diff(
+        _lines(old.text), _lines(new), f"a/{old.path}", f"b/{old.path}", lineterm="\n"
+    )
+    return "".join(_ended(line) for line in lines)
+
+
+def write(
+    changed: Iterable[tuple[Source, Source]], paths: Mapping[str, Path] | None = None
+) -> None:
+    """Write the new texts to their files (``paths`` tells where the file of a shown path is).
+
+    Nothing is written when one of the files must not be.
+
+    Raises:
+        NotWritten: a file is read-only, has changed since it was read, cannot be encoded, or is gone.
+    """
+    ready = [
+        _checked(old, new, (paths or {}).get(old.path, Path(old.path))) for old, new in changed
+    ]
+    for path, raw in ready:
+        _replace(path, raw)
+
+
+def _round(wanted: Sequence[F], result: Fixed[F]) -> bool:
+    """Make the fixes that go together; whether any text changed."""
+    from fsdp2lint.edits.apply import combine
+
+    while wanted:
+        outcome = combine([_edits(f) for f in wanted])
+        left = {one.index: one for one in outcome.left}
+        result.dropped += [
+            Dropped(wanted[one.index], one.why) for one in outcome.left if not one.again
+        ]
+        making = [f for i, f in enumerate(wanted) if i not in left]
+        bad = _broken(outcome, result)
+        if not bad:
+            result.made += [f for f in making if _changes(f, outcome)]
+            for source, text in outcome.texts.items():
+                result.after[source.path] = _successor(source, text)
+            return bool(outcome.spans)
+        wanted = _without_broken(making, bad, result)
+    return False
+
+
+def _broken(outcome: Outcome, result: Fixed[F]) -> dict[Source, str]:
+    """The sources that must not get their new text, and why."""
+    bad: dict[Source, str] = {}
+    for source, text in outcome.texts.items():
+        current = result.after.get(source.path)
+        if current is None or current.text != source.text:
+            bad[source] = f"{source.path} is not among the files to change"
+            continue
+        try:
+            source.encode(text)
+            if _successor(source, text).tree.code != text:
+                bad[source] = "the parser does not give back the changed text"
+        except Unreadable as error:
+            bad[source] = f"the changed text does not parse: {error.message}"
+        except UnicodeEncodeError as error:
+            bad[source] = f"the changed text cannot be encoded: {error}"
+    return bad
+
+
+def _without_broken(making: Sequence[F], bad: Mapping[Source, str], result: Fixed[F]) -> list[F]:
+    """The fixes that are good alone; if all are, without the last of those that spoil a file together."""
+    from fsdp2lint.edits.apply import combine
+
+    good: list[F] = []
+    for finding in making:
+        alone = _broken(combine([_edits(finding)]), result)
+        if alone:
+            result.dropped.append(Dropped(finding, next(iter(alone.values()))))
+        else:
+            good.append(finding)
+    if len(good) == len(making):
+        last = next(f for f in reversed(good) if {e.source for e in _edits(f)} & set(bad))
+        good.remove(last)
+        why = next(bad[e.source] for e in _edits(last) if e.source in bad)
+        result.dropped.append(Dropped(last, f"together with other fixes, {why}"))
+    return good
+
+
+def _applicable(fix: Fix | None, unsafe: bool) -> bool:
+    """Whether a fix is made: safe ones always, unsafe ones when asked, shown ones never."""
+    return fix is not None and (fix.safety == "safe" or (unsafe and fix.safety == "unsafe"))
+
+
+def _edits(finding: Fixable) -> tuple[Edit, ...]:
+    return finding.fix.edits if finding.fix is not None else ()
+
+
+def _changes(finding: Fixable, outcome: Outcome) -> bool:
+    return any(edit.source in outcome.spans for edit in _edits(finding))
+
+
+def _successor(source: Source, text: str) -> Source:
+    return Source(source.path, text, encoding=source.encoding, bom=source.bom)
+
+
+def _key(finding: Fixable) -> Hashable:
+    """What a finding whose fix was dropped is known by in the next round."""
+    title = finding.fix.title if finding.fix is not None else ""
+    return frozenset(edit.source.path for edit in _edits(finding)), finding.message, title
+
+
+def _checked(old: Source, new: Source, path: Path) -> tuple[Path, bytes]:
+    try:
+        raw = path.read_bytes()
+        if raw != old.encode(old.text):
+            raise NotWritten(f"{path}: not written, its bytes are not those that were analysed")
+        if not os.access(path, os.W_OK):
+            raise NotWritten(f"{path}: not written, the file is read-only")
+        return path, new.encode(new.text)
+    except OSError as error:
+        raise NotWritten(f"{path}: not written, {error.strerror or error}") from error
+    except UnicodeEncodeError as error:
+        raise NotWritten(f"{path}: not written, {error}") from error
+
+
+def _replace(path: Path, raw: bytes) -> None:
+    """Put ``raw`` in place of a file in one step; links stay links, the mode stays."""
+    target = path.resolve()
+    temporary = ""
+    try:
+        mode = stat.S_IMODE(target.stat().st_mode)
+        handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        with os.fdopen(handle, "wb") as file:
+            file.write(raw)
+        os.chmod(temporary, mode)
+        os.replace(temporary, target)
+    except OSError as error:
+        if temporary:
+            Path(temporary).unlink(missing_ok=True)
+        raise NotWritten(f"{path}: not written, {error.strerror or error}") from error
+
+
+def _lines(text: str) -> list[str]:
+    r"""The lines with their ends; unlike ``splitlines``, only ``\n`` ends one, as for ``patch``."""
+    lines = text.split("\n")
+    return [line + "\n" for line in lines[:-1]] + lines[-1:] * bool(lines[-1])
+
+
+def _ended(line: str) -> str:
+    return line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"

@@ -1,0 +1,55 @@
+"""How a report is written: one module for each format, found by its name.
+
+Each holds ``render(report, view) -> str``: pure text, so that the same report can be written several
+times and to several places. A module whose name begins with ``_`` is a helper.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fsdp2lint.diagnostics import Report
+
+
+FOR_PEOPLE = ("concise", "full", "grouped")
+"""The formats that ``--statistics`` replaces."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a reporter has to know besides the report."""
+
+    unsafe: bool = False
+    """Whether unsafe fixes would be applied too: that decides what counts as fixable."""
+    fixing: bool = False
+    """Whether the fixes have been made already."""
+    show_fixes: bool = False
+    """Whether the fixes that were made are listed."""
+    colour: bool = False
+    quiet: bool = False
+    """Whether only the findings are wanted, no summary."""
+    statistics: bool = False
+    """Whether the findings of each rule are counted, not listed."""
+
+
+@cache
+def formats() -> tuple[str, ...]:
+    """The names of all formats: the modules of this folder, with dashes."""
+    names = (info.name for info in pkgutil.iter_modules(__path__))
+    return tuple(sorted(name.replace("_", "-") for name in names if not name.startswith("_")))
+
+
+def render(name: str, report: Report, view: View) -> str:
+    """The report in the format called ``name``, ending in a newline unless it is empty."""
+    if view.statistics and name in FOR_PEOPLE:
+        from fsdp2lint.reporters._statistics import statistics
+
+        return "".join(line + "\n" for line in statistics(report, view))
+    module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
+    text: str = module.render(report, view)
+    return text

@@ -1,0 +1,46 @@
+"""Lines of text whose parts have a role; with colours they look better, without they say the same."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+
+Line = list[tuple[str, str]]
+"""Pieces of text, each with its role: a key of :data:`STYLES`, or empty."""
+
+STYLES = {
+    "error": "bold red",
+    "warning": "bold yellow",
+    "info": "bold cyan",
+    "strong": "bold",
+    "gutter": "blue",
+    "mark": "bold cyan",
+    "help": "bold cyan",
+    "note": "bold",
+    "add": "green",
+    "remove": "red",
+    "dim": "bright_black",
+}
+
+
+def plain(lines: Iterable[Line]) -> str:
+    """The lines without colours."""
+    return "".join("".join(text for text, _ in line).rstrip() + "\n" for line in lines)
+
+
+def painted(lines: Iterable[Line]) -> str:
+    """The lines with terminal colours; they show the same characters as :func:`plain`."""
+    from rich.console import Console
+    from rich.text import Text
+
+    stream = io.StringIO()
+    console = Console(
+        file=stream, force_terminal=True, color_system="standard", highlight=False, width=200
+    )
+    for line in lines:
+        text = Text()
+        for piece, role in line:
+            text.append(piece, STYLES.get(role))
+        text.rstrip()
+        console.print(text, soft_wrap=True)
+    return stream.getvalue()

@@ -1,0 +1,92 @@
+"""A finding as plain data, with ruff's keys where ruff has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from fsdp2lint.diagnostics import fingerprints, shown
+from fsdp2lint.edits.layout import Layout
+
+if TYPE_CHECKING:
+    from fsdp2lint.diagnostics import Diagnostic, Patch, Place, Report
+    from fsdp2lint.source import Range
+
+Record = dict[str, Any]
+
+APPLICABILITY = {"safe": "safe", "unsafe": "unsafe", "shown": "display"}
+"""ruff's words for how far a fix can be trusted."""
+
+
+def records(report: Report) -> Iterator[Record]:
+    """Every finding of a report, in its order."""
+    for diagnostic, mark in zip(report.found, fingerprints(report.found), strict=True):
+        yield _record(diagnostic, mark)
+
+
+def _record(diagnostic: Diagnostic, mark: str) -> Record:
+    at = diagnostic.place.range
+    return {
+        "code": diagnostic.rule.code,
+        "name": diagnostic.rule.name,
+        "severity": diagnostic.severity,
+        "message": diagnostic.message,
+        "filename": diagnostic.place.path,
+        "location": location(at.line, at.column),
+        "end_location": location(at.end_line, at.end_column),
+        "cell": None,
+        "url": None,
+        "fix": _fix(diagnostic),
+        "note": diagnostic.note or None,
+        "related": [
+            {**_spot(step.place), "message": step.label, "calls": [_spot(c) for c in step.calls]}
+            for step in diagnostic.because
+        ],
+        "fingerprint": mark,
+    }
+
+
+def location(line: int, column: int) -> Record:
+    """A place, 1-based, columns in code points."""
+    return {"row": line, "column": column}
+
+
+def _spot(place: Place) -> Record:
+    at = place.range
+    return {
+        "filename": place.path,
+        "location": location(at.line, at.column),
+        "end_location": location(at.end_line, at.end_column),
+    }
+
+
+def _fix(diagnostic: Diagnostic) -> Record | None:
+    fix = diagnostic.fix
+    if fix is None:
+        return None
+    edits = [
+        {
+            "filename": name,
+            "content": text,
+            "location": location(at.line, at.column),
+            "end_location": location(at.end_line, at.end_column),
+        }
+        for name, at, text in replacements(diagnostic.patch)
+    ]
+    return {
+        "applicability": APPLICABILITY[fix.safety],
+        "message": fix.title,
+        "note": fix.note or None,
+        "edits": edits,
+    }
+
+
+def replacements(patch: Patch) -> Iterator[tuple[str, Range, str]]:
+    """What a fix replaces: file, span, and the text that comes there."""
+    from fsdp2lint.source import Range
+
+    for source, spans in patch.items():
+        layout = Layout.of(source)
+        for span in spans:
+            at = Range(*layout.place(span.start), *layout.place(span.end))
+            yield shown(source.path), at, span.text

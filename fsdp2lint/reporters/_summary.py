@@ -1,0 +1,76 @@
+"""The last lines of the formats that people read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fsdp2lint.diagnostics import Report
+    from fsdp2lint.reporters import View
+
+NOUNS = {"error": "error", "warning": "warning", "info": "note"}
+
+
+def summary(report: Report, view: View) -> list[str]:
+    """``Found 3 errors and 1 note.`` and what could be fixed, or that all is well."""
+    lines = [*_fixed(report, view), *_left(report)]
+    safe = sum(d.applicable(unsafe=False) for d in report.found)
+    either = sum(d.applicable(unsafe=True) for d in report.found)
+    now = either if view.unsafe else safe
+    if now and not view.fixing:
+        options = "`--fix --unsafe-fixes`" if view.unsafe and either > safe else "`--fix`"
+        lines.append(f"[*] {now} fixable with {options}{_more(either - now, also=True)}.")
+    elif either > now or (either and not view.fixing):
+        lines.append(f"No safe fixes{_more(either, also=False)}.")
+    return lines
+
+
+def _left(report: Report) -> list[str]:
+    if not report.found:
+        return [] if report.fixed else [_all_is_well(report)]
+    counts = [
+        count(n, noun)
+        for severity, noun in NOUNS.items()
+        if (n := sum(d.severity == severity for d in report.found))
+    ]
+    left = " and ".join(filter(None, [", ".join(counts[:-1]), counts[-1]]))
+    return [f"{'Left: ' if report.fixed else 'Found '}{left}."]
+
+
+def _fixed(report: Report, view: View) -> list[str]:
+    lines = [f"Fixed {count(len(report.fixed), 'finding')}."] if report.fixed else []
+    if view.show_fixes:
+        lines += [
+            f"  {d.place.path}:{d.place.range.line}: {d.rule.code} {d.rule.name}"
+            for d in report.fixed
+        ]
+    for diagnostic, why in report.refused:
+        place = f"{diagnostic.place.path}:{diagnostic.place.range.line}"
+        lines.append(f"Not fixed: {place}: {diagnostic.rule.code}: {why}")
+    return lines
+
+
+def ending(report: Report, view: View) -> list[str]:
+    """The summary, unless only findings are wanted."""
+    return [] if view.quiet else summary(report, view)
+
+
+def count(number: int, noun: str) -> str:
+    """``1 error``, ``2 errors``."""
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def _more(number: int, *, also: bool) -> str:
+    if not number:
+        return ""
+    more = " more" if also else ""
+    return f" ({number}{more} with `--unsafe-fixes`)"
+
+
+def _all_is_well(report: Report) -> str:
+    if not report.files:
+        return "No Python files found."
+    files = count(report.files, "file")
+    if not report.analysed:
+        return f"All checks passed! (no FSDP in {files})"
+    return f"All checks passed! (FSDP in {report.analysed} of {files})"

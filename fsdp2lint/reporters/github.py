@@ -1,0 +1,57 @@
+"""Annotations of a GitHub workflow run.
+
+https://docs.github.com/actions/reference/workflow-commands-for-github-actions
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fsdp2lint.reporters._summary import summary
+
+if TYPE_CHECKING:
+    from fsdp2lint.diagnostics import Diagnostic, Report
+    from fsdp2lint.reporters import View
+
+COMMANDS = {"error": "error", "warning": "warning", "info": "notice"}
+
+
+def render(report: Report, view: View) -> str:
+    """One command a finding, the gravest first: GitHub shows ten of each kind and step."""
+    graves = list(COMMANDS)
+    ordered = sorted(report.found, key=lambda d: graves.index(d.severity))
+    return "".join(_command(d) + "\n" for d in ordered)
+
+
+def step_summary(report: Report, view: View) -> str:
+    """The whole report as a table in Markdown, for the page of the workflow run."""
+    lines = [f"### fsdp2lint: {' '.join(summary(report, view))}", ""]
+    if report.found:
+        lines += ["| place | rule | finding |", "|---|---|---|"]
+    for diagnostic in report.found:
+        at = f"{diagnostic.place.path}:{diagnostic.place.range.line}"
+        what = diagnostic.message.replace("|", "\\|").replace("\n", " ")
+        lines.append(f"| {at} | {diagnostic.rule.code} {diagnostic.rule.name} | {what} |")
+    return "\n".join(lines) + "\n"
+
+
+def _command(diagnostic: Diagnostic) -> str:
+    at = diagnostic.place.range
+    path, code = diagnostic.place.path, diagnostic.rule.code
+    properties = {"title": f"fsdp2lint ({code})", "file": path, "line": at.line}
+    if at.line == at.end_line:
+        # GitHub refuses columns for an annotation of several lines
+        properties |= {"col": at.column, "endLine": at.end_line, "endColumn": at.end_column}
+    else:
+        properties["endLine"] = at.end_line
+    said = ",".join(f"{key}={_property(str(value))}" for key, value in properties.items())
+    message = f"{path}:{at.line}:{at.column}: {code} {diagnostic.message}"
+    return f"::{COMMANDS[diagnostic.severity]} {said}::{_data(message)}"
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")

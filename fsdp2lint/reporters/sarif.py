@@ -1,0 +1,171 @@
+"""SARIF 2.1.0, for code scanning services and editors.
+
+https://docs.oasis-open.org/sarif/sarif/v2.1.0/sarif-v2.1.0.html
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import msgspec
+
+from fsdp2lint import __version__
+from fsdp2lint.diagnostics import fingerprints
+from fsdp2lint.reporters._records import replacements
+from fsdp2lint.reporters._story import told_in_order
+from fsdp2lint.toolrules import ALWAYS_ON
+
+if TYPE_CHECKING:
+    from fsdp2lint.declare import Rule
+    from fsdp2lint.diagnostics import Diagnostic, Place, Report
+    from fsdp2lint.reporters import View
+    from fsdp2lint.source import Range
+
+Json = dict[str, Any]
+
+SCHEMA = (
+    "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+)
+LEVELS = {"error": "error", "warning": "warning", "info": "note"}
+
+
+def render(report: Report, view: View) -> str:
+    """One run: the rules, their results (silenced ones too, marked so), and what could not be analysed."""
+    known = {rule.code: n for n, rule in enumerate(report.rules)}
+    every = [(d, None) for d in report.found] + list(report.suppressed)
+    marks = fingerprints([d for d, _ in every])
+    results = [
+        _result(diagnostic, known, mark, reason)
+        for (diagnostic, reason), mark in zip(every, marks, strict=True)
+        if diagnostic.rule not in ALWAYS_ON
+    ]
+    log = {
+        "$schema": SCHEMA,
+        "version": "2.1.0",
+        "runs": [
+            {
+                "tool": {"driver": _driver(report.rules)},
+                "columnKind": "unicodeCodePoints",
+                "invocations": [
+                    {
+                        "executionSuccessful": not report.crashed,
+                        "toolExecutionNotifications": list(_notifications(report, known)),
+                    }
+                ],
+                "results": results,
+            }
+        ],
+    }
+    return msgspec.json.format(msgspec.json.encode(log), indent=2).decode() + "\n"
+
+
+def _driver(rules: Sequence[Rule]) -> Json:
+    return {
+        "name": "fsdp2lint",
+        "version": __version__,
+        "semanticVersion": __version__,
+        "rules": [_descriptor(rule) for rule in rules],
+    }
+
+
+def _descriptor(rule: Rule) -> Json:
+    from fsdp2lint.diagnostics import SEVERITIES
+
+    page = rule.page.strip()
+    return {
+        "id": rule.code,
+        "name": rule.name,
+        "shortDescription": {"text": rule.summary},
+        "fullDescription": {"text": rule.section("Why is this bad") or rule.summary},
+        "help": {"text": page, "markdown": page},
+        "defaultConfiguration": {"level": LEVELS[SEVERITIES[rule.group]]},
+        "properties": {"tags": [rule.group]},
+    }
+
+
+def _result(diagnostic: Diagnostic, known: dict[str, int], mark: str, reason: str | None) -> Json:
+    result: Json = {
+        "ruleId": diagnostic.rule.code,
+        "ruleIndex": known[diagnostic.rule.code],
+        "level": LEVELS[diagnostic.severity],
+        "message": {"text": diagnostic.message},
+        "locations": [_location(diagnostic.place)],
+        "partialFingerprints": {"fsdp2lint/v1": mark},
+    }
+    if diagnostic.because:
+        result["relatedLocations"] = [
+            _location(step.place, step.label, n) for n, step in enumerate(diagnostic.because)
+        ]
+        flow = [{"location": _location(place, text)} for place, text in told_in_order(diagnostic)]
+        result["codeFlows"] = [{"threadFlows": [{"locations": flow}]}]
+    if diagnostic.fix is not None and diagnostic.patch:
+        result["fixes"] = [_fix(diagnostic)]
+    if reason is not None:
+        result["suppressions"] = [{"kind": "inSource", "status": "accepted"}]
+        if reason:
+            result["suppressions"][0]["justification"] = reason
+    return result
+
+
+def _notifications(report: Report, known: dict[str, int]) -> Iterator[Json]:
+    for diagnostic in report.found:
+        if diagnostic.rule in ALWAYS_ON:
+            yield {
+                "level": LEVELS[diagnostic.severity],
+                "message": {"text": diagnostic.message},
+                "locations": [_location(diagnostic.place)],
+                "descriptor": {
+                    "id": diagnostic.rule.code,
+                    "index": known[diagnostic.rule.code],
+                },
+            }
+
+
+def _location(place: Place, message: str = "", number: int | None = None) -> Json:
+    location: Json = {
+        "physicalLocation": {
+            "artifactLocation": _artifact(place.path),
+            "region": _region(place.range),
+        }
+    }
+    if message:
+        location["message"] = {"text": message}
+    if number is not None:
+        location["id"] = number
+    return location
+
+
+def _fix(diagnostic: Diagnostic) -> Json:
+    title = diagnostic.fix.title if diagnostic.fix else ""
+    changes = [
+        {
+            "artifactLocation": _artifact(path),
+            "replacements": [
+                {"deletedRegion": _region(at), "insertedContent": {"text": text}}
+                for _, at, text in group
+            ],
+        }
+        for path, group in groupby(replacements(diagnostic.patch), key=lambda r: r[0])
+    ]
+    return {"description": {"text": title}, "artifactChanges": changes}
+
+
+def _region(at: Range) -> Json:
+    return {
+        "startLine": at.line,
+        "startColumn": at.column,
+        "endLine": at.end_line,
+        "endColumn": at.end_column,
+    }
+
+
+def _artifact(path: str) -> Json:
+    """A path below the current folder as the service wants it; another one as an absolute URI."""
+    relative = os.path.relpath(path)
+    if relative.startswith(os.pardir):
+        return {"uri": "file://" + quote(os.path.abspath(path).replace(os.sep, "/"))}
+    return {"uri": quote(relative.replace(os.sep, "/")), "uriBaseId": "%SRCROOT%"}

@@ -1,0 +1,254 @@
+"""Where ranks must meet, and the tests of the rank that keep some of them away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import libcst as cst
+
+from fsdp2lint.api import (
+    Called,
+    Clipped,
+    Collective,
+    Event,
+    Exited,
+    External,
+    Forward,
+    Guard,
+    Guards,
+    Layout,
+    Literal,
+    MainRank,
+    Not,
+    Parameters,
+    Part,
+    Rank,
+    Site,
+    StateDict,
+    Trace,
+    Value,
+)
+
+from ._shared import sharded
+
+_SCOPES = ("global", "local")
+_ONE_WORLD = ("torch.distributed.get_world_size", "os.environ")
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """An event to which all ranks must come: what kind it is, and how the reader would call it."""
+
+    event: Event
+    kind: str
+    said: str
+
+
+@lru_cache(maxsize=2)
+def meetings(trace: Trace) -> tuple[Meeting, ...]:
+    """All events to which every rank must come, in order."""
+    grouped = _with_group(trace)
+    found: list[Meeting] = []
+    for collective in trace.of(Collective):
+        if collective.at.node not in grouped and not _local(trace, collective):
+            name = collective.name.rpartition(".")[2]
+            found.append(Meeting(collective, name, f"`{name}`"))
+    for forward in trace.of(Forward):
+        if forward.how == "call" and sharded(trace, forward, forward.module) is not None:
+            said = f"the forward of the sharded `{forward.module.words()}`"
+            found.append(Meeting(forward, "forward", said))
+    for clipped in trace.of(Clipped):
+        if any(sharded(trace, clipped, p.of) is not None for p in clipped.parameters):
+            found.append(Meeting(clipped, "clip_grad_norm_", "the norm over all shards"))
+    return tuple(sorted(found, key=lambda m: m.event.order))
+
+
+def _with_group(trace: Trace) -> set[object]:
+    """The calls that name a process group of their own."""
+    return {
+        called.at.node
+        for called in trace.of(Called)
+        for name in ("group", "process_group")
+        if name in called.keywords and not _is_none(called.keywords[name])
+    }
+
+
+def _is_none(value: Value) -> bool:
+    return isinstance(value, Literal) and value.value is None
+
+
+def _local(trace: Trace, collective: Collective) -> bool:
+    """Whether ``full_tensor()`` may need no other rank: of a clipped norm, or where the script asks first
+    whether this is a ``DTensor`` at all and nobody knows the answer.
+    """
+    root = collective.about
+    if not collective.name.endswith("full_tensor") or root is None:
+        return False
+    while isinstance(root, Part):
+        root = root.owner
+    if isinstance(root, External) and "clip_grad" in root.name:
+        return True
+    if isinstance(root, Parameters | StateDict) and sharded(trace, collective, root.of):
+        return False
+    return any(_asks_for_dtensor(g.test) for g in collective.guards)
+
+
+def _asks_for_dtensor(test: Value) -> bool:
+    if not isinstance(test, Part) or not isinstance(test.key, tuple):
+        return False
+    how, *what = test.key
+    if how == "isinstance":
+        return any(isinstance(c, External) and c.name.endswith(".DTensor") for c in what)
+    return bool(how == "hasattr")
+
+
+def rank_guards(event: Event) -> Iterator[Guard]:
+    """The tests of the rank under which an event stands, when they surely keep some ranks away.
+
+    A test that only one process passes because it is alone (``world_size == 1``) keeps nobody away.
+    """
+    if any(_about_world(g) for g in event.guards):
+        return
+    for clause in event.guards.clauses:
+        asked = [g for g in clause if not _no_group(g)]
+        if len(asked) == 1 and decides(asked[0].test):
+            yield asked[0]
+
+
+def _no_group(guard: Guard) -> bool:
+    """``not dist.is_initialized()``, said beside a test of the rank."""
+    test = guard.test
+    while isinstance(test, Part):
+        test = test.owner
+    if not isinstance(test, External):
+        return False
+    absent = test.name in ("torch.distributed.is_initialized", "torch.distributed.is_available")
+    return (absent and not guard.taken) or (test.name == "not distributed" and guard.taken)
+
+
+def decides(test: Value) -> bool:
+    """Whether a test surely comes out differently on some rank: a rank against a constant."""
+    if isinstance(test, Not):
+        return decides(test.test)
+    if isinstance(test, MainRank):
+        return test.scope in _SCOPES
+    return (
+        isinstance(test, Part)
+        and isinstance(test.key, tuple)
+        and isinstance(test.owner, Rank)
+        and test.owner.scope in _SCOPES
+        and len(test.key) == 2
+        and isinstance(test.key[1], Literal)
+        and _some_only(test.key[0], test.key[1].value)
+    )
+
+
+def _some_only(operator: object, number: object) -> bool:
+    """Whether comparing a rank with a number tells ranks apart: no rank is below 0."""
+    if not isinstance(number, int):
+        return False
+    return number >= {"==": 0, "<": 1, ">=": 1, ">": 0, "<=": 0}.get(str(operator), number + 1)
+
+
+def _about_world(guard: Guard) -> bool:
+    test: Value | None = guard.test
+    while isinstance(test, Part):
+        test = test.owner
+    return isinstance(test, External) and test.name == "torch.distributed.get_world_size"
+
+
+def has_counterpart(trace: Trace, meeting: Meeting, guard: Guard) -> bool:
+    """Whether the ranks on the other side of a test come to a meeting of the same kind."""
+    return any(
+        other.kind == meeting.kind and _other_side(other.event.guards, guard)
+        for other in meetings(trace)
+    )
+
+
+def _other_side(guards: Guards, guard: Guard) -> bool:
+    for clause in guards.clauses:
+        for one in clause:
+            if decides(one.test) and one.taken is not guard.taken:
+                return True
+    return False
+
+
+def passes_without(guards: Guards, left: Guards, guard: Guard) -> bool:
+    """Whether ``guards`` can hold where all of ``left`` holds but the test of the rank."""
+    others = Guards(frozenset(c for c in left.clauses if guard not in c))
+    beside = others.also(frozenset((frozenset((~guard,)),)))
+    return not guards.excludes(beside)
+
+
+def misses(event: Event, left: Exited) -> bool:
+    """Whether those who have left never come to ``event``: it is excluded, or in the loop they broke out of."""
+    if left.how in ("return", "break", "continue") and not _same_call(event, left):
+        return False
+    if event.guards.excludes(left.rank):
+        return True
+    if left.how != "break":
+        return False
+    loop = _loop_around(left.at)
+    at = beside(event, left)
+    return loop is not None and at.source is left.at.source and _holds(at, loop)
+
+
+def _same_call(event: Event, left: Event) -> bool:
+    """Whether the function that was left is one of those in which ``event`` happens."""
+    return len(left.calls) <= len(event.calls) and all(
+        mine.node is theirs.node for mine, theirs in zip(left.calls, event.calls, strict=False)
+    )
+
+
+def beside(event: Event, other: Event) -> Site:
+    """The event, or the call that led to it, in the innermost function that ``other`` ran in too."""
+    path = (*event.moment.calls, event.at)
+    depth = 0
+    while depth < min(len(other.moment.calls), len(path) - 1) and (
+        other.moment.calls[depth].node is path[depth].node
+    ):
+        depth += 1
+    return path[depth]
+
+
+def _loop_around(site: Site) -> cst.CSTNode | None:
+    """The innermost loop that a ``break`` leaves."""
+    for around in Layout.of(site.source).ancestors(site.node):
+        if isinstance(around, cst.For | cst.While):
+            return around
+        if isinstance(around, cst.FunctionDef):
+            return None
+    return None
+
+
+def inside_test(event: Event, guard: Guard) -> bool:
+    """Whether an event, or the call that led to it, stands inside the statement that asks a test."""
+    asked = guard.site
+    if asked is None:
+        return False
+    at = under(event, guard)
+    return at.source is asked.source and _holds(at, asked.statement)
+
+
+def under(event: Event, guard: Guard) -> Site:
+    """The call, or the event itself, that stands directly under a guard's test."""
+    path = (*event.moment.calls, event.at)
+    asked = guard.site
+    if asked is None:
+        return event.at
+    for depth in range(len(event.moment.inside), 0, -1):
+        function = event.moment.inside[depth - 1]
+        if function.scope.source is asked.source and _holds(asked, function.node):
+            return path[min(depth, len(path) - 1)]
+    return path[0] if path[0].source is asked.source else event.at
+
+
+def _holds(site: Site, node: cst.CSTNode) -> bool:
+    around = site.source.range(node)
+    inner = site.range
+    return (around.line, around.column) <= (inner.line, inner.column) and (
+        inner.end_line,
+        inner.end_column,
+    ) <= (around.end_line, around.end_column)

@@ -1,0 +1,340 @@
+"""Questions that several rules ask of a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from fsdp2lint.api import (
+    Assigned,
+    Class,
+    Either,
+    Event,
+    External,
+    Function,
+    Guards,
+    Instance,
+    Layout,
+    MainRank,
+    Module,
+    Optimizer,
+    Part,
+    Rank,
+    Round,
+    Sharded,
+    Site,
+    StateDict,
+    SyncSwitched,
+    Trace,
+    Value,
+    Wrapped,
+    Wrapping,
+    options,
+    rank_dependent,
+    unwrapped,
+)
+
+_ORDERINGS = ("<", "<=", ">", ">=", "%", "in")
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One module to which one ``fully_shard`` call was applied, and what must hold then."""
+
+    event: Sharded
+    module: Value
+    guards: Guards
+
+    @property
+    def order(self) -> int:
+        """When."""
+        return self.event.order
+
+
+def cases(event: Event, value: Value) -> Iterator[tuple[Guards, Value]]:
+    """What ``value`` can be at ``event``, each with what must hold then."""
+    if not isinstance(value, Either):
+        yield event.guards, value
+        return
+    for guards, one in value.options:
+        both = event.guards.and_(guards)
+        if not both.impossible:
+            yield both, one
+
+
+@lru_cache(maxsize=2)
+def shards(trace: Trace) -> tuple[Shard, ...]:
+    """Every module that ``fully_shard`` was applied to, in order."""
+    return tuple(
+        Shard(event, unwrapped(module), guards)
+        for event in trace.of(Sharded)
+        for handed in event.modules
+        for guards, module in cases(event, handed)
+    )
+
+
+def shards_before(trace: Trace, event: Event) -> Iterator[Shard]:
+    """The shardings that surely precede ``event`` on a path they share, latest first."""
+    earlier = set(trace.before(event, Sharded))
+    return (s for s in reversed(shards(trace)) if s.event in earlier)
+
+
+def shards_after(trace: Trace, event: Event) -> Iterator[Shard]:
+    """The shardings that surely follow ``event`` on a path they share."""
+    later = set(trace.after(event, Sharded))
+    return (s for s in shards(trace) if s.event in later)
+
+
+def sharded(
+    trace: Trace, event: Event, value: Value | None, *, itself: bool = False
+) -> tuple[Shard, Value] | None:
+    """The sharding that makes ``value`` a sharded module at ``event``, and the module meant.
+
+    A module counts as sharded when ``fully_shard`` was applied to it or to a module around it;
+    with ``itself`` only the first. What DDP or FSDP1 wraps is another matter and never counts.
+    """
+    if value is None:
+        return None
+    for guards, module in cases(event, value):
+        inner = unwrapped(module)
+        if wrapped_by(module, "ddp", "fsdp1") or told_apart(guards, inner):
+            continue
+        near = [
+            s
+            for s in shards_before(trace, event)
+            if s.module is inner or (not itself and trace.inside(inner, s.module))
+            if together(s.guards, guards) and not _hung_since(trace, s, inner)
+        ]
+        if near:
+            return innermost(trace, near), inner
+    return None
+
+
+def innermost(trace: Trace, near: Sequence[Shard]) -> Shard:
+    """The sharding of the innermost of some nested modules."""
+    found = near[0]
+    for shard in near[1:]:
+        if trace.inside(shard.module, found.module):
+            found = shard
+    return found
+
+
+_FSDP2 = "torch.distributed.fsdp.FSDPModule"
+_ONLY_FSDP1 = ("no_sync", "clip_grad_norm_", "module", "_fsdp_wrapped_module", "summon_full_params")
+_ONLY_FSDP2 = ("set_requires_gradient_sync", "unshard", "reshard", "set_is_last_backward")
+
+
+def told_apart(guards: Guards, module: Value) -> bool:
+    """Whether the script has asked here what kind of module it is, and it is not a sharded one."""
+    for guard in guards:
+        test = guard.test
+        if not isinstance(test, Part) or not isinstance(test.key, tuple):
+            continue
+        if unwrapped(test.owner) is module:
+            if asks_for_fsdp2(test):
+                if not guard.taken:
+                    return True
+            elif guard.taken and _asks_for_another(test):
+                return True
+        if test.owner is module.part(".__class__") or test.owner is module.part(".__class__").part(
+            ".__name__"
+        ):
+            return True
+    return False
+
+
+def asks_for_fsdp2(test: Part) -> bool:
+    """Whether a test of a module is true for those that ``fully_shard`` has changed, and no others."""
+    how, *what = test.key if isinstance(test.key, tuple) else ("",)
+    if how == "isinstance":
+        return any(isinstance(c, External) and c.name == _FSDP2 for c in what)
+    return how == "hasattr" and bool(what) and what[0] in _ONLY_FSDP2
+
+
+def _asks_for_another(test: Part) -> bool:
+    """Whether a test of a module is false for those that ``fully_shard`` has changed."""
+    how, *what = test.key if isinstance(test.key, tuple) else ("",)
+    if how == "isinstance":
+        return all(isinstance(c, External) and c.name.startswith("torch.") for c in what)
+    return how == "hasattr" and bool(what) and what[0] in _ONLY_FSDP1
+
+
+def _hung_since(trace: Trace, shard: Shard, module: Value) -> bool:
+    return module is not shard.module and hung_later(trace, shard.event, module)
+
+
+def hung_later(trace: Trace, event: Event, module: Value) -> bool:
+    """Whether ``module`` was made a part of another one only after ``event``."""
+    return any(unwrapped(assigned.value) is module for assigned in trace.after(event, Assigned))
+
+
+def wrapped_by(value: Value, *wrappers: str) -> bool:
+    """Whether one of these wrappers is around ``value``."""
+    while isinstance(value, Wrapped):
+        if value.by in wrappers:
+            return True
+        value = value.of
+    return False
+
+
+def wrapped_before(trace: Trace, event: Event, module: Value, *wrappers: str) -> bool:
+    """Whether ``module`` may have been put into one of these wrappers before ``event``."""
+    return any(
+        w.by in wrappers and trace.inside(module, w.module) for w in trace.before(event, Wrapping)
+    )
+
+
+def together(one: Guards, other: Guards) -> bool:
+    """Whether both surely can hold in one run.
+
+    Two flags of a configuration may exclude each other although nothing in the script says so
+    (``cfg.fsdp`` and ``cfg.ddp``). So at most one side may ask for flags that the other does not.
+    """
+    if one.excludes(other):
+        return False
+    return not (_flags(one, other) and _flags(other, one))
+
+
+def _flags(guards: Guards, known: Guards) -> bool:
+    """Whether ``guards`` ask for a choice of the configuration that ``known`` does not ask for."""
+    return any(
+        not any(known.units.get(g.test) == g for g in clause)
+        and not all(rank_dependent(g.test) or _ordinary(g.test) for g in clause)
+        for clause in guards.clauses - known.clauses
+    )
+
+
+def _ordinary(test: Value) -> bool:
+    """Whether a test is about a number or about one round of a loop: no choice of the configuration."""
+    seen: Value | None = test
+    while isinstance(seen, Part):
+        if isinstance(seen.key, Round):
+            return True
+        if isinstance(seen.key, tuple) and seen.key[0] in _ORDERINGS:
+            return True
+        seen = seen.owner
+    return False
+
+
+def overlap(trace: Trace, one: Value, other: Value) -> Value | None:
+    """The inner one of two modules when one holds the other."""
+    if trace.inside(one, other):
+        return unwrapped(one)
+    return unwrapped(other) if trace.inside(other, one) else None
+
+
+def leftover(trace: Trace, module: Value, done: Sequence[Shard]) -> bool:
+    """Whether ``module`` has parameters of its own beside the parts of it that are ``done``."""
+    if not done:
+        return True
+    whole = {s.module for s in done}
+    if any(isinstance(m, Part) and m.owner is module.part(".children()") for m in whole):
+        return False
+    children = [child for _, child in trace.memory.children(module)]
+    if not children or not isinstance(module, Module):
+        return True
+    return any(unwrapped(child) not in whole for child in children)
+
+
+def method_of(function: Function, module: Value) -> bool:
+    """Whether ``function`` is a method of the module's class."""
+    return isinstance(module, Instance) and any(c is function.home for c in lineage(module.cls))
+
+
+def lineage(cls: Value) -> Iterator[Value]:
+    """A class and all that it is derived from."""
+    todo = [cls]
+    while todo:
+        one = todo.pop()
+        yield one
+        if isinstance(one, Class):
+            todo.extend(one.bases)
+
+
+DCP = "torch.distributed.checkpoint."
+
+_WITH_PARAMETERS = frozenset(
+    "Linear Bilinear Embedding EmbeddingBag LayerNorm RMSNorm GroupNorm Conv1d Conv2d Conv3d "
+    "ConvTranspose1d ConvTranspose2d ConvTranspose3d MultiheadAttention LSTM GRU RNN PReLU "
+    "BatchNorm1d BatchNorm2d BatchNorm3d Transformer TransformerEncoder TransformerDecoder "
+    "TransformerEncoderLayer TransformerDecoderLayer".split()
+)
+"""Classes of ``torch.nn`` that always have parameters (the norms when ``elementwise_affine`` is left alone)."""
+
+
+def class_name(value: Value) -> str:
+    """The dotted name of the class outside the project that ``value`` is an instance of, or nothing."""
+    if isinstance(value, Instance) and isinstance(value.cls, External):
+        return value.cls.name
+    return ""
+
+
+def parts_of(trace: Trace, module: Value) -> list[Value]:
+    """The submodules that the script has given to a module."""
+    held = [value for _, value in trace.memory.children(module)]
+    return [unwrapped(one) for value in held for one in options(value)]
+
+
+def has_parameters(trace: Trace, module: Value, depth: int = 6) -> bool:
+    """Whether a module surely has parameters."""
+    home, _, name = class_name(module).rpartition(".")
+    if home == "torch.nn" and name in _WITH_PARAMETERS:
+        return True
+    return depth > 0 and any(has_parameters(trace, c, depth - 1) for c in parts_of(trace, module))
+
+
+def state_shard(trace: Trace, event: Event, state: StateDict) -> Shard | None:
+    """The sharding that came before a state dict was taken, of its model or its optimizer's."""
+    for guards, owner in cases(event, state.of):
+        if wrapped_by(owner, "ddp", "fsdp1"):
+            continue
+        models = [p.of for p in owner.over] if isinstance(owner, Optimizer) else [owner]
+        for shard in shards_before(trace, event):
+            if shard.order < state.taken and together(shard.guards, guards):
+                for model in models:
+                    if wrapped_before(trace, event, model, "ddp", "fsdp1"):
+                        continue
+                    if overlap(trace, unwrapped(model), shard.module) is not None:
+                        return shard
+    return None
+
+
+def changed(trace: Trace, state: StateDict, event: Event) -> bool:
+    """Whether the script, or code that cannot be followed, has had its hands in a state dict."""
+    if trace.memory.fields.get(state):
+        return True
+    return any(e.order < event.order for e in trace.escapes(state))
+
+
+def differs_by_rank(value: Value | None) -> bool:
+    """Whether a value (a path) is made of the rank."""
+    seen = value
+    while seen is not None:
+        if isinstance(seen, Rank | MainRank):
+            return True
+        if isinstance(seen, Part) and isinstance(seen.key, tuple):
+            if any(differs_by_rank(o) for o in seen.key[1:] if isinstance(o, Value)):
+                return True
+        seen = seen.owner if isinstance(seen, Part) else None
+    return False
+
+
+def use_of(site: Site) -> str:
+    """What the script does with the value of a call: the kind of the node around it, ``Expr`` for nothing."""
+    return type(Layout.of(site.source).parents.get(site.node)).__name__
+
+
+def serves_both(trace: Trace, module: Value) -> bool:
+    """Whether the script asks somewhere whether a module is FSDP2's, or switches its sync as such.
+
+    Then a test for FSDP1 of the same module is one way of several, not a dead branch.
+    """
+    if any(trace.concerns(e, module) for e in trace.of(SyncSwitched)):
+        return True
+    for called in trace.calls("builtins.isinstance", "builtins.hasattr"):
+        if called.arguments and module in options(called.arguments[0]):
+            result = called.result
+            if isinstance(result, Part) and asks_for_fsdp2(result):
+                return True
+    return False

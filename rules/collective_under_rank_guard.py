@@ -1,0 +1,84 @@
+"""A call that all ranks must make is made by some ranks only.
+
+## What it does
+
+Finds collectives (`barrier`, `all_reduce`, `full_tensor`, full state dicts, DCP's `save` and `load`), forwards
+of sharded models and gradient clipping under a test of the rank, when the other ranks make no such call.
+
+## Why is this bad
+
+The ranks that take part wait for those that do not: the job hangs until the process group's timeout, or meets the
+other ranks' next collective and mixes data.
+
+## Example
+
+```python
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.fsdp import fully_shard
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+if dist.get_rank() == 0:
+    torch.save(get_model_state_dict(model, options=options), "model.pt")
+```
+
+## Use instead
+
+```python
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.fsdp import fully_shard
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+state = get_model_state_dict(model, options=options)
+if dist.get_rank() == 0:
+    torch.save(state, "model.pt")
+```
+
+## Known limits
+
+A collective in a helper is reported at the call under the guard. Silent when a process group is passed, when the
+test is about membership of a group, and when the other side of the test has a collective of the same kind.
+Code behind a `return` that depends on the rank is FSDP402.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/distributed.html
+- https://docs.pytorch.org/docs/stable/distributed.checkpoint.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fsdp2lint.api import Finding, Trace, rule
+
+from ._meetings import has_counterpart, inside_test, meetings, rank_guards, under
+
+
+@rule(code="FSDP401", group="correctness")
+def check(trace: Trace) -> Iterator[Finding]:
+    """Meetings that some ranks do not come to."""
+    for meeting in meetings(trace):
+        for guard in rank_guards(meeting.event):
+            if not inside_test(meeting.event, guard) or has_counterpart(trace, meeting, guard):
+                continue
+            at = under(meeting.event, guard)
+            inner = ((meeting.event, "the ranks meet here"),) if at is not meeting.event.at else ()
+            yield Finding(
+                at=at,
+                message=f"{meeting.said} is reached only when `{guard.words()}`: the other ranks never "
+                "come and the job hangs",
+                because=inner,
+            )
+            break

@@ -1,0 +1,79 @@
+"""`dcp.load` is given an empty dictionary and loads nothing.
+
+## What it does
+
+Finds `dcp.load` into a dictionary that the script has made and put nothing into.
+
+## Why is this bad
+
+`dcp.load` reads only what it is asked for: the keys of the dictionary say what to read, its tensors where to
+put it. An empty dictionary asks for nothing. The call succeeds, the dictionary stays empty, and the model
+goes on with the weights it had.
+
+## Example
+
+```python
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.checkpoint.state_dict import set_model_state_dict
+from torch.distributed.fsdp import fully_shard
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+state = {}
+dcp.load(state, checkpoint_id="step_1")
+set_model_state_dict(model, state)
+```
+
+## Use instead
+
+```python
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
+from torch.distributed.fsdp import fully_shard
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+state = get_model_state_dict(model)
+dcp.load(state, checkpoint_id="step_1")
+set_model_state_dict(model, state)
+```
+
+## Known limits
+
+A dictionary that the script fills anywhere, or hands to code that cannot be followed before the load, is left
+alone.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/distributed.checkpoint.html (`load`)
+- `torch/distributed/checkpoint/default_planner.py` (`create_default_local_load_plan`)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fsdp2lint.api import Finding, Loaded, Trace, rule
+
+from ._checkpoints import surely_empty
+from ._shared import DCP
+
+
+@rule(code="FSDP305", group="correctness")
+def check(trace: Trace) -> Iterator[Finding]:
+    """Loads that ask for nothing."""
+    for loaded in trace.of(Loaded):
+        if loaded.via not in (f"{DCP}load", f"{DCP}load_state_dict") or loaded.into is None:
+            continue
+        if surely_empty(trace, loaded.into, loaded):
+            yield Finding(
+                at=loaded,
+                message=f"`{loaded.into.words()}` is empty: `dcp.load` fills the keys that it finds in it, "
+                "so nothing is loaded",
+            )

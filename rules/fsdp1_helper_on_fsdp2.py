@@ -1,0 +1,152 @@
+"""A helper of FSDP1 is asked about a model that `fully_shard` has sharded.
+
+## What it does
+
+Finds `FSDP.summon_full_params`, `FSDP.fsdp_modules`, `FSDP.state_dict_type` and their kin, and
+`isinstance(model, FSDP)`, for a model that `fully_shard` was applied to.
+
+## Why is this bad
+
+`fully_shard` makes no `FullyShardedDataParallel` of a model, so these helpers find nothing in it:
+`summon_full_params` gathers nothing and leaves shards, `fsdp_modules` returns an empty list, `isinstance` is
+false and its branch is dead, `state_dict_type` raises `KeyError: None` when it is left.
+
+## Example
+
+```python
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp import fully_shard
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+with FSDP.summon_full_params(model):
+    weight = model.weight.detach().clone()
+```
+
+## Use instead
+
+```python
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+weight = model.weight.full_tensor().detach()
+```
+
+## Fix safety
+
+Unsafe for `isinstance(model, FSDP)`, which becomes a test for `FSDPModule`: its branch was dead so far, look at
+what it does. The others have no fix: what comes instead depends on what the tensors are for.
+
+## Known limits
+
+Attributes of FSDP1's wrapper (`model.module`, `_fsdp_wrapped_module`) are judged only when something is called
+through them on a model whose class is in sight.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
+- `torch/distributed/fsdp/fully_sharded_data_parallel.py`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fsdp2lint.api import (
+    Called,
+    External,
+    Finding,
+    Fix,
+    Module,
+    Read,
+    Replace,
+    Trace,
+    Value,
+    name_for,
+    rule,
+)
+
+from ._fixes import (
+    call_of,
+)
+from ._shared import serves_both, sharded, wrapped_before
+
+_FSDP1 = "torch.distributed.fsdp.FullyShardedDataParallel"
+_HAPPENS = {
+    "summon_full_params": "it gathers nothing and the parameters stay shards",
+    "fsdp_modules": "it returns an empty list",
+    "state_dict_type": "it raises `KeyError: None` when it is left",
+    "set_state_dict_type": "it changes nothing",
+    "get_state_dict_type": "it finds no FSDP1 module",
+    "optim_state_dict": "it finds no FSDP1 module",
+    "optim_state_dict_to_load": "it finds no FSDP1 module",
+    "full_optim_state_dict": "it finds no FSDP1 module",
+    "sharded_optim_state_dict": "it finds no FSDP1 module",
+}
+_INNER = ("module", "_fsdp_wrapped_module")
+
+
+@rule(code="FSDP229", group="correctness")
+def check(trace: Trace) -> Iterator[Finding]:
+    """FSDP1's helpers on models of FSDP2."""
+    for called in trace.of(Called):
+        yield from _found(trace, called, *_asked(called))
+    for read in trace.of(Read):
+        if read.name in _INNER and isinstance(read.owner, Module):
+            yield from _found(trace, read, read.owner, f".{read.name}", "it has no such attribute")
+
+
+def _found(
+    trace: Trace, event: Called | Read, asked: Value | None, said: str, happens: str
+) -> Iterator[Finding]:
+    found = sharded(trace, event, asked)
+    if found is None or wrapped_before(trace, event, found[1], "ddp", "fsdp1"):
+        return
+    shard, module = found
+    is_test = isinstance(event, Called) and event.name == "builtins.isinstance"
+    if is_test and serves_both(trace, module):
+        return
+    yield Finding(
+        at=event,
+        message=f"`{said}` is FSDP1's and `{module.words()}` is sharded by `fully_shard`: {happens}",
+        because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
+        fix=_module_test(event) if isinstance(event, Called) else None,
+    )
+
+
+def _asked(called: Called) -> tuple[Value | None, str, str]:
+    """The model that a helper is asked about, what the helper is, and what happens."""
+    first = called.arguments[0] if called.arguments else None
+    owner, _, name = called.name.rpartition(".")
+    if owner == _FSDP1 and name in _HAPPENS:
+        asked = first if first is not None else called.keywords.get("module")
+        return asked or called.keywords.get("model"), f"FSDP.{name}", _HAPPENS[name]
+    if called.name == "builtins.isinstance" and len(called.arguments) == 2:
+        if _is_fsdp1(called.arguments[1]):
+            return first, "isinstance(…, FSDP)", "this is always false and its branch is dead"
+    return None, "", ""
+
+
+def _is_fsdp1(cls: Value) -> bool:
+    return isinstance(cls, External) and cls.name == _FSDP1
+
+
+def _module_test(called: Called) -> Fix | None:
+    """``isinstance(model, FSDPModule)`` in place of ``isinstance(model, FSDP)``."""
+    call = call_of(called.at)
+    if called.name != "builtins.isinstance" or call is None or len(call.args) != 2:
+        return None
+    module = name_for(called.at.source, call, "torch.distributed.fsdp.FSDPModule")
+    edit = Replace(called.at.source, call.args[1].value, module.text)
+    return Fix(
+        "test for `FSDPModule`", (edit, *module.edits), "unsafe", "the branch was dead so far"
+    )

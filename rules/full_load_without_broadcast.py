@@ -1,0 +1,143 @@
+"""Only rank 0 has the full state dict, and the others are not told to get it by broadcast.
+
+## What it does
+
+Finds two uses of `set_model_state_dict`, `set_optimizer_state_dict` and `set_state_dict`: the state is an empty
+dictionary on all ranks but the first and `broadcast_from_rank0` is off; or `broadcast_from_rank0` is on and
+`full_state_dict` is off.
+
+## Why is this bad
+
+Without the broadcast every rank loads what it has itself. The ranks with the empty dictionary raise or skip
+the load, while rank 0 waits for them in a collective. And the broadcast works with full state dicts only:
+without `full_state_dict=True` all ranks raise a `ValueError`.
+
+## Example
+
+```python
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+from torch.distributed.fsdp import fully_shard
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+state = torch.load("model.pt") if dist.get_rank() == 0 else {}
+options = StateDictOptions(full_state_dict=True)
+set_model_state_dict(model, state, options=options)
+```
+
+## Use instead
+
+```python
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+from torch.distributed.fsdp import fully_shard
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+state = torch.load("model.pt") if dist.get_rank() == 0 else {}
+options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+set_model_state_dict(model, state, options=options)
+```
+
+## Fix safety
+
+Safe: the load could not succeed before.
+
+## Known limits
+
+Options that are made where the code cannot be followed are taken to be right.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/distributed.checkpoint.html (`StateDictOptions`)
+- `torch/distributed/checkpoint/state_dict.py` (`_verify_options`, `_load_model_state_dict`)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from fsdp2lint.api import (
+    Arguments,
+    Called,
+    Finding,
+    Fix,
+    Guards,
+    Instance,
+    Literal,
+    MainRank,
+    Trace,
+    Value,
+    rule,
+)
+
+from ._checkpoints import surely_empty, switch
+from ._shared import DCP, cases
+
+_SETTERS = tuple(f"{DCP}state_dict.set_{what}state_dict" for what in ("model_", "optimizer_", ""))
+_STATES = ("model_state_dict", "optim_state_dict")
+
+
+@rule(code="FSDP325", group="correctness")
+def check(trace: Trace) -> Iterator[Finding]:
+    """Loads of full states that cannot reach all ranks."""
+    for called in trace.calls(*_SETTERS):
+        given = called.keywords.get("options")
+        if called.open and given is None:
+            continue
+        options = Literal(None) if given is None else given
+        broadcast = switch(trace, options, "broadcast_from_rank0")
+        full = switch(trace, options, "full_state_dict")
+        if broadcast and full is False:
+            yield Finding(
+                at=called,
+                message="`broadcast_from_rank0` works with full state dicts only: set "
+                "`full_state_dict=True` too",
+                fix=_with(options, "full_state_dict"),
+            )
+        elif broadcast is False and any(_on_first_only(trace, called, s) for s in _states(called)):
+            fix = _with(options, "broadcast_from_rank0")
+            yield Finding(
+                at=called,
+                message="all ranks but the first pass an empty dictionary, and `broadcast_from_rank0` is "
+                "off: they never get the state and rank 0 waits for them",
+                fix=fix if full else None,
+            )
+
+
+def _states(called: Called) -> Iterator[Value]:
+    yield from (called.keywords[name] for name in _STATES if name in called.keywords)
+    position = 2 if "optimizer" in called.name else 1
+    if not called.name.endswith("set_state_dict") and position < len(called.arguments):
+        yield called.arguments[position]
+
+
+def _on_first_only(trace: Trace, called: Called, state: Value) -> bool:
+    """Whether a state is something on rank 0 and an empty dictionary on the others."""
+    empty = [(guards, surely_empty(trace, one, called)) for guards, one in cases(called, state)]
+    return any(e and _elsewhere(g) for g, e in empty) and not all(e for _, e in empty)
+
+
+def _elsewhere(guards: Guards) -> bool:
+    """Whether guards hold on all ranks but the first."""
+    return any(
+        isinstance(g.test, MainRank) and g.test.scope == "global" and not g.taken for g in guards
+    )
+
+
+def _with(options: Value, keyword: str) -> Fix | None:
+    """The same options with one more switch on."""
+    born = options.born if isinstance(options, Instance) else None
+    if born is None or not isinstance(born.node, cst.Call):
+        return None
+    edit = Arguments(born.source, born.node).set(keyword, "True")
+    return Fix(f"set `{keyword}=True`", (edit,), "safe")

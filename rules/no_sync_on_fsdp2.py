@@ -1,0 +1,112 @@
+"""`no_sync()` is asked of a sharded model, which has no such method.
+
+## What it does
+
+Finds `model.no_sync()` and `hasattr(model, "no_sync")` for a model that `fully_shard` was applied to.
+
+## Why is this bad
+
+`FSDPModule` has no `no_sync`: the call raises AttributeError, and a branch behind `hasattr` is silently
+dead, so that every micro-batch communicates. Gradient accumulation without communication is switched by
+`set_requires_gradient_sync(flag)` before the backward of each micro-batch.
+
+## Example
+
+```python
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+with model.no_sync():
+    model(torch.randn(4, 8)).sum().backward()
+model(torch.randn(4, 8)).sum().backward()
+```
+
+## Use instead
+
+```python
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+model.set_requires_gradient_sync(False)
+model(torch.randn(4, 8)).sum().backward()
+model.set_requires_gradient_sync(True)
+model(torch.randn(4, 8)).sum().backward()
+```
+
+## Known limits
+
+There is no fix: a `with` block has to become two switches around its body, and an exception in the body must
+not leave them off. A branch that tests for DDP, or for anything that the sharded branch does not test, is believed to be
+about another model.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html (`set_requires_gradient_sync`)
+- `torch/distributed/fsdp/_fully_shard/_fully_shard.py` (`FSDPModule`)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from fsdp2lint.api import Event, Finding, Literal, Site, SyncPaused, Trace, Value, rule, walk
+
+from ._shared import serves_both, sharded, wrapped_before
+
+
+@rule(code="FSDP210", group="correctness")
+def check(trace: Trace) -> Iterator[Finding]:
+    """Asking a sharded model for ``no_sync``."""
+    for event, asked, happens in _asked(trace):
+        found = sharded(trace, event, asked)
+        if found is None or wrapped_before(trace, event, found[1], "ddp", "fsdp1"):
+            continue
+        shard, module = found
+        if not isinstance(event, SyncPaused) and serves_both(trace, module):
+            continue
+        yield Finding(
+            at=_read(event),
+            message=f"`{module.words()}` is sharded by `fully_shard` and has no `no_sync`: {happens}; "
+            "use `set_requires_gradient_sync`",
+            because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
+        )
+
+
+def _asked(trace: Trace) -> Iterator[tuple[Event, Value, str]]:
+    for paused in trace.of(SyncPaused):
+        yield paused, paused.module, "asking for it raises AttributeError"
+    for called in trace.calls("builtins.hasattr", "builtins.getattr"):
+        named = called.argument(1, "name")
+        if not isinstance(named, Literal) or named.value != "no_sync":
+            continue
+        if called.name == "builtins.hasattr":
+            yield called, called.arguments[0], "this is always false and its branch is dead"
+        elif len(called.arguments) > 2:
+            yield called, called.arguments[0], "this is always the default"
+
+
+def _read(event: Event) -> Event | Site:
+    """Where the method is asked for: elsewhere than at its call when the script keeps it under a name."""
+    call = event.at.node
+    if not isinstance(event, SyncPaused) or not isinstance(call, cst.Call):
+        return event
+    if isinstance(call.func, cst.Attribute):
+        return event
+    found = [one for one in walk(event.at.source.tree) if _names_it(one)]
+    return Site(event.at.source, found[0], found[0]) if len(found) == 1 else event
+
+
+def _names_it(node: cst.CSTNode) -> bool:
+    return isinstance(node, cst.Attribute) and node.attr.value == "no_sync"

@@ -1,0 +1,179 @@
+"""An optimizer is built before `fully_shard` replaces the parameters that it holds.
+
+## What it does
+
+Finds optimizers that are built on a model's parameters before one of the `fully_shard` calls that
+apply to that model, to a part of it, or to a model around it; also those that a function is handed
+beside the model that it then shards.
+
+## Why is this bad
+
+`fully_shard` puts new `DTensor` parameters in the place of the old ones. The optimizer keeps the old
+ones, whose gradients stay None: nothing raises, the loss stays flat, nothing is trained. FSDP1 with
+`use_orig_params=True` tolerated this order.
+
+## Example
+
+```python
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+fully_shard(model)
+model(torch.randn(4, 8)).sum().backward()
+optimizer.step()
+```
+
+## Use instead
+
+```python
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+model(torch.randn(4, 8)).sum().backward()
+optimizer.step()
+```
+
+## Fix safety
+
+Unsafe: the statement moves below the last `fully_shard` call when both stand in one block and nothing
+between them uses the optimizer. Look at what else was meant to happen between them.
+
+## Known limits
+
+Silent when the optimizer's `param_groups` are filled anew after the sharding, when the optimizer is
+never stepped and another one is built, and when the two happen in methods that only unseen code calls.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
+- `torch/distributed/fsdp/_fully_shard/_fsdp_param.py` (`FSDPParam._setattr_on_modules`)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fsdp2lint.api import (
+    Finding,
+    Optimizer,
+    OptimizerBuilt,
+    OptimizerReceived,
+    Part,
+    Stepped,
+    Trace,
+    Value,
+    options,
+    rule,
+)
+
+from ._fixes import moved_below
+from ._shared import Shard, leftover, overlap, shards_after, shards_before, together
+
+
+@rule(code="FSDP201", group="correctness")
+def check(trace: Trace) -> Iterator[Finding]:
+    """Optimizers that hold what a later ``fully_shard`` replaces."""
+    yield from _handed_over(trace)
+    for built in trace.of(OptimizerBuilt):
+        replacing = [s for s in _replacing(trace, built) if not _harmless(trace, built, s)]
+        if replacing:
+            whole = [s for s in replacing if any(s.module is p.of for p in built.over)]
+            shard = (*whole, *replacing)[0]
+            yield Finding(
+                at=built,
+                message=f"`{built.optimizer.words()}` holds the parameters that "
+                f"`fully_shard({shard.module.words()})` on line {shard.event.at.line} replaces: "
+                "nothing of them is trained",
+                because=((shard.event, f"`{shard.module.words()}` is sharded here, later"),),
+                fix=moved_below(
+                    built,
+                    [s.event for s in replacing],
+                    "build the optimizer below the last `fully_shard`",
+                    "look at what else was meant to happen between the two",
+                ),
+            )
+
+
+def _handed_over(trace: Trace) -> Iterator[Finding]:
+    """Optimizers that come in as arguments, beside a model that is sharded only then."""
+    for received in trace.of(OptimizerReceived):
+        optimizer = received.optimizer
+        if optimizer in trace.memory.out or _refilled(trace, optimizer):
+            continue
+        if not any(optimizer in options(s.optimizer) for s in trace.of(Stepped)):
+            continue
+        for shard in shards_after(trace, received):
+            if _root(shard.module) not in received.beside or trace.of(OptimizerBuilt):
+                continue
+            yield Finding(
+                at=received,
+                message=f"`{optimizer.words()}` was built before `fully_shard({shard.module.words()})` on "
+                f"line {shard.event.at.line}: it holds parameters that this call replaces and trains "
+                "nothing of them",
+                because=((shard.event, f"`{shard.module.words()}` is sharded here, later"),),
+            )
+            break
+
+
+def _root(module: Value) -> Value:
+    while isinstance(module, Part):
+        module = module.owner
+    return module
+
+
+def _replacing(trace: Trace, built: OptimizerBuilt) -> Iterator[Shard]:
+    """The later shardings that replace parameters of an optimizer."""
+    for shard in shards_after(trace, built):
+        for parameters in built.over:
+            inner = overlap(trace, shard.module, parameters.of)
+            if inner is None or not together(shard.guards, built.guards):
+                continue
+            earlier = [s for s in shards_before(trace, built) if trace.inside(s.module, inner)]
+            done = any(trace.inside(inner, s.module) for s in shards_before(trace, built))
+            if not done and leftover(trace, inner, earlier):
+                yield shard
+                break
+
+
+def _harmless(trace: Trace, built: OptimizerBuilt, shard: Shard) -> bool:
+    """Whether the optimizer gets the new parameters, or is put aside for another one."""
+    optimizer = built.optimizer
+    if _refilled(trace, optimizer):
+        return True
+    for stepped in trace.after(shard.event, Stepped):
+        if optimizer in options(stepped.optimizer):
+            return False
+    return any(
+        overlap(trace, parameters.of, shard.module) is not None
+        for rebuilt in trace.after(shard.event, OptimizerBuilt)
+        if rebuilt.optimizer is not optimizer
+        for parameters in rebuilt.over
+    )
+
+
+def _refilled(trace: Trace, optimizer: Optimizer) -> bool:
+    """Whether the script writes into the optimizer's ``param_groups``."""
+    groups = optimizer.part(".param_groups")
+    return any(
+        "['params']" in written and _below(owner, groups)
+        for owner, written in trace.memory.fields.items()
+    )
+
+
+def _below(value: object, groups: object) -> bool:
+    while isinstance(value, Part):
+        if value is groups:
+            return True
+        value = value.owner
+    return False

@@ -1,0 +1,212 @@
+"""Parts of a model are sharded, the model itself is not.
+
+## What it does
+
+Finds models that are trained and of which some parts are sharded, while parameters beside those parts
+belong to no `fully_shard` call.
+
+## Why is this bad
+
+What is outside every group stays a plain tensor: its gradients are not reduced, so each rank trains a copy of
+its own and the ranks drift apart without an error. Clipping over all parameters fails with "mixed
+torch.Tensor and DTensor".
+
+## Example
+
+```python
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+dist.init_process_group("gloo")
+model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+fully_shard(model[0])
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+model(torch.randn(4, 8)).sum().backward()
+optimizer.step()
+```
+
+## Use instead
+
+```python
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+dist.init_process_group("gloo")
+model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+fully_shard(model[0])
+fully_shard(model)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+model(torch.randn(4, 8)).sum().backward()
+optimizer.step()
+```
+
+## Fix safety
+
+Safe: the root is sharded below the last of its parts, with the same arguments; it takes what no other group
+has.
+
+## Known limits
+
+Only models whose class is in sight and that never leave it. Silent when parameters are frozen, when gradients
+are reduced by hand, and when the whole is wrapped in DDP.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from fsdp2lint.api import (
+    Backward,
+    Collective,
+    Finding,
+    Fix,
+    Forward,
+    InsertAfter,
+    Layout,
+    Module,
+    Parameters,
+    Part,
+    Site,
+    Trace,
+    Value,
+    rule,
+    unwrapped,
+)
+
+from ._fixes import call_of, first_argument, further_arguments, path_text, stands_alone
+from ._shared import Shard, has_parameters, parts_of, shards, shards_before, wrapped_before
+from ._walks import reached, walk_of
+
+_BY_HAND = ("all_reduce", "all_gather", "broadcast", "reduce")
+
+
+@rule(code="FSDP206", group="correctness")
+def check(trace: Trace) -> Iterator[Finding]:
+    """Models of which only parts are sharded."""
+    said: set[Value] = set()
+    for forward in trace.of(Forward):
+        root = unwrapped(forward.module)
+        if root in said or forward.how != "call" or not isinstance(root, Module):
+            continue
+        parts = [s for s in shards_before(trace, forward) if trace.inside(s.module, root)]
+        if not parts or not _trained(trace, forward, root):
+            continue
+        covered = _covered(trace, parts)
+        left = None if covered is None else _uncovered(trace, root, covered)
+        if left is None or _frozen(trace, left):
+            continue
+        said.add(root)
+        yield Finding(
+            at=parts[0].event,
+            message=f"`{root.words()}` itself is never sharded: nothing reduces the gradients of "
+            f"`{left.words()}`, and the ranks drift apart",
+            because=((forward, f"`{root.words()}` runs forward here"),),
+            fix=_root_call(trace, parts[0], root),
+        )
+
+
+def _trained(trace: Trace, forward: Forward, root: Value) -> bool:
+    """Whether the model is surely trained, and by nothing but ``fully_shard`` kept in step."""
+    if not trace.known(root) or wrapped_before(trace, forward, root, "ddp", "fsdp1"):
+        return False
+    if any(trace.inside(root, s.module) for s in shards(trace)):
+        return False
+    if any(c.name.rpartition(".")[2].startswith(_BY_HAND) for c in trace.of(Collective)):
+        return False
+    return next(trace.after(forward, Backward), None) is not None
+
+
+def _covered(trace: Trace, parts: list[Shard]) -> list[Value] | None:
+    """The modules in groups of their own; None when a loop may have reached any."""
+    found: list[Value] = []
+    for shard in parts:
+        walk = walk_of(trace, shard)
+        if walk is not None:
+            found += reached(trace, walk)
+        elif isinstance(shard.module, Part):
+            return None
+        else:
+            found.append(shard.module)
+    return found
+
+
+def _uncovered(trace: Trace, module: Value, covered: list[Value], depth: int = 6) -> Value | None:
+    """A layer with parameters below ``module`` that is in no group."""
+    if depth == 0 or any(module is c for c in covered):
+        return None
+    children = parts_of(trace, module)
+    for child in children:
+        found = _uncovered(trace, child, covered, depth - 1)
+        if found is not None:
+            return found
+    return module if not children and has_parameters(trace, module) else None
+
+
+def _frozen(trace: Trace, layer: Value) -> bool:
+    """Whether the script may have frozen a layer."""
+    for called in trace.calls(".requires_grad_"):
+        if called.receiver is not None and trace.inside(layer, called.receiver):
+            return True
+    return any(
+        any(isinstance(key, str) and "requires_grad" in key for key in written)
+        and _of_parameters(owner)
+        for owner, written in trace.memory.fields.items()
+    )
+
+
+def _of_parameters(value: Value | None) -> bool:
+    while value is not None:
+        if isinstance(value, Parameters):
+            return True
+        value = value.owner if isinstance(value, Part) else None
+    return False
+
+
+def _root_call(trace: Trace, part: Shard, root: Value) -> Fix | None:
+    """``fully_shard(root)`` below the loop or the call that shards its last part."""
+    site = part.event.at
+    call = call_of(site)
+    argument = None if call is None else first_argument(call)
+    if call is None or argument is None or stands_alone(site) is None:
+        return None
+    layout = Layout.of(site.source)
+    loop = next(
+        (a for a in layout.ancestors(site.node) if isinstance(a, cst.For | cst.FunctionDef)), None
+    )
+    whole = loop.iter if isinstance(loop, cst.For) else argument
+    name = _owner(trace, site, whole, root, part)
+    if not name:
+        return None
+    below = loop if isinstance(loop, cst.For) else call
+    text = f"{site.source.code(call.func)}({name}{further_arguments(site, call)})"
+    return Fix("shard the root too", (InsertAfter(site.source, below, text),), "safe")
+
+
+def _owner(trace: Trace, site: Site, node: cst.BaseExpression, root: Value, part: Shard) -> str:
+    """What the script calls ``root`` in an expression for its parts: ``model`` in ``model.blocks``."""
+    while isinstance(node, cst.Call):
+        if node.args and isinstance(node.func, cst.Name):
+            node = node.args[0].value  # reversed(…), list(…), enumerate(…)
+        elif isinstance(node.func, cst.Attribute):
+            walk = walk_of(trace, part)
+            known = walk is not None and walk.root is root
+            return path_text(site, node.func.value) if known else ""
+        else:
+            return ""
+    if isinstance(node, cst.Subscript):
+        return path_text(site, node.value) if part.module in parts_of(trace, root) else ""
+    if not isinstance(node, cst.Attribute):
+        return ""
+    held = trace.memory.read(root, f".{node.attr.value}", part.guards)
+    inside = held is not None and trace.inside(part.module, held)
+    return path_text(site, node.value) if inside else ""

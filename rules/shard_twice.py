@@ -1,0 +1,128 @@
+"""The same module is sharded twice.
+
+## What it does
+
+Finds `fully_shard` calls on a module that an earlier call on the same path has sharded.
+
+## Why is this bad
+
+`fully_shard` can be applied to a module once: the second call raises AssertionError.
+
+## Example
+
+```python
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+dist.init_process_group("gloo")
+model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+for layer in model:
+    fully_shard(layer)
+fully_shard(model[1])
+fully_shard(model)
+```
+
+## Use instead
+
+```python
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+dist.init_process_group("gloo")
+model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+for layer in model:
+    fully_shard(layer)
+fully_shard(model)
+```
+
+## Fix safety
+
+Safe: the second call, which could not run, is removed when it stands alone in its statement.
+
+## Known limits
+
+Two loops over the children of one model of unknown class are recognised when they walk the same
+expression; a loop over `modules()` that reaches the root only when its test cannot exclude it.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
+- `torch/distributed/_composable/contract.py` ("can only be applied to a module once")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fsdp2lint.api import (
+    Finding,
+    Fix,
+    Part,
+    Remove,
+    Trace,
+    Value,
+    rule,
+)
+
+from ._fixes import (
+    once,
+    stands_alone,
+)
+from ._shared import Shard, shards, shards_before, together
+from ._walks import reaches, walk_of
+
+
+@rule(code="FSDP209", group="correctness")
+def check(trace: Trace) -> Iterator[Finding]:
+    """Modules that two calls shard."""
+    for shard in shards(trace):
+        first = _first(trace, shard)
+        if first is None:
+            continue
+        said = shard.module.words()
+        yield Finding(
+            at=shard.event,
+            message=f"`{said}` is sharded a second time: `fully_shard` raises AssertionError",
+            because=((first.event, f"`{first.module.words()}` is sharded here already"),),
+            fix=_remove(trace, shard, first),
+        )
+
+
+def _first(trace: Trace, shard: Shard) -> Shard | None:
+    """The earlier sharding of the same module, by its own call or by a loop that reaches it."""
+    for earlier in shards_before(trace, shard.event):
+        if not together(earlier.guards, shard.guards):
+            continue
+        if earlier.module is not shard.module:
+            walk = walk_of(trace, earlier)
+            if walk is not None and reaches(trace, walk, shard.module):
+                return earlier
+            continue
+        if _picked(shard.module):
+            continue
+        again = earlier.event.at.node is shard.event.at.node
+        if again and earlier.event.calls == shard.event.calls and earlier.guards != shard.guards:
+            continue  # another round of a loop, under a test that may let it pass only once
+        return earlier
+    return None
+
+
+def _picked(module: Value) -> bool:
+    """Whether this is an element of a walk, where each loop picks others by tests of its own."""
+    while isinstance(module, Part):
+        if isinstance(module.key, str) and module.key.endswith("()"):
+            return True
+        module = module.owner
+    return False
+
+
+def _remove(trace: Trace, shard: Shard, first: Shard) -> Fix | None:
+    """Without the second call."""
+    site = shard.event.at
+    if stands_alone(site) is None or first.event.at.node is site.node or not once(trace, shard):
+        return None
+    if not shard.guards.implies(first.guards):
+        return None
+    return Fix("remove the second call", (Remove(site.source, site.node),), "safe")
