@@ -11,7 +11,6 @@ from fsdp2lint.edits.layout import Layout
 from fsdp2lint.edits.text import Edit
 from fsdp2lint.source import Source, Unreadable
 
-
 Fix = Sequence[tuple[int, Edit]]
 """The edits of one fix, each with the fix's number."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from fsdp2lint.interpret.scopes import Scope
-from fsdp2lint.model.memory import choose
+from fsdp2lint.model.memory import Variable
 from fsdp2lint.model.values import (
     Class,
     External,
@@ -82,9 +82,9 @@ def find(machine: Machine, cls: Value, name: str, above: Class | None = None) ->
     passed = above is None
     for one in lineage(cls):
         if passed and isinstance(one, Class):
-            variable = one.scope.names.get(name)
+            variable: Variable | None = one.scope.names.get(name)
             if variable is not None:
-                found = choose(variable.read(machine.here), machine.here)
+                found = variable.value(machine.here)
                 if found is not None:
                     return found
         if one is above:

@@ -159,7 +159,7 @@ def _entry(
         trace.add(event)
     machine.trace = trace
     machine.here, machine.steps, machine.entered, machine.stage = ALWAYS, 0, 0, 0
-    machine.allowance = machine.project.budget.allowance(MAX_STEPS)
+    machine.allowance = machine.project.budget.allowance(MAX_STEPS // 2)
     machine.run_bodies = set()
     if module.scope is None:
         return

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fsdp2lint.model.guards import Guards
-from fsdp2lint.model.memory import Variable, choose
+from fsdp2lint.model.memory import Variable
 from fsdp2lint.model.values import Either, Function, Value
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Scope:
             if scope is first or scope.kind != "class":
                 variable = scope.names.get(name)
                 if variable is not None:
-                    found = choose(variable.read(here), here)
+                    found = variable.value(here)
                     if found is not None:
                         return found
             scope = scope.outer

@@ -34,13 +34,14 @@ MAX_CLAUSES = 24
 class Guard:
     """One side of one test. Equality is by test and side; where it was asked is kept for the reader."""
 
-    __slots__ = ("_hash", "site", "taken", "test")
+    __slots__ = ("_hash", "_inverse", "site", "taken", "test")
 
     def __init__(self, test: Value, taken: bool, site: Site | None = None) -> None:
         self.test = test
         self.taken = taken
         self.site = site
         self._hash = hash((id(test), taken))
+        self._inverse: Guard | None = None
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Guard) and self.test is other.test and self.taken is other.taken
@@ -49,7 +50,10 @@ class Guard:
         return self._hash
 
     def __invert__(self) -> Guard:
-        return Guard(self.test, not self.taken, self.site)
+        if self._inverse is None:
+            self._inverse = Guard(self.test, not self.taken, self.site)
+            self._inverse._inverse = self
+        return self._inverse
 
     def words(self) -> str:
         """``cfg.fsdp`` or ``not cfg.fsdp``, in the script's own words."""
@@ -211,6 +215,10 @@ def negated(clauses: frozenset[Clause]) -> frozenset[Clause]:
     """The clauses of "not all of these"; nothing when that cannot be said in short."""
     if not clauses or math.prod(map(len, clauses)) > MAX_CLAUSES:
         return frozenset()
+    if all(len(clause) == 1 for clause in clauses):
+        if len(clauses) > MAX_CLAUSE:
+            return frozenset()
+        return frozenset((frozenset(~g for clause in clauses for g in clause),))
     result: frozenset[Clause] | None = None
     for clause in clauses:
         sides = frozenset(frozenset((~g,)) for g in clause)

@@ -35,22 +35,33 @@ MAX_REACH = 400
 class Variable:
     """What one name (or attribute, or entry) can stand for."""
 
-    __slots__ = ("bindings",)
+    __slots__ = ("_known", "bindings")
 
     def __init__(self) -> None:
         self.bindings: list[tuple[Guards, Value]] = []
+        self._known: dict[Guards, Value | None] = {}
 
     def write(self, here: Guards, value: Value) -> None:
         """Bind under the guards ``here``; what it surely shadows is forgotten."""
         if here.impossible:
             return
+        self._known.clear()
         self.bindings = [(g, v) for g, v in self.bindings if not g.implies(here)]
         self.bindings.append((here, value))
 
     def forget(self, here: Guards) -> None:
         """Delete the bindings that hold only where ``here`` holds."""
         if not here.impossible:
+            self._known.clear()
             self.bindings = [(g, v) for g, v in self.bindings if not g.implies(here)]
+
+    def value(self, here: Guards) -> Value | None:
+        """What it stands for where ``here`` holds: one value, an Either of several, or nothing."""
+        try:
+            return self._known[here]
+        except KeyError:
+            found = self._known[here] = choose(self.read(here), here)
+            return found
 
     def read(self, here: Guards) -> list[tuple[Guards, Value]]:
         """The bindings that can hold ``here``, latest first; the last one surely holds, if any does."""
@@ -97,12 +108,12 @@ class Memory:
     def read(self, owner: Value, key: Hashable, here: Guards) -> Value | None:
         """The attribute or entry ``key`` of ``owner``; None when nothing was ever stored."""
         variable = self.fields.get(owner, {}).get(key)
-        return None if variable is None else choose(variable.read(here), here)
+        return None if variable is None else variable.value(here)
 
     def entries(self, owner: Value, here: Guards = ALWAYS) -> Iterator[tuple[Hashable, Value]]:
         """The attributes or entries of ``owner`` that can be there, in the order of their making."""
         for key, variable in self.fields.get(owner, {}).items():
-            value = choose(variable.read(here), here)
+            value = variable.value(here)
             if value is not None:
                 yield key, value
 
