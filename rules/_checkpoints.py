@@ -15,8 +15,11 @@ from fsdp2lint.api import (
     StateDictTaken,
     Trace,
     Value,
+    options,
     rank_dependent,
 )
+
+from ._shared import state_shard, wrapped_by
 
 _PATH_MAKERS = ("os.path.", "pathlib.", "os.fspath", "os.getcwd", "tempfile.mkdtemp")
 
@@ -62,18 +65,24 @@ def same_everywhere(value: Value | None) -> bool:
 
 
 def gathering(trace: Trace, state: StateDict) -> StateDictTaken | None:
-    """The event at which all ranks gather a full state dict."""
+    """The event at which all ranks gather the full state dict of a model that is spread over them."""
     if not state.full:
         return None
-    return next((e for e in trace.of(StateDictTaken) if e.state is state), None)
+    for taken in trace.of(StateDictTaken):
+        if taken.state is state:
+            spread = any(wrapped_by(of, "ddp", "fsdp1") for of in options(state.of))
+            return taken if spread or state_shard(trace, taken, state) is not None else None
+    return None
 
 
 def all_come(gathered: Event, event: Event) -> bool:
     """Whether every rank that is at one event surely comes to a later one.
 
-    Between them there may be only tests that count steps, and no function that is decorated: a decorator may
-    keep ranks away.
+    Neither may stand under a test of the rank. Between them there may be only tests that count steps, and no
+    function that is decorated: a decorator may keep ranks away.
     """
+    if any(rank_dependent(guard.test) for clause in event.guards.clauses for guard in clause):
+        return False
     for clause in event.guards.since(gathered.guards):
         if not all(_counts(guard.test) for guard in clause):
             return False
@@ -82,9 +91,7 @@ def all_come(gathered: Event, event: Event) -> bool:
 
 
 def _counts(test: Value) -> bool:
-    """Whether a test is about a number or about one round of a loop, and not about the rank."""
-    if rank_dependent(test):
-        return False
+    """Whether a test is about a number or about one round of a loop."""
     seen: Value | None = test
     while isinstance(seen, Part):
         if isinstance(seen.key, Round):
@@ -95,12 +102,12 @@ def _counts(test: Value) -> bool:
     return False
 
 
-def switch(trace: Trace, options: Value, name: str) -> bool | None:
+def switch(trace: Trace, given: Value, name: str) -> bool | None:
     """A switch of ``StateDictOptions``; off where no options are given, None when it is not known."""
-    if isinstance(options, Literal):
-        return False if options.value is None else None
-    set_later = trace.memory.fields.get(options, {})
-    value = options.part(f".{name}")
-    if not isinstance(options, Instance) or f".{name}" in set_later:
+    if isinstance(given, Literal):
+        return False if given.value is None else None
+    set_later = trace.memory.fields.get(given, {})
+    value = given.part(f".{name}")
+    if not isinstance(given, Instance) or f".{name}" in set_later:
         return None
     return value.value if isinstance(value, Literal) and isinstance(value.value, bool) else None

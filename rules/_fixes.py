@@ -7,17 +7,7 @@ from collections.abc import Sequence
 
 import libcst as cst
 
-from fsdp2lint.api import (
-    Edit,
-    Event,
-    Fix,
-    InsertBefore,
-    Layout,
-    Move,
-    Site,
-    Trace,
-    walk,
-)
+from fsdp2lint.api import Edit, Event, Fix, InsertBefore, Layout, Move, Site, Trace, walk
 
 from ._shared import Shard, shards
 

@@ -162,8 +162,19 @@ def _about_world(guard: Guard) -> bool:
 def has_counterpart(trace: Trace, meeting: Meeting, guard: Guard) -> bool:
     """Whether the ranks on the other side of a test come to a meeting of the same kind."""
     return any(
-        other.kind == meeting.kind and _other_side(other.event.guards, guard)
+        other.kind == meeting.kind
+        and (_other_side(other.event.guards, guard) or _instead(trace, meeting, other, guard))
         for other in meetings(trace)
+    )
+
+
+def _instead(trace: Trace, meeting: Meeting, other: Meeting, guard: Guard) -> bool:
+    """Whether those who come to ``meeting`` leave after it, and the others come to ``other`` further on."""
+    return any(
+        meeting.event.order < left.order < other.event.order
+        and left.rank.implies(meeting.event.guards)
+        and other.event.guards.units.get(guard.test) != guard
+        for left in trace.of(Exited)
     )
 
 

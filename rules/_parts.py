@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from fsdp2lint.api import (
-    Called,
-    Event,
-    Guards,
-    Literal,
-    Parameters,
-    Part,
-    Trace,
-    Value,
-    unwrapped,
-)
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+from fsdp2lint.api import Called, Event, Guards, Literal, Parameters, Part, Trace, Value, unwrapped
 
 from ._shared import (
+    WITH_PARAMETERS,
     Shard,
+    class_name,
     has_parameters,
     hung_later,
     overlap,
@@ -89,3 +84,55 @@ def _about(trace: Trace, value: Value | None, module: Value) -> bool:
     if isinstance(value, Parameters):
         value = value.of
     return value is not None and overlap(trace, value, module) is not None
+
+
+OWN_WEIGHTS = ("weight", "bias")
+"""The parameters that the layers of ``torch.nn`` have, by name."""
+
+_KEPT = frozenset(
+    f".{name}()"
+    for name in "abs clone contiguous detach double exp float log neg pow relu sign sqrt square to".split()
+)
+_OPERATORS = frozenset(("*", "/", "+", "-", ">", "<", ">=", "<=", "==", "!="))
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter (or its gradient) of a module; ``taken`` as for :class:`Parameters`."""
+
+    module: Value
+    gradient: bool
+    taken: int | None
+
+
+def parameter_of(tensor: Value) -> Parameter | None:
+    """The parameter that ``tensor`` is, element by element."""
+    gradient = False
+    while isinstance(tensor, Part):
+        owner, key = tensor.owner, tensor.key
+        of = owner.owner if isinstance(owner, Part) and key == "[1]" else owner
+        if isinstance(of, Parameters) and (of is owner or of.named):
+            return Parameter(of.of, gradient, of.taken)
+        if key in (".weight", ".bias") and layer_with_parameters(owner):
+            return Parameter(owner, gradient, None)
+        gradient |= key == ".grad"
+        if not (key in (".data", ".grad") or _element_by_element(key)):
+            return None
+        tensor = owner
+    return None
+
+
+def layer_with_parameters(value: Value) -> bool:
+    """Whether ``value`` is a layer of ``torch.nn`` that has a weight."""
+    home, _, name = class_name(value).rpartition(".")
+    return home == "torch.nn" and name in WITH_PARAMETERS
+
+
+def _element_by_element(key: Hashable) -> bool:
+    """Whether an operation keeps a tensor sharded as it is."""
+    if not isinstance(key, tuple):
+        return False
+    operation, *operands = key
+    if operation in _KEPT:
+        return True
+    return operation in _OPERATORS and all(isinstance(o, Literal) for o in operands)

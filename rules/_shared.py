@@ -25,11 +25,13 @@ from fsdp2lint.api import (
     Sharded,
     Site,
     StateDict,
+    StateDictTaken,
     SyncSwitched,
     Trace,
     Value,
     Wrapped,
     Wrapping,
+    is_choice,
     options,
     rank_dependent,
     unwrapped,
@@ -57,7 +59,7 @@ def cases(event: Event, value: Value) -> Iterator[tuple[Guards, Value]]:
     if not isinstance(value, Either):
         yield event.guards, value
         return
-    for guards, one in value.options:
+    for guards, one in value.apart():
         both = event.guards.and_(guards)
         if not both.impossible:
             yield both, one
@@ -207,6 +209,8 @@ def _flags(guards: Guards, known: Guards) -> bool:
 
 def _ordinary(test: Value) -> bool:
     """Whether a test is about a number or about one round of a loop: no choice of the configuration."""
+    if is_choice(test):
+        return True
     seen: Value | None = test
     while isinstance(seen, Part):
         if isinstance(seen.key, Round):
@@ -254,7 +258,7 @@ def lineage(cls: Value) -> Iterator[Value]:
 
 DCP = "torch.distributed.checkpoint."
 
-_WITH_PARAMETERS = frozenset(
+WITH_PARAMETERS = frozenset(
     "Linear Bilinear Embedding EmbeddingBag LayerNorm RMSNorm GroupNorm Conv1d Conv2d Conv3d "
     "ConvTranspose1d ConvTranspose2d ConvTranspose3d MultiheadAttention LSTM GRU RNN PReLU "
     "BatchNorm1d BatchNorm2d BatchNorm3d Transformer TransformerEncoder TransformerDecoder "
@@ -279,24 +283,30 @@ def parts_of(trace: Trace, module: Value) -> list[Value]:
 def has_parameters(trace: Trace, module: Value, depth: int = 6) -> bool:
     """Whether a module surely has parameters."""
     home, _, name = class_name(module).rpartition(".")
-    if home == "torch.nn" and name in _WITH_PARAMETERS:
+    if home == "torch.nn" and name in WITH_PARAMETERS:
         return True
     return depth > 0 and any(has_parameters(trace, c, depth - 1) for c in parts_of(trace, module))
 
 
 def state_shard(trace: Trace, event: Event, state: StateDict) -> Shard | None:
-    """The sharding that came before a state dict was taken, of its model or its optimizer's."""
-    for guards, owner in cases(event, state.of):
+    """The sharding that came before a state dict was taken, of its model or its optimizer's.
+
+    ``event`` is what happens to the state dict; both must be possible in one run.
+    """
+    taken: Event = next((e for e in trace.of(StateDictTaken) if e.state is state), event)
+    for guards, owner in cases(taken, state.of):
         if wrapped_by(owner, "ddp", "fsdp1"):
             continue
         models = [p.of for p in owner.over] if isinstance(owner, Optimizer) else [owner]
-        for shard in shards_before(trace, event):
-            if shard.order < state.taken and together(shard.guards, guards):
-                for model in models:
-                    if wrapped_before(trace, event, model, "ddp", "fsdp1"):
-                        continue
-                    if overlap(trace, unwrapped(model), shard.module) is not None:
-                        return shard
+        for model in models:
+            if told_apart(guards, unwrapped(model)):
+                continue
+            if wrapped_before(trace, taken, model, "ddp", "fsdp1"):
+                continue
+            for shard in shards_before(trace, taken):
+                possible = together(shard.guards, guards) and together(shard.guards, event.guards)
+                if possible and overlap(trace, unwrapped(model), shard.module) is not None:
+                    return shard
     return None
 
 

@@ -80,9 +80,7 @@ from fsdp2lint.api import (
     rule,
 )
 
-from ._fixes import (
-    call_of,
-)
+from ._fixes import call_of
 from ._shared import use_of
 
 

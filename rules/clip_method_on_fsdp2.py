@@ -58,22 +58,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp2lint.api import (
-    Arguments,
-    Clipped,
-    Finding,
-    Fix,
-    Replace,
-    Trace,
-    name_for,
-    rule,
-)
+from fsdp2lint.api import Arguments, Clipped, Finding, Fix, Replace, Trace, name_for, rule
 
-from ._fixes import (
-    call_of,
-    path_text,
-    receiver_of,
-)
+from ._fixes import call_of, path_text, receiver_of
 from ._shared import sharded, wrapped_before
 
 

@@ -61,23 +61,9 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from fsdp2lint.api import (
-    Edit,
-    Finding,
-    Fix,
-    InsertAfter,
-    Loaded,
-    Rewrite,
-    Trace,
-    rule,
-)
+from fsdp2lint.api import Edit, Finding, Fix, InsertAfter, Loaded, Rewrite, Trace, rule
 
-from ._fixes import (
-    call_of,
-    first_argument,
-    own_statement,
-    path_text,
-)
+from ._fixes import call_of, first_argument, own_statement, path_text
 from ._shared import DCP, use_of
 
 

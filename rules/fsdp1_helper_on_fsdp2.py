@@ -48,8 +48,8 @@ what it does. The others have no fix: what comes instead depends on what the ten
 
 ## Known limits
 
-Attributes of FSDP1's wrapper (`model.module`, `_fsdp_wrapped_module`) are judged only when something is called
-through them on a model whose class is in sight.
+Attributes of FSDP1's wrapper (`model.module`, `_fsdp_wrapped_module`) are judged only on a model whose class is in
+sight; `isinstance` and `hasattr` only in a script that never asks whether the model is FSDP2's.
 
 ## References
 
@@ -75,9 +75,7 @@ from fsdp2lint.api import (
     rule,
 )
 
-from ._fixes import (
-    call_of,
-)
+from ._fixes import call_of
 from ._shared import serves_both, sharded, wrapped_before
 
 _FSDP1 = "torch.distributed.fsdp.FullyShardedDataParallel"

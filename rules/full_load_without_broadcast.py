@@ -8,8 +8,8 @@ dictionary on all ranks but the first and `broadcast_from_rank0` is off; or `bro
 
 ## Why is this bad
 
-Without the broadcast every rank loads what it has itself. The ranks with the empty dictionary raise or skip
-the load, while rank 0 waits for them in a collective. And the broadcast works with full state dicts only:
+Without the broadcast every rank loads what it has itself. The ranks with the empty dictionary raise, or
+skip the load when `cpu_offload` is on, while rank 0 waits for them in a collective. And the broadcast works with full state dicts only:
 without `full_state_dict=True` all ranks raise a `ValueError`.
 
 ## Example
@@ -102,10 +102,10 @@ def check(trace: Trace) -> Iterator[Finding]:
                 at=called,
                 message="`broadcast_from_rank0` works with full state dicts only: set "
                 "`full_state_dict=True` too",
-                fix=_with(options, "full_state_dict"),
+                fix=_with(trace, options, "full_state_dict"),
             )
         elif broadcast is False and any(_on_first_only(trace, called, s) for s in _states(called)):
-            fix = _with(options, "broadcast_from_rank0")
+            fix = _with(trace, options, "broadcast_from_rank0")
             yield Finding(
                 at=called,
                 message="all ranks but the first pass an empty dictionary, and `broadcast_from_rank0` is "
@@ -134,8 +134,12 @@ def _elsewhere(guards: Guards) -> bool:
     )
 
 
-def _with(options: Value, keyword: str) -> Fix | None:
-    """The same options with one more switch on."""
+def _with(trace: Trace, options: Value, keyword: str) -> Fix | None:
+    """The same options with one more switch on, when no getter uses them too."""
+    if any(
+        c.keywords.get("options") is options and c.name not in _SETTERS for c in trace.of(Called)
+    ):
+        return None
     born = options.born if isinstance(options, Instance) else None
     if born is None or not isinstance(born.node, cst.Call):
         return None

@@ -52,6 +52,7 @@ between them uses the optimizer. Look at what else was meant to happen between t
 ## Known limits
 
 Silent when the optimizer's `param_groups` are filled anew after the sharding, when the optimizer is
+handed to code that cannot be followed, when the optimizer is
 never stepped and another one is built, and when the two happen in methods that only unseen code calls.
 
 ## References
@@ -149,7 +150,7 @@ def _replacing(trace: Trace, built: OptimizerBuilt) -> Iterator[Shard]:
 def _harmless(trace: Trace, built: OptimizerBuilt, shard: Shard) -> bool:
     """Whether the optimizer gets the new parameters, or is put aside for another one."""
     optimizer = built.optimizer
-    if _refilled(trace, optimizer):
+    if _refilled(trace, optimizer) or _handed_away(trace, built):
         return True
     for stepped in trace.after(shard.event, Stepped):
         if optimizer in options(stepped.optimizer):
@@ -162,9 +163,21 @@ def _harmless(trace: Trace, built: OptimizerBuilt, shard: Shard) -> bool:
     )
 
 
+def _handed_away(trace: Trace, built: OptimizerBuilt) -> bool:
+    """Whether code that cannot be followed got the optimizer: it may have put the new parameters in."""
+    return any(
+        gone.order > built.order and gone.to != "its caller"
+        for gone in trace.escapes(built.optimizer)
+    )
+
+
 def _refilled(trace: Trace, optimizer: Optimizer) -> bool:
     """Whether the script writes into the optimizer's ``param_groups``."""
     groups = optimizer.part(".param_groups")
+    if any(called.receiver is groups for called in trace.calls(".clear")):
+        return True
+    if ".param_groups" in trace.memory.fields.get(optimizer, ()):
+        return True
     return any(
         "['params']" in written and _below(owner, groups)
         for owner, written in trace.memory.fields.items()

@@ -77,13 +77,7 @@ from fsdp2lint.api import (
     rule,
 )
 
-from ._fixes import (
-    call_of,
-    first_argument,
-    path_text,
-    receiver_of,
-    stands_alone,
-)
+from ._fixes import call_of, first_argument, path_text, receiver_of, stands_alone
 from ._shared import differs_by_rank, sharded, state_shard, wrapped_before
 
 _LOADS = ("torch.load", "safetensors.torch.load", "safetensors.torch.load_file")

@@ -84,12 +84,7 @@ from fsdp2lint.api import (
     rule,
 )
 
-from ._fixes import (
-    call_of,
-    first_argument,
-    path_text,
-    receiver_of,
-)
+from ._fixes import call_of, first_argument, path_text, receiver_of
 from ._shared import DCP, changed, state_shard
 
 

@@ -82,25 +82,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from fsdp2lint.api import (
-    Class,
-    Finding,
-    Fix,
-    Instance,
-    Module,
-    Trace,
-    Value,
-    rule,
-)
+from fsdp2lint.api import Class, Finding, Fix, Instance, Module, Trace, Value, rule
 
-from ._fixes import (
-    call_of,
-    first_argument,
-    loop_before,
-    once,
-    own_statement,
-    path_text,
-)
+from ._fixes import call_of, first_argument, loop_before, once, own_statement, path_text
 from ._shared import Shard, class_name, parts_of, shards
 
 _ATTRIBUTES = re.compile(r"(\.\w+)+\Z")

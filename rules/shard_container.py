@@ -53,26 +53,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp2lint.api import (
-    Class,
-    External,
-    Finding,
-    Fix,
-    Instance,
-    Remove,
-    Trace,
-    Value,
-    rule,
-)
+from fsdp2lint.api import Class, External, Finding, Fix, Instance, Remove, Trace, Value, rule
 
-from ._fixes import (
-    call_of,
-    first_argument,
-    loop_before,
-    once,
-    path_text,
-    stands_alone,
-)
+from ._fixes import call_of, first_argument, loop_before, once, path_text, stands_alone
 from ._shared import Shard, lineage, shards
 
 

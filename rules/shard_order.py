@@ -60,28 +60,10 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from fsdp2lint.api import (
-    Finding,
-    Fix,
-    Layout,
-    Rewrite,
-    Trace,
-    Value,
-    rule,
-)
+from fsdp2lint.api import Finding, Fix, Layout, Rewrite, Trace, Value, rule
 
-from ._fixes import (
-    moved_below,
-    once,
-)
-from ._shared import (
-    Shard,
-    hung_later,
-    shards,
-    shards_after,
-    shards_before,
-    together,
-)
+from ._fixes import moved_below, once
+from ._shared import Shard, hung_later, shards, shards_after, shards_before, together
 from ._walks import reached, walk_of
 
 

@@ -56,20 +56,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp2lint.api import (
-    Finding,
-    Fix,
-    Part,
-    Remove,
-    Trace,
-    Value,
-    rule,
-)
+from fsdp2lint.api import Finding, Fix, Part, Remove, Trace, Value, rule
 
-from ._fixes import (
-    once,
-    stands_alone,
-)
+from ._fixes import once, stands_alone
 from ._shared import Shard, shards, shards_before, together
 from ._walks import reaches, walk_of
 

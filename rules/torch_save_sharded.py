@@ -137,9 +137,9 @@ def _inside(trace: Trace, saved: Saved) -> Iterator[StateDict]:
 
 
 def _keeps(value: Part) -> bool:
-    """Whether a part of a state dict still holds this rank's shards."""
-    key = str(value.key)
-    return not any(word in key for word in ("full_tensor", "redistribute", "param_groups", "step"))
+    """Whether a part of a state dict still is a sharded tensor; local ones are another matter (FSDP311)."""
+    words = ("full_tensor", "redistribute", "local", "param_groups", "step")
+    return not any(word in str(value.key) for word in words)
 
 
 def _local(trace: Trace, saved: Saved, state: StateDict) -> Shard | None:

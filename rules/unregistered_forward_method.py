@@ -91,13 +91,7 @@ from fsdp2lint.api import (
     rule,
 )
 
-from ._fixes import (
-    call_of,
-    first_argument,
-    once,
-    own_statement,
-    path_text,
-)
+from ._fixes import call_of, first_argument, once, own_statement, path_text
 from ._shared import Shard, has_parameters, method_of, sharded, shards_before
 
 

@@ -72,6 +72,22 @@ SCRIPTS: Scripts = {
             "restored net through torch.distributed.checkpoint.state_dict.set_model_state_dict",
         ],
     ),
+    "only the first rank has what was gathered and offloaded": (
+        """
+        from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+        net = fully_shard(Net())
+        options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+        state = get_model_state_dict(net, options=options)
+        if state:
+            torch.save(state, "net.pt")
+        """,
+        [
+            "sharded net",
+            "collective get_model_state_dict",
+            "full state dict of net taken",
+            "saved state with save when state",
+        ],
+    ),
     "a stateful object in a checkpoint": (
         """
         class App:

@@ -105,7 +105,7 @@ def set_(machine: Machine, owner: Value, name: str, value: Value, site: Site) ->
     """``owner.name = value``."""
     if isinstance(owner, Either):
         here = machine.here
-        for guards, one in owner.options:
+        for guards, one in owner.apart():
             machine.here = here.and_(guards)
             if not machine.here.impossible:
                 set_(machine, one, name, value, site)

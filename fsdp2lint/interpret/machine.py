@@ -200,7 +200,7 @@ class Machine:
             return action(value)
         here = self.here
         results: list[tuple[Guards, Value]] = []
-        for guards, one in value.options:
+        for guards, one in value.apart():
             self.here = here.and_(guards)
             if not self.here.impossible:
                 results.append((guards, action(one)))

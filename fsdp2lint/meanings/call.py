@@ -98,7 +98,7 @@ class Call:
             yield value
             return
         here = self.machine.here
-        for guards, one in value.options:
+        for guards, one in value.apart():
             self.machine.here = here.and_(guards)
             if not self.machine.here.impossible:
                 yield one

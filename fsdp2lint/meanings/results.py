@@ -103,7 +103,7 @@ def each_choice(value: Value, make: Callable[[Value], Value]) -> Value:
     """``make`` of each thing that ``value`` can be, without effects."""
     if not isinstance(value, Either):
         return make(value)
-    options: list[tuple[Guards, Value]] = [(g, make(v)) for g, v in value.options]
+    options: list[tuple[Guards, Value]] = [(g, make(v)) for g, v in value.apart()]
     first = options[0][1]
     return first if all(v is first for _, v in options) else Either(tuple(options))
 

@@ -20,6 +20,8 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from fsdp2lint.model.value import is_choice
+
 if TYPE_CHECKING:
     from fsdp2lint.model.values import Value
     from fsdp2lint.source import Site
@@ -152,6 +154,7 @@ class Guards:
             if len(clause) == 1
             else "(" + " or ".join(sorted(g.words() for g in clause)) + ")"
             for clause in self.clauses
+            if not any(is_choice(g.test) for g in clause)
         ]
         return "when " + " and ".join(sorted(said)) if said else ""
 

@@ -230,15 +230,46 @@ class Logic(Value):
         return f" {self.operator} ".join(o.words() for o in self.operands)
 
 
+CHOICE = "is option"
+"""The operation of tests that tell the options of an :class:`Either` apart; no script asks them."""
+
+
+def is_choice(test: Value) -> bool:
+    """Whether a test only tells the options of an :class:`Either` apart."""
+    return isinstance(test.key, tuple) and test.key[0] == CHOICE
+
+
 class Either(Value):
     """One of several values, each with the guards under which it is the one."""
 
-    __slots__ = ("options",)
+    __slots__ = ("_apart", "options")
 
     def __init__(self, options: tuple[tuple[Guards, Value], ...]) -> None:
         super().__init__()
         self.options = options
+        self._apart: tuple[tuple[Guards, Value], ...] | None = None
         self.depth = deeper(*(value for _, value in options))
+
+    def apart(self) -> tuple[tuple[Guards, Value], ...]:
+        """The options under guards that exclude each other: in one run it is one of them, not two."""
+        if self._apart is None:
+            self._apart = self._told_apart()
+        return self._apart
+
+    def _told_apart(self) -> tuple[tuple[Guards, Value], ...]:
+        from fsdp2lint.model.guards import Guard, unit
+
+        guards = [g for g, _ in self.options]
+        if all(a.excludes(b) for i, a in enumerate(guards) for b in guards[:i]):
+            return self.options
+        refused: frozenset[frozenset[Guard]] = frozenset()
+        found = []
+        last = len(self.options) - 1
+        for number, (guard, value) in enumerate(self.options):
+            chosen = Guard(self.part((CHOICE, number)), True)
+            found.append((guard.also(refused if number == last else refused | unit(chosen)), value))
+            refused |= unit(~chosen)
+        return tuple(found)
 
     def describe(self) -> str:
         return " or ".join(dict.fromkeys(v.words() for _, v in self.options))

@@ -32,6 +32,7 @@ from fsdp2lint.model.value import (
     Round,
     Unknown,
     Value,
+    is_choice,
 )
 
 __all__ = [
@@ -60,6 +61,7 @@ __all__ = [
     "Unknown",
     "Value",
     "Wrapped",
+    "is_choice",
     "rank_dependent",
     "unwrapped",
 ]

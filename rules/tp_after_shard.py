@@ -1,0 +1,81 @@
+"""A model is parallelized over tensors after `fully_shard`.
+
+## What it does
+
+Finds `parallelize_module` of a module that `fully_shard` was applied to, or of one inside it.
+
+## Why is this bad
+
+Tensor parallelism distributes plain tensors over its dimension of the mesh. What `fully_shard` has sharded is a
+DTensor on another dimension already: ValueError. The other order works: `fully_shard` shards DTensors further.
+
+## Example
+
+```python
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
+dist.init_process_group("gloo")
+mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("dp", "tp"))
+model = nn.Linear(8, 8)
+fully_shard(model, mesh=mesh["dp"])
+parallelize_module(model, mesh["tp"], ColwiseParallel())
+model(torch.randn(4, 8)).sum().backward()
+```
+
+## Use instead
+
+```python
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
+dist.init_process_group("gloo")
+mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("dp", "tp"))
+model = nn.Linear(8, 8)
+parallelize_module(model, mesh["tp"], ColwiseParallel())
+fully_shard(model, mesh=mesh["dp"])
+model(torch.randn(4, 8)).sum().backward()
+```
+
+## Known limits
+
+There is no fix: the plan, the meshes and the loop over the blocks have to move together. A plan without an
+entry, which changes nothing, is reported too.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/distributed.tensor.parallel.html
+- `torch/distributed/tensor/_api.py` ("Cannot distribute a DTensor")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fsdp2lint.api import Finding, Trace, Wrapping, rule
+
+from ._shared import sharded
+
+
+@rule(code="FSDP227", group="correctness")
+def check(trace: Trace) -> Iterator[Finding]:
+    """Tensor parallelism on top of shards."""
+    for wrapping in trace.of(Wrapping):
+        found = sharded(trace, wrapping, wrapping.module) if wrapping.by == "tp" else None
+        if found is None:
+            continue
+        shard, module = found
+        yield Finding(
+            at=wrapping,
+            message=f"`parallelize_module({module.words()})` finds parameters that `fully_shard` has "
+            "distributed already: ValueError; parallelize first, then shard",
+            because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
+        )

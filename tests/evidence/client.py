@@ -1,0 +1,91 @@
+"""Runs scripts on ranks through a fork server that each test process starts once."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from functools import lru_cache
+from pathlib import Path
+
+from .results import RankResult, Run, run_from
+
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+def run_script(
+    path: Path, *, nproc: int = 2, timeout: float = 60.0, group_timeout: float = 30.0
+) -> list[RankResult]:
+    """Run a script on `nproc` CPU ranks as torchrun would; one result per rank, in order."""
+    with tempfile.TemporaryDirectory(prefix="evidence-") as scratch:
+        return run(
+            path, Path(scratch), nproc=nproc, timeout=timeout, group_timeout=group_timeout
+        ).ranks
+
+
+def run(
+    path: Path,
+    scratch: Path,
+    *,
+    nproc: int = 2,
+    timeout: float = 60.0,
+    group_timeout: float = 30.0,
+    arguments: tuple[str, ...] = (),
+    slow_saves: bool = False,
+) -> Run:
+    """Run a script in a folder inside `scratch` and look at what it left there.
+
+    `slow_saves` holds back saves in background threads, see `slow`.
+    """
+    scratch.mkdir(parents=True, exist_ok=True)
+    request = {
+        "script": str(path.resolve()),
+        "scratch": str(scratch.resolve()),
+        "nproc": nproc,
+        "timeout": timeout,
+        "group_timeout": group_timeout,
+        "arguments": arguments,
+        "slow_saves": slow_saves,
+    }
+    _server().ask(request)
+    return run_from(path, json.loads((scratch / "result.json").read_text()))
+
+
+class ForkServer:
+    """The other end of the pipe to `tests.evidence.server`."""
+
+    def __init__(self) -> None:
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.evidence.server"],
+            cwd=_ROOT,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        atexit.register(self.close)
+
+    def ask(self, request: dict[str, object]) -> None:
+        """Send one scenario and wait until it is over."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        if not self._process.stdout.readline():
+            raise RuntimeError("the fork server is gone")
+
+    def close(self) -> None:
+        """Stop the server; scenarios die with it."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        self._process.terminate()
+        self._process.wait(timeout=10)
+
+
+@lru_cache(maxsize=1)
+def _server() -> ForkServer:
+    return ForkServer()

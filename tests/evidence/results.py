@@ -1,0 +1,86 @@
+"""What a run of a script on several ranks left behind, as plain data that crosses a pipe as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Literal
+
+Outcome = Literal["ended", "raised", "hung", "died"]
+
+
+@dataclass(frozen=True)
+class TensorSeen:
+    """One trainable parameter as one rank saw it around the optimizer steps."""
+
+    trained: bool
+    sharded: bool
+    digest: str
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the watchers of one rank observed."""
+
+    steps: int = 0
+    tensors: dict[str, TensorSeen] = field(default_factory=dict)
+    units: int = 0
+    gathers: int = 0
+    reductions: int = 0
+    stacked: dict[str, int] = field(default_factory=dict)
+    """Repeated blocks by class that one unit gathers at once."""
+
+
+@dataclass(frozen=True)
+class RankResult:
+    """How one rank fared: how it ended, where, what it said and what was seen."""
+
+    rank: int
+    outcome: Outcome
+    error: str
+    where: str
+    traceback: str
+    stdout: str
+    stderr: str
+    seen: Seen
+
+
+@dataclass(frozen=True)
+class Left:
+    """A checkpoint that the run left in its folder: a pickled file or a DCP directory."""
+
+    name: str
+    kind: Literal["file", "checkpoint"]
+    share: Fraction
+    """The part of its tensors' elements that really is in it."""
+    keys: tuple[str, ...]
+    error: str
+
+
+@dataclass(frozen=True)
+class Run:
+    """One script run on all its ranks."""
+
+    script: Path
+    ranks: list[RankResult]
+    left: list[Left]
+    seconds: float
+
+
+def run_from(script: Path, data: dict[str, Any]) -> Run:
+    """Rebuild a run from the JSON that the fork server wrote."""
+    ranks = [
+        RankResult(**{**rank, "seen": _seen_from(rank["seen"])})
+        for rank in sorted(data["ranks"], key=lambda rank: int(rank["rank"]))
+    ]
+    left = [
+        Left(**{**item, "share": Fraction(item["share"]), "keys": tuple(item["keys"])})
+        for item in data["left"]
+    ]
+    return Run(script, ranks, left, float(data["seconds"]))
+
+
+def _seen_from(data: dict[str, Any]) -> Seen:
+    tensors = {name: TensorSeen(**tensor) for name, tensor in data.get("tensors", {}).items()}
+    return Seen(**{**data, "tensors": tensors})

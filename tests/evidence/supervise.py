@@ -1,0 +1,135 @@
+"""One scenario: fork the ranks, host their store as torchrun's agent does, wait, kill, collect."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import linecache
+import logging
+import os
+import re
+import signal
+import socket
+import sys
+import time
+from dataclasses import asdict
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NoReturn
+
+from torch._C._distributed_c10d import TCPStore
+
+from .files import look
+from .rank import Job, hung, live
+from .results import Seen
+
+_GRACE = 6.0
+"""Seconds that the other ranks get to notice that one is gone."""
+
+_STREAMS = ("out", "err")
+_PEER_ABORT = re.compile(r"EnforceNotMet|terminate called after throwing.*gloo", re.DOTALL)
+_FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in ', re.MULTILINE)
+
+
+def supervise(job: Job) -> NoReturn:
+    """Run a job in this freshly forked process and write `result.json` into its scratch folder."""
+    os.setsid()
+    die_with_parent()
+    started = time.monotonic()
+    job.folder.mkdir(parents=True, exist_ok=True)
+    listening = socket.create_server(("127.0.0.1", 0))
+    port = int(listening.getsockname()[1])
+    ranks = {_fork_rank(job, rank, port, listening): rank for rank in range(job.nproc)}
+    store = TCPStore(
+        "127.0.0.1",
+        port,
+        is_master=True,
+        wait_for_workers=False,
+        timeout=timedelta(seconds=job.timeout),
+        master_listen_fd=listening.detach(),
+    )
+    statuses = _wait(job, ranks)
+    results = [_collect(job, rank, statuses[rank]) for rank in sorted(statuses)]
+    del store
+    logging.disable(logging.CRITICAL)
+    left = [{**asdict(item), "share": str(item.share)} for item in look(job.folder)]
+    seconds = time.monotonic() - started
+    data = {"ranks": results, "left": left, "seconds": seconds}
+    (job.scratch / "result.json").write_text(json.dumps(data))
+    os._exit(0)
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to kill this process when its parent dies (Linux; elsewhere nothing)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+def _fork_rank(job: Job, rank: int, port: int, listening: socket.socket) -> int:
+    child = os.fork()
+    if child:
+        return child
+    try:
+        die_with_parent()
+        listening.close()
+        live(job, rank, port)
+    finally:
+        os._exit(70)
+
+
+def _wait(job: Job, ranks: dict[int, int]) -> dict[int, int | None]:
+    """Exit statuses by rank; None for one that had to be killed."""
+    statuses: dict[int, int | None] = {}
+    deadline = time.monotonic() + job.timeout
+    while ranks:
+        for pid, rank in list(ranks.items()):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                del ranks[pid]
+                statuses[rank] = os.waitstatus_to_exitcode(status)
+                if statuses[rank] != 0:
+                    deadline = min(deadline, time.monotonic() + job.group_timeout + _GRACE)
+        if time.monotonic() > deadline:
+            for pid, rank in ranks.items():
+                _kill(pid)
+                statuses[rank] = None
+            break
+        time.sleep(0.005)
+    return statuses
+
+
+def _kill(pid: int) -> None:
+    os.kill(pid, signal.SIGUSR1)
+    time.sleep(0.3)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
+def _collect(job: Job, rank: int, status: int | None) -> dict[str, Any]:
+    stdout, stderr = (job.of_rank(rank, kind).read_text("utf-8", "replace") for kind in _STREAMS)
+    result: dict[str, Any] = {"rank": rank, "stdout": stdout, "stderr": stderr}
+    report = job.of_rank(rank, "json")
+    if report.exists():
+        result.update(json.loads(report.read_text()))
+        return result
+    if status is None:
+        outcome, error = "hung", "killed: still waiting when the time was over"
+    else:
+        outcome = "hung" if hung(stderr) or _PEER_ABORT.search(stderr) else "died"
+        error = f"exit status {status}"
+    where = _innermost(job.script.parent, stderr)
+    return result | {
+        "outcome": outcome,
+        "error": error,
+        "where": where,
+        "traceback": "",
+        "seen": asdict(Seen()),
+    }
+
+
+def _innermost(folder: Path, dump: str) -> str:
+    """The script's innermost line in a faulthandler dump (most recent call first)."""
+    for frame in _FRAME.finditer(dump):
+        if Path(frame["file"]).is_relative_to(folder):
+            return linecache.getline(frame["file"], int(frame["line"])).strip()
+    return ""

@@ -1,0 +1,141 @@
+"""Watchers that run beside a script inside a rank and never change what it does.
+
+They use PyTorch's global optimizer hooks and wrap three private functions of FSDP2's parameter
+groups (gather, reduce, "now unsharded"); everything they know is handed out by `Watch.seen`.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from typing import Any
+
+import torch
+import torch.distributed.fsdp._fully_shard._fsdp_param_group as param_group
+from torch import nn
+from torch.distributed.tensor import DTensor
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from .results import Seen, TensorSeen
+
+_CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
+
+
+class Watch:
+    """Observes training steps and sharded units of one rank."""
+
+    def __init__(self) -> None:
+        self._models: list[nn.Module] = []
+        self._first: dict[str, torch.Tensor] = {}
+        self._tensors: dict[str, TensorSeen] = {}
+        self._steps = 0
+        self._units: set[int] = set()
+        self._counts: Counter[str] = Counter()
+        self._stacked: dict[str, int] = {}
+
+    def install(self) -> None:
+        """Start to observe; call once per process, before the script runs."""
+        register_optimizer_step_pre_hook(self._before_step)
+        register_optimizer_step_post_hook(self._after_step)
+        self._count_calls("foreach_all_gather", "gathers")
+        self._count_calls("foreach_reduce", "reductions")
+        unsharded = param_group.FSDPParamGroup._to_unsharded
+
+        def note_unit(group: Any) -> None:
+            self._note_unit(group)
+            unsharded(group)  # type: ignore[no-untyped-call]
+
+        param_group.FSDPParamGroup._to_unsharded = note_unit  # type: ignore[method-assign]
+
+    def seen(self) -> dict[str, Any]:
+        """Everything observed so far, ready for JSON."""
+        return asdict(
+            Seen(
+                steps=self._steps,
+                tensors=self._tensors,
+                units=len(self._units),
+                gathers=self._counts["gathers"],
+                reductions=self._counts["reductions"],
+                stacked=self._stacked,
+            )
+        )
+
+    def _before_step(self, optimizer: Optimizer, *_: object) -> None:
+        if _rehearses(optimizer):
+            return
+        self._models += _roots(known=self._models)
+        for name, parameter in self._trainable():
+            self._first.setdefault(name, _local(parameter))
+
+    def _after_step(self, optimizer: Optimizer, *_: object) -> None:
+        if _rehearses(optimizer):
+            return
+        self._steps += 1
+        for name, parameter in self._trainable():
+            now, first = _local(parameter), self._first[name]
+            before = self._tensors.get(name)
+            trained = now.shape == first.shape and not torch.equal(now, first)
+            self._tensors[name] = TensorSeen(
+                trained=trained or (before is not None and before.trained),
+                sharded=isinstance(parameter, DTensor),
+                digest=hashlib.sha1(now.double().numpy().tobytes()).hexdigest(),
+            )
+
+    def _trainable(self) -> Iterator[tuple[str, nn.Parameter]]:
+        for number, model in enumerate(self._models):
+            for name, parameter in model.named_parameters():
+                if parameter.requires_grad:
+                    yield f"{number}:{name}", parameter
+
+    def _count_calls(self, function: str, word: str) -> None:
+        original: Callable[..., Any] = getattr(param_group, function)
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            self._counts[word] += 1
+            return original(*args, **kwargs)
+
+        setattr(param_group, function, counted)
+
+    def _note_unit(self, group: Any) -> None:
+        if id(group) in self._units:
+            return
+        self._units.add(id(group))
+        own = {id(held._module_info.module) for held in group.fsdp_params}
+        for module in group.modules:
+            for container in module.modules():
+                if isinstance(container, _CONTAINERS):
+                    self._note_blocks(container, own)
+
+    def _note_blocks(self, container: nn.Module, own: set[int]) -> None:
+        blocks = Counter(
+            type(child).__name__
+            for child in container.children()
+            if any(child.children()) and any(id(part) in own for part in child.modules())
+        )
+        for name, count in blocks.items():
+            if count > 1:
+                self._stacked[name] = max(count, self._stacked.get(name, 0))
+
+
+def _rehearses(optimizer: Optimizer) -> bool:
+    """Whether this is the zero-lr step by which the state-dict getters create Adam's state."""
+    return all(group["lr"] == 0.0 for group in optimizer.param_groups)
+
+
+def _roots(known: list[nn.Module]) -> list[nn.Module]:
+    modules = [found for found in gc.get_objects() if issubclass(type(found), nn.Module)]
+    inner = {id(child) for module in modules for child in module._modules.values()}
+    skip = inner | {id(module) for module in known}
+    return [module for module in modules if id(module) not in skip]
+
+
+def _local(parameter: torch.Tensor) -> torch.Tensor:
+    tensor = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+    return tensor.detach().clone()

@@ -1,0 +1,198 @@
+"""The rules that the code base itself lives by."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from fsdp2lint import knowledge
+from fsdp2lint.cli.program import COMMANDS, program
+from fsdp2lint.declare import SECTIONS, Rule
+
+ROOT = Path(__file__).parent.parent
+FIXTURES = ROOT / "fixtures"
+README = ROOT / "README.md"
+
+LAYERS = (
+    {"parsing", "source", "walk"},
+    {"model"},
+    {"project"},
+    {"interpret", "meanings"},
+    {"edits"},
+    {"findings"},
+    {"declare"},
+    {"api", "diagnostics", "toolrules"},
+    {"discover", "fixing", "gitignore", "judge", "knowledge", "prefilter", "settings", "suppress"},
+    {"analysis", "migrate", "reporters", "runner", "verify"},
+    {"cli"},
+    {"__main__"},
+)
+"""From the ground up: a module imports from its own layer and from those before it."""
+
+KNOWLEDGE = ("rules", "codemods")
+MAX_LINES = 400
+RULES = pytest.mark.parametrize("rule", knowledge.rules(), ids=lambda rule: rule.name)
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    """Every module of the package with its dotted name below it."""
+    for path in sorted((ROOT / "fsdp2lint").rglob("*.py")):
+        parts = path.relative_to(ROOT / "fsdp2lint").with_suffix("").parts
+        yield ".".join(p for p in parts if p != "__init__"), path
+
+
+def imports(path: Path) -> Iterator[str]:
+    """The full names of all modules that a file imports, wherever the import stands."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = "." * node.level + (node.module or "")
+            yield base
+            if node.module in (None, "fsdp2lint"):
+                yield from (f"{base}.{alias.name}".replace("..", ".") for alias in node.names)
+
+
+def layer(module: str) -> int:
+    room = module.partition(".")[0]
+    found = [n for n, rooms in enumerate(LAYERS) if room in rooms]
+    assert found, f"{module} stands in no layer: add it to LAYERS"
+    return found[0]
+
+
+@pytest.mark.parametrize(("module", "path"), [m for m in modules() if m[0]])
+def test_imports_point_down(module: str, path: Path) -> None:
+    for name in imports(path):
+        assert not name.startswith("."), f"{module} imports relatively"
+        room = name.removeprefix("fsdp2lint.")
+        if name.startswith("fsdp2lint.") and room != "__version__":
+            assert layer(room) <= layer(module), f"{module} imports {name}, which is above it"
+
+
+@pytest.mark.parametrize("folder", KNOWLEDGE)
+def test_knowledge_imports_the_api_and_its_own_helpers(folder: str) -> None:
+    for path in sorted((ROOT / folder).glob("*.py")):
+        for name in imports(path):
+            inside = re.fullmatch(r"\.(_\w+)?", name) or name.startswith("._")
+            outside = not name.startswith((".", "fsdp2lint", "rules", "codemods", "tests", "torch"))
+            assert name == "fsdp2lint.api" or inside or outside, f"{path.name} imports {name}"
+
+
+def test_nobody_imports_a_rule_by_name() -> None:
+    everything = [*modules(), *(("tests", p) for p in (ROOT / "tests").rglob("*.py"))]
+    for module, path in everything:
+        for name in imports(path):
+            assert not re.match(r"(fsdp2lint\.)?(rules|codemods)\b", name), f"{module}: {name}"
+
+
+def test_nothing_heavy_on_the_way_of_check() -> None:
+    """Torch belongs to ``verify``; libcst's matchers and codemods cost 0.4 s to import."""
+    for module, path in modules():
+        if module.partition(".")[0] != "verify":
+            for name in imports(path):
+                assert name.partition(".")[0] != "torch", f"{module} imports {name}"
+                assert not name.startswith(("libcst.matchers", "libcst.codemod")), (
+                    f"{module}: {name}"
+                )
+
+
+def test_no_file_is_too_long() -> None:
+    folders = ("fsdp2lint", "rules", "codemods", "tests", "benchmarks")
+    lengths = {
+        str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines())
+        for folder in folders
+        for path in (ROOT / folder).rglob("*.py")
+    }
+    assert {name: n for name, n in lengths.items() if n > MAX_LINES} == {}
+
+
+@RULES
+def test_a_rule_is_in_the_shape_of_the_catalogue(rule: Rule) -> None:
+    assert re.fullmatch(r"FSDP[1-6]\d\d", rule.code)
+    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)+", rule.name)
+    assert (rule.code[4] == "1") == (rule.group == "migration")
+    assert re.fullmatch(r"\d+\.\d+", rule.since)
+    assert re.fullmatch(r"(\d+\.\d+)?", rule.until)
+
+
+@RULES
+def test_a_rule_has_its_page(rule: Rule) -> None:
+    headings = re.findall(r"^## (.+)$", rule.page, re.MULTILINE)
+    source = (ROOT / "rules" / f"{rule.name.replace('-', '_')}.py").read_text(encoding="utf-8")
+    has_fix = re.search(r"\bfix=|\bFix\(", source) is not None
+    wanted = [s for s in SECTIONS if s != "Fix safety" or has_fix]
+    assert headings == wanted
+    assert rule.summary.endswith(".")
+    assert not [s for s in wanted if not rule.section(s)], "a section is empty"
+
+
+@RULES
+def test_a_rule_has_fixtures(rule: Rule) -> None:
+    folder = FIXTURES / "rules" / rule.name.replace("-", "_")
+    texts = [p.read_text(encoding="utf-8") for p in sorted(folder.rglob("*.py"))]
+    assert any(f"# expect: {rule.code}" in text for text in texts), f"nothing fires in {folder}"
+    assert any(f"# expect: {rule.code}" not in text for text in texts), f"no good one in {folder}"
+
+
+def test_fixtures_belong_to_a_rule() -> None:
+    names = {rule.name.replace("-", "_") for rule in knowledge.rules()}
+    folders = {p.name for p in (FIXTURES / "rules").iterdir() if any(p.rglob("*.py"))}
+    assert folders <= names
+
+
+def readme_commands() -> list[list[str]]:
+    blocks = re.findall(r"```console\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines()]
+    found = (re.search(r"\bfsdp2lint ([^#]*)", line) for line in lines)
+    return [match[1].split() for match in found if match]
+
+
+def test_the_commands_of_the_readme_exist() -> None:
+    named = readme_commands()
+    assert {words[0] for words in named} == set(COMMANDS)
+    for name, *arguments in named:
+        command = program.get_command(click.Context(program), name)
+        assert command is not None
+        known = {o for p in command.params for o in (*p.opts, *p.secondary_opts)}
+        assert {a for a in arguments if a.startswith("-") and a != "-"} <= known
+
+
+def test_the_readme_shows_what_the_program_prints(bless: bool) -> None:
+    """The finding between the marks is what ``check`` says of the tour; ``--bless`` renews it."""
+    shown = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "fsdp2lint",
+            "check",
+            "fixtures/projects/tour",
+            "--select",
+            "FSDP201",
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={k: v for k, v in os.environ.items() if k != "FORCE_COLOR"} | {"PYTHONUTF8": "1"},
+        check=False,
+    )
+    finding = shown.stdout.partition("\n\n")[0]
+    text = README.read_text(encoding="utf-8")
+    block = re.compile(r"(?<=<!-- tour -->\n```text\n).*?(?=\n```)", re.DOTALL)
+    if bless:
+        README.write_text(block.sub(lambda _: finding, text), encoding="utf-8")
+    else:
+        assert block.findall(text) == [finding]
+
+
+def test_ci_installs_as_the_readme_says() -> None:
+    command = re.search(r"pip install --editable '(\S+)'", README.read_text(encoding="utf-8"))
+    assert command is not None
+    assert f"install --quiet --editable '{command[1]}'" in (ROOT / ".ci" / "run").read_text()

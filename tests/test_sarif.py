@@ -1,0 +1,65 @@
+"""SARIF, for code scanning services."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+
+from fsdp2lint.diagnostics import Diagnostic
+from fsdp2lint.reporters import View, render
+from fsdp2lint.source import Source
+from fsdp2lint.toolrules import UNANALYSABLE
+from tests.saying import SCALER, place, report, said, two_files
+
+
+def sarif() -> Any:
+    silent = said(Source("x.py", "bad\n"), "bad")
+    broken = Diagnostic(UNANALYSABLE, "syntax error", place(Source("y.py", "f(\n"), "f("))
+    full = report(two_files(), broken)
+    full.suppressed = [(silent, "frozen teacher"), (replace(silent, rule=SCALER), "")]
+    return json.loads(render("sarif", full, View()))
+
+
+def test_sarif_is_valid() -> None:
+    """Against the parts of SARIF 2.1.0 that we use, with every object closed to other properties."""
+    schema = json.loads((Path(__file__).parent / "sarif_subset.json").read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate(sarif(), schema)
+
+
+def test_sarif_tells_the_story() -> None:
+    (run,) = sarif()["runs"]
+    first, silent, bare = run["results"]
+    rule = run["tool"]["driver"]["rules"][first["ruleIndex"]]
+    assert (rule["id"], rule["name"]) == ("FSDP201", "optimizer-before-shard")
+    assert rule["fullDescription"]["text"] == "It breaks."
+    flow = first["codeFlows"][0]["threadFlows"][0]["locations"]
+    spots = [step["location"]["physicalLocation"] for step in flow]
+    assert [(s["artifactLocation"]["uri"], s["region"]["startLine"]) for s in spots] == [
+        ("train.py", 7),
+        ("train.py", 8),
+        ("parallel.py", 5),
+    ]
+    assert first["fixes"][0]["artifactChanges"][0]["artifactLocation"]["uri"] == "train.py"
+    assert silent["suppressions"] == [
+        {"kind": "inSource", "status": "accepted", "justification": "frozen teacher"}
+    ]
+    assert bare["suppressions"] == [{"kind": "inSource", "status": "accepted"}]
+    (notice,) = run["invocations"][0]["toolExecutionNotifications"]
+    assert notice["descriptor"]["id"] == "FSDP900"
+
+
+def test_sarif_paths(tmp_path: Path) -> None:
+    outside = said(Source(str(tmp_path / "a b.py"), "bad\n"), "bad")
+    inside = said(Source("./pkg/naïve.py", "bad\n"), "bad")
+    log = json.loads(render("sarif", report(outside, inside), View()))
+    artifacts = [
+        r["locations"][0]["physicalLocation"]["artifactLocation"] for r in log["runs"][0]["results"]
+    ]
+    assert artifacts[0]["uri"].startswith("file:///")
+    assert artifacts[0]["uri"].endswith("/a%20b.py")
+    assert artifacts[1] == {"uri": "pkg/na%C3%AFve.py", "uriBaseId": "%SRCROOT%"}

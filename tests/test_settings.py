@@ -1,0 +1,106 @@
+"""Which rules run."""
+
+from __future__ import annotations
+
+import pytest
+
+from fsdp2lint import knowledge
+from fsdp2lint.settings import BadSetting, Settings, unknown
+from fsdp2lint.toolrules import ALWAYS_ON, TOOL_RULES
+from tests.saying import EVERY, rule
+
+TOOL = {r.code for r in TOOL_RULES}
+STUBBORN = {r.code for r in ALWAYS_ON}
+
+
+def codes(**given: object) -> set[str]:
+    return {r.code for r in Settings(**given).chosen(EVERY)}  # type: ignore[arg-type]
+
+
+def test_default() -> None:
+    assert codes() == {"FSDP101", "FSDP201", "FSDP203", "FSDP228", "FSDP301"} | TOOL
+
+
+@pytest.mark.parametrize(
+    ("select", "chosen"),
+    [
+        (("FSDP203",), {"FSDP203"}),
+        (("fsdp203",), {"FSDP203"}),
+        (("direct-forward-call",), {"FSDP203"}),
+        (("FSDP2",), {"FSDP201", "FSDP203", "FSDP228"}),
+        (("FSDP20",), {"FSDP201", "FSDP203"}),
+        (("correctness",), {"FSDP201", "FSDP203", "FSDP301"}),
+        (("migration", "perf"), {"FSDP101", "FSDP102", "FSDP501"}),
+        (("FSDP",), {r.code for r in EVERY} | TOOL),
+        (("ALL",), {r.code for r in EVERY} | TOOL),
+        (("suspicious",), {"FSDP228", "FSDP901", "FSDP902"}),
+    ],
+)
+def test_select(select: tuple[str, ...], chosen: set[str]) -> None:
+    assert codes(select=select) == chosen | STUBBORN
+
+
+@pytest.mark.parametrize(
+    ("given", "chosen"),
+    [
+        ({"ignore": ("FSDP1",)}, {"FSDP201", "FSDP203", "FSDP228", "FSDP301"} | TOOL),
+        ({"ignore": ("migration", "FSDP9")}, {"FSDP201", "FSDP203", "FSDP228", "FSDP301"}),
+        ({"ignore": ("FSDP203",)}, {"FSDP101", "FSDP201", "FSDP228", "FSDP301"} | TOOL),
+        ({"select": ("FSDP2",), "ignore": ("FSDP203",)}, {"FSDP201", "FSDP228"}),
+        ({"select": ("FSDP203",), "ignore": ("FSDP2",)}, {"FSDP203"}),
+        ({"select": ("FSDP2",), "ignore": ("FSDP2",)}, set()),
+        ({"select": ("FSDP2",), "ignore": ("ALL",)}, {"FSDP201", "FSDP203", "FSDP228"}),
+        ({"select": ("FSDP3",), "extend_select": ("slow",)}, {"FSDP301", "FSDP501"}),
+        ({"select": ("FSDP203",), "ignore": ("direct-forward-call",)}, set()),
+    ],
+)
+def test_the_more_precise_one_wins(given: dict[str, object], chosen: set[str]) -> None:
+    assert codes(**given) == chosen | STUBBORN
+
+
+def test_what_was_not_checked_is_always_said() -> None:
+    assert codes(ignore=("ALL", "FSDP900", "FSDP999")) == STUBBORN
+
+
+@pytest.mark.parametrize("selector", ["FSDP777", "FSDP2O3", "forward", "E501", "", "FSD"])
+@pytest.mark.parametrize("where", ["select", "extend_select", "ignore"])
+def test_an_unknown_selector_is_an_error(where: str, selector: str) -> None:
+    with pytest.raises(BadSetting, match="unknown rule"):
+        codes(**{where: (selector,)})
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "target", "runs"),
+    [
+        ("2.6", "", "2.6", True),
+        ("2.8", "", "2.6", False),
+        ("2.8", "", "2.8.1", True),
+        ("2.10", "", "2.9", False),
+        ("2.6", "2.7", "2.7", True),
+        ("2.6", "2.7", "2.8", False),
+        ("2.8", "", "2.9.0+cpu", True),
+        ("2.6", "2.7", "2.7.0+cu126", True),
+    ],
+)
+def test_target_torch(since: str, until: str, target: str, runs: bool) -> None:
+    one = rule("FSDP299", "of-some-releases", since=since, until=until)
+    assert (one in Settings(target_torch=target).chosen([one])) is runs
+
+
+def test_a_target_that_is_no_version() -> None:
+    with pytest.raises(BadSetting, match="`newest` is not a torch version"):
+        codes(target_torch="newest")
+
+
+def test_the_rules_of_the_folder_can_all_be_chosen() -> None:
+    known = knowledge.rules()
+    assert set(Settings(select=("ALL",)).chosen(known)) == {*known, *TOOL_RULES} - {
+        r for r in known if r.since != "2.6"
+    }
+
+
+def test_did_you_mean() -> None:
+    known = ["FSDP203", "direct-forward-call"]
+    assert unknown("rule", "FSDP2O3", known) == "unknown rule `FSDP2O3`, did you mean `FSDP203`?"
+    assert unknown("rule", "direct_forward_call", known).endswith("`direct-forward-call`?")
+    assert unknown("rule", "FSDP204", known) == "unknown rule `FSDP204`"
