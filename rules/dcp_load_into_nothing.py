@@ -47,7 +47,7 @@ set_model_state_dict(model, state)
 ## Known limits
 
 A dictionary that the script fills anywhere, or hands to code that cannot be followed before the load, is left
-alone.
+alone. So is a load with a `planner`, which may fill it from the metadata.
 
 ## References
 
@@ -71,9 +71,18 @@ def check(trace: Trace) -> Iterator[Finding]:
     for loaded in trace.of(Loaded):
         if loaded.via not in (f"{DCP}load", f"{DCP}load_state_dict") or loaded.into is None:
             continue
-        if surely_empty(trace, loaded.into, loaded):
+        if surely_empty(trace, loaded.into, loaded) and not _planned(trace, loaded):
             yield Finding(
                 at=loaded,
                 message=f"`{loaded.into.words()}` is empty: `dcp.load` fills the keys that it finds in it, "
                 "so nothing is loaded",
             )
+
+
+def _planned(trace: Trace, loaded: Loaded) -> bool:
+    """Whether a planner of its own may fill the dictionary, as that of PyTorch's converters does."""
+    return any(
+        called.open or "planner" in called.keywords or len(called.arguments) > 1
+        for called in trace.calls(loaded.via)
+        if called.at.node is loaded.at.node
+    )

@@ -10,6 +10,7 @@ import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
 from fsdp2lint.interpret.scopes import Frame, Scope, name_value
+from fsdp2lint.meanings.attributes import NAMED_RANKS, rank
 from fsdp2lint.model.events import OptimizerReceived
 from fsdp2lint.model.guards import NEVER, Guards, negated
 from fsdp2lint.model.memory import choose
@@ -236,6 +237,8 @@ def stranger_arguments(machine: Machine, function: Function, bound: int) -> tupl
 def _stranger(machine: Machine, function: Function, param: cst.Param) -> Value:
     """An argument of unknown origin: what its annotation says that it is."""
     name = param.name.value
+    if name in NAMED_RANKS:
+        return rank(machine, NAMED_RANKS[name])
     said = param.annotation.annotation if param.annotation is not None else None
     dotted = get_full_name_for_node(said) if said is not None else None
     if dotted is not None:

@@ -9,7 +9,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fsdp2lint.meanings.registry import METHODS
-from fsdp2lint.model.values import Container, External, Instance, Mesh, Part, Rank, Value, Wrapped
+from fsdp2lint.model.values import (
+    Container,
+    External,
+    Instance,
+    Mesh,
+    Part,
+    Rank,
+    Unknown,
+    Value,
+    Wrapped,
+)
 
 if TYPE_CHECKING:
     from fsdp2lint.interpret.machine import Machine
@@ -40,11 +50,18 @@ and ``Fabric``: the same words with the same meaning in all of them."""
 
 _RANKS = {
     "process_index": "global",
-    "global_rank": "global",
     "local_process_index": "local",
+}
+NAMED_RANKS = {
+    "rank": "global",
+    "global_rank": "global",
+    "world_rank": "global",
     "local_rank": "local",
     "node_rank": "node",
 }
+"""What scripts call their ranks (``args.rank``, ``self.local_rank``), where nothing in sight says more.
+A module's ``rank`` is that of its low-rank factors (PEFT) and never meant."""
+
 _FRAMEWORKS = ("accelerate.", "transformers.", "lightning.", "trl.")
 
 
@@ -58,6 +75,8 @@ def attribute(machine: Machine, owner: Value, name: str) -> Value | None:
         return _missing_entry(machine, owner, name)
     if name in _MAIN and not isinstance(owner, External) and _may_be_framework(owner):
         return machine.main_rank(_MAIN[name])
+    if name in NAMED_RANKS and _may_hold_rank(machine, owner):
+        return rank(machine, NAMED_RANKS[name])
     if name in _RANKS and _is_framework(owner):
         return rank(machine, _RANKS[name])
     if name == "__class__" and isinstance(owner, Instance):
@@ -115,6 +134,11 @@ def _missing_entry(machine: Machine, owner: Container, name: str) -> Value | Non
 def _may_be_framework(owner: Value) -> bool:
     """An object of unknown class has these words from a framework; one of the project defines its own."""
     return not isinstance(owner, Instance) or _is_framework(owner)
+
+
+def _may_hold_rank(machine: Machine, owner: Value) -> bool:
+    """Whether ``owner`` is a bag of settings or an object of the script, not a module or a module of Python."""
+    return isinstance(owner, Instance | Unknown | Part) and not machine.is_module(owner)
 
 
 def _is_framework(owner: Value) -> bool:

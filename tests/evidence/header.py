@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,6 +12,7 @@ from pathlib import Path
 RULES = Path(__file__).resolve().parents[2] / "fixtures" / "rules"
 
 _SETTING = "background saves are slow"
+_NOT_SHOWN = "not shown on CPU -- "
 _CLAIM = re.compile(r"^# evidence: (.+)$", re.MULTILINE)
 _MARK = re.compile(r"# (expect|fine): (FSDP\d{3}(?:, FSDP\d{3})*)$", re.MULTILINE)
 
@@ -46,14 +48,33 @@ class Fixture:
         """Whether the script asks for a storage that is slow."""
         return _SETTING in self._lines
 
+    @property
+    def shown(self) -> bool:
+        """Whether a run on a CPU shows the damage."""
+        return not any(line.startswith(_NOT_SHOWN) for line in self._lines)
+
+    @property
+    def files(self) -> list[Path]:
+        """All its Python files, in order of name."""
+        return sorted(self.path.rglob("*.py")) if self.path.is_dir() else [self.path]
+
+    def copied(self, folder: Path) -> Fixture:
+        """The same fixture below another folder, where it may be changed."""
+        target = folder / self.path.name
+        if self.path.is_dir():
+            shutil.copytree(self.path, target, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            folder.mkdir(parents=True)
+            shutil.copy(self.path, target)
+        return Fixture(target)
+
     @cached_property
     def _lines(self) -> list[str]:
         return _CLAIM.findall(self.script.read_text("utf-8"))
 
     def marks(self, word: str) -> list[str]:
         """The codes marked `expect` or `fine` in all files of the fixture."""
-        files = sorted(self.path.rglob("*.py")) if self.path.is_dir() else [self.path]
-        found = [mark for file in files for mark in _MARK.findall(file.read_text("utf-8"))]
+        found = [mark for file in self.files for mark in _MARK.findall(file.read_text("utf-8"))]
         return [code for kind, codes in found if kind == word for code in codes.split(", ")]
 
 
