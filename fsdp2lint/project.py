@@ -134,7 +134,7 @@ class Project:
         if not hands_on and not any(word in raw for word in _WORTH_FOLLOWING):
             return None
         try:
-            source = Source.decode(raw, os.path.relpath(path))
+            source = Source.decode(raw, _shown(path))
             self._followed += len(raw)
             source.tree  # noqa: B018  a file that cannot be parsed is not followed
         except (Unreadable, ValueError):
@@ -189,6 +189,12 @@ def _imported(match: re.Match[bytes]) -> Iterator[tuple[int, str]]:
         one = name.split(" as ")[0].split("#")[0].strip()
         if one.isidentifier():
             yield level, f"{dotted}.{one}" if dotted else one
+
+
+def _shown(path: str) -> str:
+    """A path as a reader finds it: from here, when it lies below."""
+    relative = os.path.relpath(path)
+    return path if relative.startswith("..") else relative
 
 
 def _programs_first(path: str) -> tuple[bool, str]:

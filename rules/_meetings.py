@@ -172,7 +172,7 @@ def _instead(trace: Trace, meeting: Meeting, other: Meeting, guard: Guard) -> bo
     """Whether those who come to ``meeting`` leave after it, and the others come to ``other`` further on."""
     return any(
         meeting.event.order < left.order < other.event.order
-        and left.rank.implies(meeting.event.guards)
+        and meeting.event.guards.implies(left.rank)
         and other.event.guards.units.get(guard.test) != guard
         for left in trace.of(Exited)
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 
 from fsdp2lint.api import Called, Event, Guards, Literal, Parameters, Part, Trace, Value, unwrapped
@@ -10,6 +10,7 @@ from fsdp2lint.api import Called, Event, Guards, Literal, Parameters, Part, Trac
 from ._shared import (
     WITH_PARAMETERS,
     Shard,
+    cases,
     class_name,
     has_parameters,
     hung_later,
@@ -20,6 +21,16 @@ from ._shared import (
     together,
     told_apart,
 )
+
+
+def sure(event: Event, value: Value | None) -> Iterator[Value]:
+    """What ``value`` surely can be at ``event``: no choice that may exclude the way to the event."""
+    if value is None:
+        return
+    for guards, one in cases(event, value):
+        own = Guards(guards.since(event.guards))
+        if together(own, event.guards):
+            yield one
 
 
 def shard_within(trace: Trace, event: Event, module: Value, guards: Guards) -> Shard | None:
@@ -43,8 +54,18 @@ def loose(trace: Trace, module: Value, shard: Shard) -> bool:
         and has_parameters(trace, called.result, 0)
         and not _taken(trace, called)
         and not frozen(trace, called.result)
+        and not _reduced_by_hand(trace, called.result)
         for called in trace.of(Called)
     )
+
+
+def _reduced_by_hand(trace: Trace, layer: Value) -> bool:
+    """Whether the script reduces gradients of a layer, or of a module around it, over the ranks."""
+    for called in trace.calls("torch.distributed.all_reduce", "torch.distributed.all_gather"):
+        found = parameter_of(called.arguments[0]) if called.arguments else None
+        if found is not None and overlap(trace, found.module, layer) is not None:
+            return True
+    return False
 
 
 def _taken(trace: Trace, built: Called) -> bool:

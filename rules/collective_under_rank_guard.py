@@ -45,7 +45,16 @@ if dist.get_rank() == 0:
     torch.save(state, "model.pt")
 ```
 
+## Fix safety
+
+Unsafe: a gather that gives a value (`get_model_state_dict`, `get_optimizer_state_dict`, `get_state_dict`,
+`full_tensor`) moves above an `if` that asks only for the rank, and what is done with the value stays below. Every
+rank must reach the test, and each holds the whole value unless it is offloaded.
+
 ## Known limits
+
+There is no fix for other calls, for a test that asks for more than the rank, and where statements between the
+test and the gather have to do with what it reads.
 
 A collective in a helper is reported at the call under the guard. Silent when a process group is passed, when the
 test is about membership of a group, and when the other side of the test has a collective of the same kind.
@@ -63,12 +72,15 @@ from collections.abc import Iterator
 
 from fsdp2lint.api import Finding, Trace, rule
 
+from ._fixes_hoisting import hoisted
 from ._meetings import has_counterpart, inside_test, meetings, rank_guards, under
 
 
 @rule(code="FSDP401", group="correctness")
 def check(trace: Trace) -> Iterator[Finding]:
     """Meetings that some ranks do not come to."""
+    if trace.truncated:  # the other ranks' call may be in what was not walked
+        return
     for meeting in meetings(trace):
         for guard in rank_guards(meeting.event):
             if not inside_test(meeting.event, guard) or has_counterpart(trace, meeting, guard):
@@ -80,5 +92,6 @@ def check(trace: Trace) -> Iterator[Finding]:
                 message=f"{meeting.said} is reached only when `{guard.words()}`: the other ranks never "
                 "come and the job hangs",
                 because=inner,
+                fix=hoisted(trace, meeting, guard) if at is meeting.event.at else None,
             )
             break

@@ -47,7 +47,8 @@ set_model_state_dict(model, state)
 ## Known limits
 
 A dictionary that the script fills anywhere, or hands to code that cannot be followed before the load, is left
-alone. So is a load with a `planner`, which may fill it from the metadata.
+alone. So is a load with a planner of the script. PyTorch's
+`_EmptyStateDictLoadPlanner` does not help: `dcp.load` gives it a copy of the dictionary.
 
 ## References
 
@@ -62,7 +63,9 @@ from collections.abc import Iterator
 from fsdp2lint.api import Finding, Loaded, Trace, rule
 
 from ._checkpoints import surely_empty
-from ._shared import DCP
+from ._shared import DCP, class_name
+
+_PLANNERS = ("DefaultLoadPlanner", "_EmptyStateDictLoadPlanner")
 
 
 @rule(code="FSDP305", group="correctness")
@@ -80,9 +83,14 @@ def check(trace: Trace) -> Iterator[Finding]:
 
 
 def _planned(trace: Trace, loaded: Loaded) -> bool:
-    """Whether a planner of its own may fill the dictionary, as that of PyTorch's converters does."""
-    return any(
-        called.open or "planner" in called.keywords or len(called.arguments) > 1
-        for called in trace.calls(loaded.via)
-        if called.at.node is loaded.at.node
-    )
+    """Whether a planner of the script may do something with the checkpoint.
+
+    Not those of PyTorch: `load` gives the planner a copy of the dictionary and takes back the keys that were
+    there, so that what `_EmptyStateDictLoadPlanner` puts into it is lost.
+    """
+    for called in trace.calls(loaded.via):
+        if called.at.node is loaded.at.node:
+            planner = called.keywords.get("planner")
+            ours = planner is None or class_name(planner).rpartition(".")[2] in _PLANNERS
+            return called.open or not ours
+    return True

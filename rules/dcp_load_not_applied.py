@@ -52,7 +52,15 @@ model(torch.randn(4, 8)).sum().backward()
 optimizer.step()
 ```
 
+## Fix safety
+
+Unsafe: `set_optimizer_state_dict` comes below the load, with the model and the optimizer that the state was taken
+of. The optimizer then goes on with the learning rate of the checkpoint.
+
 ## Known limits
+
+There is no fix where the state, the model or the optimizer has no name at the load, or several optimizers share
+one state.
 
 Silent when the optimizer or the loaded dictionary goes where the code cannot be followed. A sharded state dict
 of the model alone is filled in place and is fine.
@@ -69,6 +77,7 @@ from collections.abc import Iterator
 
 from fsdp2lint.api import Finding, Loaded, Restored, StateDict, Trace, rule
 
+from ._fixes_states import set_below
 from ._shared import DCP
 
 
@@ -78,19 +87,22 @@ def check(trace: Trace) -> Iterator[Finding]:
     for loaded in trace.of(Loaded):
         if loaded.via != f"{DCP}load":
             continue
-        for state in loaded.states:
-            if not _is_copy(state) or not trace.known(state.of) or not trace.known(state):
-                continue
-            if _applied(trace, loaded, state):
-                continue
-            said = state.of.words()
+        lost = [s for s in loaded.states if _is_lost(trace, loaded, s)]
+        if lost:
+            said = lost[0].of.words()
             yield Finding(
                 at=loaded,
                 message=f"the state of `{said}` is loaded into a dictionary and never set: "
                 f"`{said}` goes on with what it had",
-                because=(),
+                fix=set_below(trace, loaded, lost),
             )
-            break
+
+
+def _is_lost(trace: Trace, loaded: Loaded, state: StateDict) -> bool:
+    """Whether all that is loaded into a state dict surely stays there."""
+    if not _is_copy(state) or not trace.known(state.of) or not trace.known(state):
+        return False
+    return not _applied(trace, loaded, state)
 
 
 def _is_copy(state: StateDict) -> bool:

@@ -43,7 +43,7 @@ dcp.load(state, checkpoint_id="step_1")
 
 ## Fix safety
 
-Safe: the call stands alone, and another name than that of its dictionary is bound to the dictionary.
+Safe: the call stands alone, and the dictionary goes where its value went.
 
 ## Known limits
 
@@ -61,9 +61,21 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from fsdp2lint.api import Edit, Finding, Fix, InsertAfter, Loaded, Rewrite, Trace, rule
+from fsdp2lint.api import (
+    Edit,
+    Finding,
+    Fix,
+    InsertAfter,
+    Layout,
+    Loaded,
+    Rewrite,
+    Site,
+    Trace,
+    rule,
+    walk,
+)
 
-from ._fixes import call_of, first_argument, own_statement, path_text
+from ._fixes import call_of, first_argument, further_arguments, path_text
 from ._shared import DCP, use_of
 
 
@@ -89,16 +101,47 @@ _USES = ("Assign", "AnnAssign", "Arg", "Attribute", "Subscript", "NamedExpr", "F
 
 
 def _alone(loaded: Loaded) -> Fix | None:
-    """The call as a statement of its own; another name is bound to its dictionary."""
-    call, statement = call_of(loaded.at), own_statement(loaded.at)
-    if call is None or not isinstance(statement, cst.Assign) or len(statement.targets) != 1:
+    """The call as a statement of its own, and its dictionary wherever its value was to go."""
+    call = call_of(loaded.at)
+    statement = Layout.of(loaded.at.source).parents.get(loaded.at.node)
+    goes_to = _goes_to(loaded.at, statement)
+    first = None if call is None else first_argument(call)
+    if call is None or first is None or not goes_to:
         return None
-    source = loaded.at.source
-    target = source.code(statement.targets[0].target)
-    filled = path_text(loaded.at, first_argument(call))
-    if not filled or not target.isidentifier():
+    filled = path_text(loaded.at, first)
+    edits = _after(loaded.at, call, goes_to, filled) if filled else None
+    if not filled and goes_to.endswith(" = "):
+        edits = _before(loaded.at, call, first, goes_to.removesuffix(" = "))
+    return None if edits is None else Fix("use the dictionary that is filled", edits, "safe")
+
+
+def _goes_to(site: Site, statement: cst.CSTNode | None) -> str:
+    """What a statement does with its value: ``state = `` or ``return ``; else nothing."""
+    if isinstance(statement, cst.Return):
+        return "return "
+    if not isinstance(statement, cst.Assign) or len(statement.targets) != 1:
+        return ""
+    target = path_text(site, statement.targets[0].target)
+    return f"{target} = " if target else ""
+
+
+def _after(site: Site, call: cst.Call, goes_to: str, filled: str) -> tuple[Edit, ...]:
+    """The call, and then what it has filled."""
+    statement = Layout.of(site.source).parents[call]
+    alone = Rewrite(site.source, statement, lambda new: new(call))
+    if goes_to == f"{filled} = ":
+        return (alone,)
+    return alone, InsertAfter(site.source, statement, goes_to + filled)
+
+
+def _before(
+    site: Site, call: cst.Call, first: cst.BaseExpression, target: str
+) -> tuple[Edit, ...] | None:
+    """The dictionary gets the name first, and then the call fills it."""
+    rest = further_arguments(site, call)
+    used = {node.value for node in walk(call) if isinstance(node, cst.Name)}
+    if not target.isidentifier() or target in used or "#" in rest:
         return None
-    edits: tuple[Edit, ...] = (Rewrite(source, statement, lambda new: new(call)),)
-    if target != filled:
-        edits = (*edits, InsertAfter(source, statement, f"{target} = {filled}"))
-    return Fix("use the dictionary that is filled", edits, "safe")
+    filling = f"{site.source.code(call.func)}({target}{rest})"
+    bare = Rewrite(site.source, call, lambda new: new(first))
+    return bare, InsertAfter(site.source, call, filling)

@@ -22,7 +22,7 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 
 torch.accelerator.device_index(int(os.environ["LOCAL_RANK"]))
-dist.init_process_group()
+dist.init_process_group("nccl")
 model = nn.Linear(8, 8)
 fully_shard(model)
 ```
@@ -38,14 +38,15 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 
 torch.accelerator.set_device_index(int(os.environ["LOCAL_RANK"]))
-dist.init_process_group()
+dist.init_process_group("nccl")
 model = nn.Linear(8, 8)
 fully_shard(model)
 ```
 
 ## Fix safety
 
-Safe: the statement did nothing before. `set_device_index` and `set_device` take the same index.
+Safe where the script has asked whether there is a device, or uses NCCL: the statement did nothing before, and
+`set_device_index` and `set_device` take the same index. Elsewhere unsafe: they raise on a machine without one.
 
 ## Known limits
 
@@ -63,7 +64,17 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from fsdp2lint.api import Called, Finding, Fix, Replace, Trace, rule
+from fsdp2lint.api import (
+    Called,
+    External,
+    Finding,
+    Fix,
+    GroupStarted,
+    Part,
+    Replace,
+    Trace,
+    rule,
+)
 
 from ._fixes import call_of
 from ._shared import use_of
@@ -73,6 +84,7 @@ _SETTERS = {
     "torch.cuda.device": "set_device",
     "torch.xpu.device": "set_device",
 }
+_ASKING = (".is_available", ".device_count")
 
 
 @rule(code="FSDP413", group="correctness")
@@ -85,13 +97,24 @@ def check(trace: Trace) -> Iterator[Finding]:
                 at=called,
                 message=f"`{called.name}` is a context manager: as a statement it sets no device, and every "
                 f"rank stays on device 0; use `{setter}`",
-                fix=_set(called, setter),
+                fix=_set(called, setter, certain=_has_device(trace, called)),
             )
 
 
-def _set(called: Called, setter: str) -> Fix | None:
+def _has_device(trace: Trace, called: Called) -> bool:
+    """Whether a device is there: the script has asked for one, or its process group needs it."""
+    asked = (g.test.owner for g in called.guards if g.taken and isinstance(g.test, Part))
+    return any(isinstance(one, External) and one.name.endswith(_ASKING) for one in asked) or any(
+        (started.backend or "").partition(":")[0] == "nccl" for started in trace.of(GroupStarted)
+    )
+
+
+def _set(called: Called, setter: str, certain: bool) -> Fix | None:
     """The function that sets the device for good."""
     call = call_of(called.at)
     if call is None or not isinstance(call.func, cst.Attribute):
         return None
-    return Fix(f"use `{setter}`", (Replace(called.at.source, call.func.attr, setter),), "safe")
+    title, edit = f"use `{setter}`", Replace(called.at.source, call.func.attr, setter)
+    if certain:
+        return Fix(title, (edit,), "safe")
+    return Fix(title, (edit,), "unsafe", "it raises on a machine without such a device")

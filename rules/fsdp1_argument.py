@@ -63,7 +63,8 @@ from collections.abc import Iterator
 from fsdp2lint.api import Arguments, Finding, Fix, Sharded, Trace, Value, rule
 
 from ._fixes import call_of
-from ._shared import cases, class_name
+from ._parts import sure
+from ._shared import class_name
 
 _INSTEAD = {
     "auto_wrap_policy": "shard the blocks one by one, children first",
@@ -117,9 +118,7 @@ def check(trace: Trace) -> Iterator[Finding]:
 
 def _is_a(sharded: Sharded, value: Value | None, cls: str) -> bool:
     """Whether an option is an object of this class on a path that leads to the call."""
-    if value is None:
-        return False
-    return any(class_name(one) == cls for _, one in cases(sharded, value))
+    return any(class_name(one) == cls for one in sure(sharded, value))
 
 
 def _without(sharded: Sharded, keywords: list[str]) -> Fix | None:

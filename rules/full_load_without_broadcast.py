@@ -2,15 +2,16 @@
 
 ## What it does
 
-Finds two uses of `set_model_state_dict`, `set_optimizer_state_dict` and `set_state_dict`: the state is an empty
+Finds three uses of `set_model_state_dict`, `set_optimizer_state_dict` and `set_state_dict`: the state is an empty
 dictionary on all ranks but the first and `broadcast_from_rank0` is off; or `broadcast_from_rank0` is on and
-`full_state_dict` is off.
+`full_state_dict` is off; or it is on and `set_state_dict` gets an empty model state on all ranks but the first.
 
 ## Why is this bad
 
 Without the broadcast every rank loads what it has itself. The ranks with the empty dictionary raise, or
 skip the load when `cpu_offload` is on, while rank 0 waits for them in a collective. And the broadcast works with full state dicts only:
-without `full_state_dict=True` all ranks raise a `ValueError`.
+without `full_state_dict=True` all ranks raise a `ValueError`. To `set_state_dict` an empty model state means
+"only the optimizer": a rank that passes one skips the broadcast of the model, in which rank 0 then waits.
 
 ## Example
 
@@ -48,7 +49,8 @@ set_model_state_dict(model, state, options=options)
 
 ## Fix safety
 
-Safe: the load could not succeed before.
+Safe: the load could not succeed before. `set_state_dict` of a model state that only rank 0 has gets no fix: it
+becomes `set_model_state_dict` and `set_optimizer_state_dict`.
 
 ## Known limits
 
@@ -57,7 +59,7 @@ Options that are made where the code cannot be followed are taken to be right.
 ## References
 
 - https://docs.pytorch.org/docs/stable/distributed.checkpoint.html (`StateDictOptions`)
-- `torch/distributed/checkpoint/state_dict.py` (`_verify_options`, `_load_model_state_dict`)
+- `torch/distributed/checkpoint/state_dict.py` (`_verify_options`, `set_state_dict`, `_load_model_state_dict`)
 """
 
 from __future__ import annotations
@@ -97,12 +99,14 @@ def check(trace: Trace) -> Iterator[Finding]:
         options = Literal(None) if given is None else given
         broadcast = switch(trace, options, "broadcast_from_rank0")
         full = switch(trace, options, "full_state_dict")
+        skips = _skips_the_model(trace, called)
         if broadcast and full is False:
+            fix = _with(trace, options, "full_state_dict")
             yield Finding(
                 at=called,
                 message="`broadcast_from_rank0` works with full state dicts only: set "
                 "`full_state_dict=True` too",
-                fix=_with(trace, options, "full_state_dict"),
+                fix=None if skips else fix,
             )
         elif broadcast is False and any(_on_first_only(trace, called, s) for s in _states(called)):
             fix = _with(trace, options, "broadcast_from_rank0")
@@ -110,8 +114,25 @@ def check(trace: Trace) -> Iterator[Finding]:
                 at=called,
                 message="all ranks but the first pass an empty dictionary, and `broadcast_from_rank0` is "
                 "off: they never get the state and rank 0 waits for them",
-                fix=fix if full else None,
+                fix=fix if full and not skips else None,
             )
+        elif broadcast and skips:
+            yield Finding(
+                at=called,
+                message="all ranks but the first pass an empty model state, by which `set_state_dict` "
+                "loads the optimizer only: they skip the model's broadcast and rank 0 waits for them; "
+                "use `set_model_state_dict` and `set_optimizer_state_dict`",
+            )
+
+
+def _skips_the_model(trace: Trace, called: Called) -> bool:
+    """Whether some ranks pass ``set_state_dict`` no model state, and so load the optimizer only."""
+    state = called.keywords.get("model_state_dict")
+    return (
+        state is not None
+        and called.name.endswith(".set_state_dict")
+        and _on_first_only(trace, called, state)
+    )
 
 
 def _states(called: Called) -> Iterator[Value]:

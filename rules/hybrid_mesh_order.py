@@ -65,10 +65,12 @@ from ._meshes import given_meshes, made, written
 
 @rule(code="FSDP403", group="correctness")
 def check(trace: Trace) -> Iterator[Finding]:
-    """Meshes whose names are in the other order."""
+    """Meshes whose names are in the other order, each where it is used first."""
+    told: set[Mesh] = set()
     for sharded in trace.of(Sharded):
         for mesh in given_meshes(sharded):
-            if isinstance(mesh, Mesh) and _swapped(mesh.names or ()):
+            if isinstance(mesh, Mesh) and mesh not in told and _swapped(mesh.names or ()):
+                told.add(mesh)
                 first, second = mesh.names or ("", "")
                 called = made(trace, mesh)
                 yield Finding(

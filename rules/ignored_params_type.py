@@ -75,8 +75,7 @@ from fsdp2lint.api import (
 )
 
 from ._fixes import call_of
-from ._parts import parameter_of
-from ._shared import cases
+from ._parts import parameter_of, sure
 
 _LISTS = ("builtins.list", "builtins.tuple")
 _SETS = ("builtins.set", "builtins.frozenset")
@@ -88,8 +87,7 @@ _IGNORED = "no parameter is among them, so that nothing is ignored; pass a set o
 def check(trace: Trace) -> Iterator[Finding]:
     """Collections in which no parameter is found."""
     for sharded in trace.of(Sharded):
-        given = sharded.options.get("ignored_params")
-        for _, value in () if given is None else cases(sharded, given):
+        for value in sure(sharded, sharded.options.get("ignored_params")):
             said = _wrong(trace, value)
             if said:
                 listed = _RAISES in said
@@ -111,7 +109,7 @@ def _wrong(trace: Trace, value: Value) -> str:
         made = [c.name for c in trace.calls(*_LISTS, *_SETS) if c.result is value]
         listed = made and not any(name in _SETS for name in made)
         return f"a {made[0].removeprefix('builtins.')}: {_RAISES}" if listed else ""
-    if not isinstance(value, Container):
+    if not isinstance(value, Container) or value.kind == "dict":
         return ""
     entries = [one for _, entry in trace.memory.entries(value) for one in options(entry)]
     if entries and all(isinstance(one, Module) for one in entries):

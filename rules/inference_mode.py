@@ -143,9 +143,19 @@ def _trained_after(trace: Trace, forward: Forward, module: Value) -> bool:
     return any(
         later.module is forward.module
         and not _modes(later)
-        and not any(class_name(w) == "torch.no_grad" for w in later.within)
+        and not _keeps_no_gradients(later)
         and next(trace.after(later, Backward), None) is not None
         for later in trace.after(forward, Forward)
+    )
+
+
+def _keeps_no_gradients(event: Event) -> bool:
+    """Whether ``torch.no_grad`` is around an event."""
+    around = [*event.within, *(d for f in event.moment.inside for d in f.decorators)]
+    return any(
+        class_name(one) == "torch.no_grad"
+        or (isinstance(one, External) and one.name == "torch.no_grad")
+        for one in around
     )
 
 

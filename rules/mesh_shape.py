@@ -72,11 +72,13 @@ _WORLD = ("torch.distributed.group.WORLD", "torch.distributed.GroupMember.WORLD"
 
 @rule(code="FSDP415", group="correctness")
 def check(trace: Trace) -> Iterator[Finding]:
-    """Meshes that raise."""
+    """Meshes that raise, each where it is used first."""
+    told: set[Value] = set()
     for sharded in trace.of(Sharded):
         for mesh in given_meshes(sharded):
-            problem = _problem(trace, mesh)
+            problem = "" if mesh in told else _problem(trace, mesh)
             if problem:
+                told.add(mesh)
                 fix = _named(trace, mesh) if isinstance(mesh, Mesh) else None
                 yield Finding(at=sharded, message=problem, fix=fix)
                 break

@@ -78,6 +78,18 @@ from fsdp2lint.api import (
 
 from ._shared import cases, class_name, has_parameters, overlap, sharded, together
 
+_PLAIN = (
+    "contextlib.",
+    "torch.amp.",
+    "torch.cuda.amp.",
+    "torch.device",
+    "torch.enable_grad",
+    "torch.inference_mode",
+    "torch.no_grad",
+    "torch.profiler.",
+    "torch.set_grad_enabled",
+)
+
 
 @rule(code="FSDP215", group="correctness")
 def check(trace: Trace) -> Iterator[Finding]:
@@ -86,7 +98,7 @@ def check(trace: Trace) -> Iterator[Finding]:
     said: set[Value] = set()
     for forward in trace.of(Forward) if born else []:
         found = sharded(trace, forward, forward.module)
-        if forward.how != "call" or found is None:
+        if forward.how != "call" or found is None or not all(map(_plain, forward.within)):
             continue
         shard, module = found
         empty = [
@@ -127,6 +139,11 @@ def _is_meta(value: Value) -> bool:
     if isinstance(value, Instance) and class_name(value) == "torch.device":
         value = value.part(".argument0")
     return isinstance(value, Literal) and value.value == "meta"
+
+
+def _plain(context: Value) -> bool:
+    """Whether tensors are ordinary ones in a context: not so under ``FakeTensorMode``."""
+    return all(class_name(one).startswith(_PLAIN) for one in options(context))
 
 
 def _given_memory(trace: Trace, forward: Event, module: Value) -> bool:

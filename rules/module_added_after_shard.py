@@ -62,7 +62,7 @@ from collections.abc import Iterator
 from fsdp2lint.api import Assigned, Backward, Finding, Trace, rule
 
 from ._parts import loose
-from ._shared import cases, sharded, together
+from ._shared import cases, sharded, together, wrapped_by
 
 
 @rule(code="FSDP212", group="correctness")
@@ -74,7 +74,9 @@ def check(trace: Trace) -> Iterator[Finding]:
             continue
         shard, _ = found
         for guards, added in cases(assigned, assigned.value):
-            if not together(shard.guards, guards) or not loose(trace, added, shard):
+            if not together(shard.guards, guards) or wrapped_by(added, "ddp", "fsdp1"):
+                continue
+            if not loose(trace, added, shard):
                 continue
             yield Finding(
                 at=assigned,

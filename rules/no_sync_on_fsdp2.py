@@ -43,10 +43,17 @@ model.set_requires_gradient_sync(True)
 model(torch.randn(4, 8)).sum().backward()
 ```
 
+## Fix safety
+
+Unsafe: the block becomes two switches around its statements, and an exception between them leaves the
+synchronisation off. Safe where the script chooses between `no_sync()` and `nullcontext()` in one expression
+and every backward of the script runs inside the block: then one switch before it says it each time.
+
 ## Known limits
 
-There is no fix: a `with` block has to become two switches around its body, and an exception in the body must
-not leave them off. A branch that tests for DDP, or for anything that the sharded branch does not test, is believed to be
+There is no fix where the model is not surely sharded whenever the block is reached, where the block is left by
+`return`, `break` or `continue`, where the backward runs in code that cannot be followed, and where the context
+manager comes from a helper. A branch that tests for DDP, or for anything that the sharded branch does not test, is believed to be
 about another model.
 
 ## References
@@ -63,6 +70,7 @@ import libcst as cst
 
 from fsdp2lint.api import Event, Finding, Literal, Site, SyncPaused, Trace, Value, rule, walk
 
+from ._fixes_sync import switched_instead
 from ._shared import serves_both, sharded, wrapped_before
 
 
@@ -81,6 +89,7 @@ def check(trace: Trace) -> Iterator[Finding]:
             message=f"`{module.words()}` is sharded by `fully_shard` and has no `no_sync`: {happens}; "
             "use `set_requires_gradient_sync`",
             because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
+            fix=switched_instead(trace, event) if isinstance(event, SyncPaused) else None,
         )
 
 

@@ -61,26 +61,22 @@ import libcst as cst
 from fsdp2lint.api import Arguments, Finding, Fix, Literal, Sharded, Trace, rule
 
 from ._fixes import call_of
-from ._shared import cases
+from ._parts import sure
 
 
 @rule(code="FSDP241", group="correctness")
 def check(trace: Trace) -> Iterator[Finding]:
     """Policies that are None."""
     for sharded in trace.of(Sharded):
-        policy = sharded.options.get("mp_policy")
-        if policy is None:
-            continue
-        for guards, value in cases(sharded, policy):
-            if isinstance(value, Literal) and value.value is None:
-                sometimes = "" if guards == sharded.guards else " on some paths"
-                yield Finding(
-                    at=sharded,
-                    message=f"`mp_policy` is None{sometimes}: `fully_shard` raises AttributeError; "
-                    "leave it out or pass `MixedPrecisionPolicy()`",
-                    fix=_left_out(sharded),
-                )
-                break
+        policies = list(sure(sharded, sharded.options.get("mp_policy")))
+        if any(isinstance(one, Literal) and one.value is None for one in policies):
+            sometimes = " on some paths" if len(policies) > 1 else ""
+            yield Finding(
+                at=sharded,
+                message=f"`mp_policy` is None{sometimes}: `fully_shard` raises AttributeError; "
+                "leave it out or pass `MixedPrecisionPolicy()`",
+                fix=_left_out(sharded),
+            )
 
 
 def _left_out(sharded: Sharded) -> Fix | None:

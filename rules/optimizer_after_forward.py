@@ -48,6 +48,11 @@ model(torch.randn(4, 8)).sum().backward()
 optimizer.step()
 ```
 
+## Fix safety
+
+Unsafe: the statement moves above the forward when both stand in one block, all `fully_shard` calls are above
+them, and nothing between them binds or changes what it reads. Look at what else was meant to happen between them.
+
 ## Known limits
 
 Silent when the root was sharded with a `reshard_after_forward` that may be true, when a state dict is
@@ -82,6 +87,7 @@ from fsdp2lint.api import (
     rule,
 )
 
+from ._fixes_moving import moved_above
 from ._shared import Shard, overlap, sharded, shards_before, together
 
 _RESHARDING: tuple[type[Event], ...] = (Backward, Resharded, StateDictTaken, Restored, Moved)
@@ -92,8 +98,9 @@ def check(trace: Trace) -> Iterator[Finding]:
     """Optimizers over parameters that a forward has left unsharded."""
     for built in trace.of(OptimizerBuilt):
         for parameters in built.over:
-            forward = _left_open(trace, built, parameters)
-            if forward is not None:
+            forwards = list(_left_open(trace, built, parameters))
+            if forwards:
+                forward = forwards[0]
                 said = forward.module.words()
                 yield Finding(
                     at=built,
@@ -101,31 +108,37 @@ def check(trace: Trace) -> Iterator[Finding]:
                     f"forward of `{said}` on line {forward.at.line} has left: "
                     f"the ones that the root `{said}` owns are never updated",
                     because=((forward, f"`{said}` runs forward here, nothing reshards it since"),),
+                    fix=moved_above(
+                        built,
+                        forwards,
+                        [s.event for s in shards_before(trace, built)],
+                        "build the optimizer above the forward",
+                        "look at what else was meant to happen between the two",
+                    ),
                 )
                 break
 
 
-def _left_open(trace: Trace, built: OptimizerBuilt, parameters: Parameters) -> Forward | None:
-    """The forward after which ``parameters`` were read while the root was still unsharded."""
+def _left_open(trace: Trace, built: OptimizerBuilt, parameters: Parameters) -> Iterator[Forward]:
+    """The forwards after which ``parameters`` were read while the root was still unsharded, latest first."""
     taken = built.order if parameters.taken is None else parameters.taken
     for forward in trace.before(built, Forward):
         found = sharded(trace, forward, forward.module, itself=True)
         if found is None or forward.order >= taken or forward.how != "call":
             continue
         shard, module = found
-        if not together(forward.guards, built.guards) or not _stays_unsharded(trace, shard):
+        if not together(forward.guards, built.guards) or not _is_root(trace, shard, forward):
             continue
         if overlap(trace, parameters.of, module) is None:
             continue
         if any(_between(trace, forward, taken, kind) for kind in _RESHARDING):
             continue
         if not _unseen_between(trace, forward, taken, module):
-            return forward
-    return None
+            yield forward
 
 
-def _stays_unsharded(trace: Trace, shard: Shard) -> bool:
-    """Whether a module is a root that keeps its parameters after the forward."""
+def _is_root(trace: Trace, shard: Shard, forward: Forward) -> bool:
+    """Whether a module is a root that keeps its parameters after its forward."""
     chosen = shard.event.options.get("reshard_after_forward")
     if shard.event.open or not (
         chosen is None or (isinstance(chosen, Literal) and chosen.value in (None, False))
@@ -133,7 +146,7 @@ def _stays_unsharded(trace: Trace, shard: Shard) -> bool:
         return False
     return not any(
         s.module is not shard.module and trace.inside(shard.module, s.module)
-        for s in shards_before(trace, shard.event)
+        for s in shards_before(trace, forward)
     )
 
 

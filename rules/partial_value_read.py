@@ -47,7 +47,7 @@ Unsafe: `full_tensor()` communicates, so every rank must get there; the fix is l
 
 ## Known limits
 
-Silent when the same function, or one that calls it, reduces something over the ranks by hand afterwards. Printing a
+Silent when the function that reads, its caller, or what these call reduces something over the ranks afterwards. Printing a
 partial tensor without reading a number is not reported.
 
 ## References
@@ -73,6 +73,7 @@ from fsdp2lint.api import (
     Replace,
     Resharded,
     Trace,
+    Unsharded,
     Value,
     rank_dependent,
     rule,
@@ -90,9 +91,14 @@ _FUNCTIONS = (
     "torch.linalg.norm",
 )
 _NUMBERS = ("builtins.float", "builtins.int")
-_BY_HAND = tuple(
-    f"torch.distributed.{name}"
-    for name in ("all_reduce", "reduce", "all_gather", "all_gather_into_tensor", "gather")
+_BY_HAND = (
+    *(
+        f"torch.distributed.{name}"
+        for name in ("all_reduce", "reduce", "all_gather", "all_gather_into_tensor", "gather")
+    ),
+    ".gather",
+    ".gather_for_metrics",
+    ".reduce",
 )
 
 
@@ -150,24 +156,19 @@ def _shard(trace: Trace, reduction: Called) -> Shard | None:
 
 def _gathered(trace: Trace, event: Event, shard: Shard) -> bool:
     """Whether parameters may be whole here: the root keeps them so between forward and backward."""
-    computed = max(
-        (
-            f.order
-            for f in trace.before(event, Forward)
-            if overlap(trace, f.module, shard.module) is not None
-        ),
-        default=-1,
-    )
+    gathering = [(f.order, f.module) for f in trace.before(event, Forward)]
+    gathering += [(u.order, u.module) for u in trace.before(event, Unsharded)]
+    orders = [o for o, m in gathering if overlap(trace, m, shard.module) is not None]
     freed = [e.order for e in trace.before(event, Backward)]
     freed += [e.order for e in trace.before(event, Resharded)]
-    return computed > max(freed, default=-1)
+    return max(orders, default=-1) > max(freed, default=-1)
 
 
 def _by_hand(trace: Trace, read: Called) -> bool:
-    """Whether the function that reads, or one around it, reduces something over the ranks afterwards."""
-    around = read.moment.inside
+    """Whether the caller of the function that reads reduces something over the ranks afterwards."""
+    caller = read.moment.inside[:-1]
     return any(
-        called.moment.inside == around[: len(called.moment.inside)]
+        called.moment.inside[: len(caller)] == caller
         for called in trace.calls(*_BY_HAND)
         if called.order > read.order
     )

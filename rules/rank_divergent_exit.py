@@ -86,6 +86,8 @@ from ._meetings import (
 @rule(code="FSDP402", group="correctness")
 def check(trace: Trace) -> Iterator[Finding]:
     """Meetings that some ranks have left before."""
+    if trace.truncated:  # those who left may meet the others in what was not walked
+        return
     for left in trace.of(Exited):
         guard = next((g for g in left.rank if decides(g.test)), None)
         if guard is None or left.how == "raise":
@@ -93,11 +95,13 @@ def check(trace: Trace) -> Iterator[Finding]:
         missed = _missed(trace, left, guard)
         if missed is None:
             continue
+        at = beside(missed.event, left)
+        met = ((missed.event, "the ranks meet here"),) if at is not missed.event.at else ()
         yield Finding(
-            at=beside(missed.event, left),
+            at=at,
             message=f"the ranks where `{guard.words()}` have left on line {left.at.line}, before "
             f"{missed.said}: the others hang in it",
-            because=((left, f"some ranks leave here by `{left.how}`"),),
+            because=((left, f"some ranks leave here by `{left.how}`"), *met),
         )
 
 
@@ -118,7 +122,10 @@ def _meets_elsewhere(trace: Trace, meeting: Meeting, left: Exited) -> bool:
     """Whether those who have left come to a meeting of the same kind."""
     return any(
         other.kind == meeting.kind
-        and other.event.order > left.order
-        and not misses(other.event, left)
+        and (
+            other.event.guards.implies(left.rank)
+            if other.event.order < left.order
+            else not misses(other.event, left)
+        )
         for other in meetings(trace)
     )

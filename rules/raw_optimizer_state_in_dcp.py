@@ -50,8 +50,8 @@ dcp.save({"model": model_state, "optim": optimizer_state}, checkpoint_id="step_1
 
 ## Fix safety
 
-Unsafe: the same state under parameter names, when the model has a name in the same function. What is loaded must
-go back through `set_optimizer_state_dict`, and old checkpoints have the old keys.
+Unsafe: the same state under parameter names, when the model has a name in the same function; what is loaded goes
+back through `set_optimizer_state_dict`. Checkpoints that were written before have the old keys.
 
 ## Known limits
 
@@ -70,12 +70,15 @@ from collections.abc import Iterator
 import libcst as cst
 
 from fsdp2lint.api import (
+    Edit,
     Event,
     Finding,
     Fix,
     Loaded,
     OptimizerBuilt,
     Replace,
+    Restored,
+    Rewrite,
     Saved,
     StateDict,
     StateDictTaken,
@@ -85,27 +88,36 @@ from fsdp2lint.api import (
 )
 
 from ._fixes import call_of, first_argument, path_text, receiver_of
-from ._shared import DCP, changed, state_shard
+from ._shared import DCP, Shard, changed, state_shard
+
+_HOME = "torch.distributed.checkpoint.state_dict"
 
 
 @rule(code="FSDP302", group="correctness")
 def check(trace: Trace) -> Iterator[Finding]:
     """Raw optimizer states that go through DCP."""
+    found = list(_raw(trace))
+    fixes = [_by_name(trace, event, state) for event, _, state, _ in found]
+    for (event, via, state, shard), fix in zip(found, fixes, strict=True):
+        said = state.of.words()
+        yield Finding(
+            at=event,
+            message=f"`{via.rpartition('.')[2]}` gets `{said}.state_dict()`, whose keys are numbers "
+            f"and which is empty before the first step; use `get_optimizer_state_dict`",
+            because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
+            fix=fix if all(fixes) else None,
+        )
+
+
+def _raw(trace: Trace) -> Iterator[tuple[Event, str, StateDict, Shard]]:
+    """The first raw state of a sharded model's optimizer in each save and load."""
     for event, via, states in _through_dcp(trace):
         for state in states:
             raw = state.kind == "optimizer" and state.via in ("state_dict", ".state_dict")
             shard = state_shard(trace, event, state) if raw else None
-            if shard is None or changed(trace, state, event):
-                continue
-            said = state.of.words()
-            yield Finding(
-                at=event,
-                message=f"`{via.rpartition('.')[2]}` gets `{said}.state_dict()`, whose keys are numbers "
-                f"and which is empty before the first step; use `get_optimizer_state_dict`",
-                because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
-                fix=_by_name(trace, state),
-            )
-            break
+            if shard is not None and not changed(trace, state, event):
+                yield event, via, state, shard
+                break
 
 
 def _through_dcp(trace: Trace) -> Iterator[tuple[Event, str, tuple[StateDict, ...]]]:
@@ -117,7 +129,7 @@ def _through_dcp(trace: Trace) -> Iterator[tuple[Event, str, tuple[StateDict, ..
             yield loaded, loaded.via, loaded.states
 
 
-def _by_name(trace: Trace, state: StateDict) -> Fix | None:
+def _by_name(trace: Trace, event: Event, state: StateDict) -> Fix | None:
     """``get_optimizer_state_dict(model, optimizer)``, where the model has a name in the same function."""
     taken = next((e for e in trace.of(StateDictTaken) if e.state is state), None)
     built = next((e for e in trace.of(OptimizerBuilt) if e.optimizer is state.of), None)
@@ -128,12 +140,33 @@ def _by_name(trace: Trace, state: StateDict) -> Fix | None:
     model = _model_name(built)
     if call is None or not optimizer or not model:
         return None
-    get = name_for(
-        taken.at.source, call, "torch.distributed.checkpoint.state_dict.get_optimizer_state_dict"
-    )
-    edit = Replace(taken.at.source, call, f"{get.text}({model}, {optimizer})")
-    note = "the state must go back through `set_optimizer_state_dict`"
-    return Fix("take the state under parameter names", (edit, *get.edits), "unsafe", note)
+    get = name_for(taken.at.source, call, f"{_HOME}.get_optimizer_state_dict")
+    edits: list[Edit] = [
+        Replace(taken.at.source, call, f"{get.text}({model}, {optimizer})"),
+        *get.edits,
+    ]
+    if isinstance(event, Loaded):
+        for restored in trace.after(event, Restored):
+            if restored.into is state.of and restored.via.endswith("load_state_dict"):
+                back = _put_back(restored, model) if restored.calls == built.calls else None
+                if back is None:
+                    return None
+                edits += back
+    note = "checkpoints that were written before have the old keys"
+    return Fix("take the state under parameter names", tuple(edits), "unsafe", note)
+
+
+def _put_back(restored: Restored, model: str) -> tuple[Edit, ...] | None:
+    """``set_optimizer_state_dict(model, optimizer, state)`` for ``optimizer.load_state_dict(state)``."""
+    call, source = call_of(restored.at), restored.at.source
+    optimizer = path_text(restored.at, receiver_of(restored.at))
+    given = None if call is None else first_argument(call)
+    if call is None or given is None or not optimizer or len(call.args) != 1:
+        return None
+    put = name_for(source, call, f"{_HOME}.set_optimizer_state_dict")
+    arguments = f"({model}, {optimizer}, "
+    new = Rewrite(source, call, lambda inner: f"{put.text}{arguments}{inner(given)})")
+    return new, *put.edits
 
 
 def _model_name(built: OptimizerBuilt) -> str:

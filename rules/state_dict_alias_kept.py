@@ -67,6 +67,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fsdp2lint.api import (
+    Called,
     Event,
     Finding,
     Fix,
@@ -90,6 +91,7 @@ from ._fixes import call_of
 from ._shared import changed, overlap, state_shard
 
 _ALIASES = (".state_dict", "torch.distributed.checkpoint.state_dict.get_model_state_dict")
+_FILLING = (".update", ".setdefault", ".pop", ".popitem", ".clear", ".copy_")
 
 
 @rule(code="FSDP319", group="correctness")
@@ -124,9 +126,21 @@ def _put_back(trace: Trace, taken: StateDictTaken) -> Iterator[tuple[Event, str]
 
 
 def _filled(trace: Trace, taken: StateDictTaken, used: Event) -> bool:
+    """Whether something else has been put into the state dict, or into its tensors, before it is used."""
+    loads = [loaded for loaded in trace.of(Loaded) if loaded.order < used.order]
+    if any(taken.state in loaded.states for loaded in loads):
+        return True
     return any(
-        taken.state in loaded.states for loaded in trace.of(Loaded) if loaded.order < used.order
+        _root(called.receiver) is taken.state and called.name in _FILLING
+        for called in trace.of(Called)
+        if taken.order < called.order < used.order
     )
+
+
+def _root(value: Value | None) -> Value | None:
+    while isinstance(value, Part):
+        value = value.owner
+    return value
 
 
 def _saved_late(trace: Trace, taken: StateDictTaken) -> Iterator[tuple[Event, str]]:

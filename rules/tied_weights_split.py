@@ -75,7 +75,7 @@ def check(trace: Trace) -> Iterator[Finding]:
         said = f"`{owner.words()}.{tied.name}` and `{other.words()}.{tied.name}`"
         first, second = _group(trace, tied, owner), _group(trace, tied, other)
         if first is not None and second is not None and first.event is not second.event:
-            if not together(first.guards, second.guards):
+            if not together(first.guards, second.guards) or _ignores(first, second):
                 continue
             alone = _guilty(trace, first, second, owner, other)
             yield Finding(
@@ -116,6 +116,11 @@ def _group(trace: Trace, tied: Assigned, module: Value) -> Shard | None:
         if trace.inside(module, shard.module) and together(shard.guards, tied.guards):
             return shard if shard.order > tied.order else None
     return None
+
+
+def _ignores(*both: Shard) -> bool:
+    """Whether a sharding leaves parameters alone, perhaps these."""
+    return any("ignored_params" in shard.event.options or shard.event.open for shard in both)
 
 
 def _guilty(trace: Trace, first: Shard, second: Shard, one: Value, other: Value) -> Shard:

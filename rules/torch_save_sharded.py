@@ -45,8 +45,9 @@ if dist.get_rank() == 0:
 
 ## Fix safety
 
-Unsafe: `model.state_dict()` becomes a full, offloaded gather when every rank reaches the call. The gathered
-model must fit into the memory of rank 0's host, and the write belongs under a rank guard.
+Unsafe: in a statement `torch.save(model.state_dict(), …)` the state becomes a full, offloaded gather. Every rank must
+reach it, so it comes above an `if rank == 0:` that holds the statement, and where there is none the write gets one.
+The gathered model must fit into the memory of rank 0's host.
 
 ## Known limits
 
@@ -68,10 +69,14 @@ import libcst as cst
 from fsdp2lint.api import (
     Called,
     Container,
+    Edit,
     Either,
     Finding,
     Fix,
+    Guard,
     InsertBefore,
+    Layout,
+    MainRank,
     Part,
     Replace,
     Saved,
@@ -154,7 +159,9 @@ def _local(trace: Trace, saved: Saved, state: StateDict) -> Shard | None:
 def _gather(trace: Trace, saved: Saved, state: StateDict) -> Fix | None:
     """Gather on every rank, write on the first: for ``torch.save(model.state_dict(), path)`` as a statement."""
     call, statement = call_of(saved.at), stands_alone(saved.at)
-    if call is None or statement is None or any(rank_dependent(g.test) for g in saved.guards):
+    guards = [g for clause in saved.guards.clauses for g in clause if rank_dependent(g.test)]
+    around = _rank_test(saved) if guards else None
+    if call is None or statement is None or any(not _asked_by(around, g) for g in guards):
         return None
     asked = first_argument(call)
     if not isinstance(asked, cst.Call) or asked.args or state.kind != "model":
@@ -171,16 +178,38 @@ def _gather(trace: Trace, saved: Saved, state: StateDict) -> Fix | None:
     rank = name_for(source, node, "torch.distributed.get_rank")
     name = free_name(saved.at, "state", "full_state", "full_state_dict")
     gathered = f"{chosen.text}(full_state_dict=True, cpu_offload=True)"
+    edits: tuple[Edit, ...] = (
+        InsertBefore(source, around or node, f"{name} = {get.text}({model}, options={gathered})"),
+        Replace(source, asked, name),
+        *get.edits,
+        *chosen.edits,
+    )
+    if around is None:
+        edits = (*edits, Wrap(source, node, f"if {rank.text}() == 0:"), *rank.edits)
     return Fix(
         "gather the full state dict on every rank and write it on the first",
-        (
-            InsertBefore(source, node, f"{name} = {get.text}({model}, options={gathered})"),
-            Replace(source, asked, name),
-            Wrap(source, node, f"if {rank.text}() == 0:"),
-            *get.edits,
-            *chosen.edits,
-            *rank.edits,
-        ),
+        edits,
         "unsafe",
         "every rank must reach this, and rank 0's host must hold the whole model",
+    )
+
+
+def _rank_test(saved: Saved) -> cst.If | None:
+    """The ``if`` whose body holds the statement directly, when it has no other branch."""
+    layout = Layout.of(saved.at.source)
+    block = layout.block(layout.statement(saved.at.node))
+    around = layout.parents.get(block)
+    if not isinstance(around, cst.If) or around.body is not block or around.orelse is not None:
+        return None
+    return around if layout.statement(around) is around else None
+
+
+def _asked_by(around: cst.If | None, guard: Guard) -> bool:
+    """Whether a guard is the whole test of an ``if`` for the first rank."""
+    on_first = isinstance(guard.test, MainRank) and guard.test.scope == "global" and guard.taken
+    return (
+        on_first
+        and around is not None
+        and guard.site is not None
+        and guard.site.node is around.test
     )

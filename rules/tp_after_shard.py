@@ -47,8 +47,8 @@ model(torch.randn(4, 8)).sum().backward()
 
 ## Known limits
 
-There is no fix: the plan, the meshes and the loop over the blocks have to move together. A plan without an
-entry, which changes nothing, is reported too.
+There is no fix: the plan, the meshes and the loop over the blocks have to move together. Only plans in sight with
+`ColwiseParallel` or `RowwiseParallel` are reported.
 
 ## References
 
@@ -60,9 +60,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp2lint.api import Finding, Trace, Wrapping, rule
+from fsdp2lint.api import Container, Finding, Trace, Wrapping, rule
 
-from ._shared import sharded
+from ._shared import class_name, sharded
+
+_PARALLEL = "torch.distributed.tensor.parallel."
+_STYLES = (f"{_PARALLEL}ColwiseParallel", f"{_PARALLEL}RowwiseParallel")
+"""Styles that distribute parameters; others only prepare what goes in and out."""
 
 
 @rule(code="FSDP227", group="correctness")
@@ -70,7 +74,7 @@ def check(trace: Trace) -> Iterator[Finding]:
     """Tensor parallelism on top of shards."""
     for wrapping in trace.of(Wrapping):
         found = sharded(trace, wrapping, wrapping.module) if wrapping.by == "tp" else None
-        if found is None:
+        if found is None or not _distributes(trace, wrapping):
             continue
         shard, module = found
         yield Finding(
@@ -79,3 +83,15 @@ def check(trace: Trace) -> Iterator[Finding]:
             "distributed already: ValueError; parallelize first, then shard",
             because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
         )
+
+
+def _distributes(trace: Trace, wrapping: Wrapping) -> bool:
+    """Whether the plan distributes parameters, as far as it is in sight."""
+    for called in trace.calls(f"{_PARALLEL}parallelize_module"):
+        plan = called.argument(2, "parallelize_plan")
+        if called.at.node is wrapping.at.node and plan is not None:
+            styles = [plan]
+            if isinstance(plan, Container):
+                styles = [style for _, style in trace.memory.entries(plan)]
+            return any(class_name(style) in _STYLES for style in styles)
+    return False

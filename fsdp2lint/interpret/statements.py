@@ -185,7 +185,7 @@ def continue_(machine: Machine, node: cst.Continue) -> None:
 
 def leave(machine: Machine, node: cst.CSTNode, how: str) -> None:
     """Control does not go on behind ``node``; a departure that depends on the rank is written down."""
-    if any(rank_dependent(g.test) for g in machine.here):
+    if any(rank_dependent(g.test) for clause in machine.here.clauses for g in clause):
         machine.record(Exited(machine.moment(machine.site(node)), how, machine.here))
     machine.here = NEVER
 

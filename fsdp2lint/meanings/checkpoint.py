@@ -107,6 +107,7 @@ def storage(call: Call) -> Value | None:
 @calls(
     f"{_DCP}DefaultSavePlanner",
     f"{_DCP}DefaultLoadPlanner",
+    f"{_DCP}_EmptyStateDictLoadPlanner",
     f"{_DCP}AsyncCheckpointerType",
 )
 def planner(call: Call) -> Value | None:

@@ -80,7 +80,7 @@ class Guards:
         self.clauses = clauses
         self.impossible = impossible
         self._units: dict[Value, Guard] | None = None
-        self._joined: dict[frozenset[Clause], Guards] = {}
+        self._joined: dict[int, tuple[frozenset[Clause], Guards]] = {}
 
     @property
     def units(self) -> dict[Value, Guard]:
@@ -99,10 +99,13 @@ class Guards:
         """These guards and ``clauses`` beside them; impossible when they contradict."""
         if self.impossible or not clauses:
             return self
-        known = self._joined.get(clauses)
+        if not self.clauses:
+            return self._join(clauses)
+        # by identity: equal guards that were asked at different places must stay apart
+        known = self._joined.get(id(clauses))
         if known is None:
-            known = self._joined[clauses] = self._join(clauses)
-        return known
+            known = self._joined[id(clauses)] = (clauses, self._join(clauses))
+        return known[1]
 
     def _join(self, clauses: frozenset[Clause]) -> Guards:
         if clauses <= self.clauses:

@@ -198,7 +198,7 @@ class External(Value):
         self.name = name
 
     def describe(self) -> str:
-        return self.name
+        return self.name.removeprefix("builtins.")
 
 
 class Not(Value):

@@ -1,0 +1,154 @@
+"""A hook or an attribute of a parameter is lost by `fully_shard`.
+
+## What it does
+
+Finds `register_hook` on a parameter of a sharded model, `register_post_accumulate_grad_hook` on one that is sharded
+later, and `getattr(p, "tag", …)` of attributes that were put on the parameters before the sharding.
+
+## Why is this bad
+
+`fully_shard` puts new parameters in the place of the old ones; hooks and attributes stay with the old ones. Hooks on
+the gradient of a sharded parameter never fire either: gradients are reduced and stored past autograd. Nothing
+raises: gradients are not clamped, no parameter has its own learning rate, no decay is left out.
+`register_post_accumulate_grad_hook` after the sharding works.
+
+## Example
+
+```python
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+for parameter in model.parameters():
+    parameter.register_hook(lambda gradient: print(gradient.shape))
+model(torch.randn(4, 8)).sum().backward()
+```
+
+## Use instead
+
+```python
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+for parameter in model.parameters():
+    parameter.register_post_accumulate_grad_hook(lambda p: print(p.grad.shape))
+model(torch.randn(4, 8)).sum().backward()
+```
+
+## Known limits
+
+Attributes are judged where `getattr` or `hasattr` asks for them by name. `requires_grad` survives. There is no fix:
+the two kinds of hooks take different arguments.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
+- `torch/distributed/fsdp/_fully_shard/_fsdp_param.py` (`_init_sharded_param`)
+- `torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py` (gradients are set by hand)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fsdp2lint.api import Called, Finding, Literal, Trace, Value, rule
+
+from ._parts import Parameter, parameter_of
+from ._shared import Shard, overlap, sharded, shards_after, shards_before, together
+
+_OWN = ("requires_grad", "data", "grad", "grad_fn", "is_leaf", "shape", "device", "dtype", "ndim")
+"""Attributes that every tensor has."""
+
+
+@rule(code="FSDP213", group="correctness")
+def check(trace: Trace) -> Iterator[Finding]:
+    """Hooks that never fire and tags that are gone."""
+    for hooked in trace.calls(".register_hook", ".register_post_accumulate_grad_hook"):
+        parameter = None if hooked.receiver is None else parameter_of(hooked.receiver)
+        if parameter is None or parameter.gradient:
+            continue
+        yield from _never_fires(trace, hooked, parameter)
+    yield from _lost(trace)
+
+
+def _never_fires(trace: Trace, hooked: Called, parameter: Parameter) -> Iterator[Finding]:
+    """A hook on a parameter that is replaced later, or on a gradient that autograd does not store."""
+    now = sharded(trace, hooked, parameter.module)
+    later = None if now is not None else _replaced(trace, hooked, parameter)
+    if later is not None:
+        yield Finding(
+            at=hooked,
+            message=f"this hook stays with a parameter that `fully_shard({later.module.words()})` on line "
+            f"{later.event.at.line} replaces: it never fires",
+            because=((later.event, f"`{later.module.words()}` is sharded here, later"),),
+        )
+    if now is None or hooked.name != ".register_hook" or "ignored_params" in now[0].event.options:
+        return
+    yield Finding(
+        at=hooked,
+        message=f"a gradient hook of a parameter that `fully_shard({now[0].module.words()})` has sharded never "
+        "fires; use `register_post_accumulate_grad_hook`",
+        because=((now[0].event, f"`{now[0].module.words()}` is sharded here"),),
+    )
+
+
+def _replaced(trace: Trace, hooked: Called, parameter: Parameter) -> Shard | None:
+    """The sharding after ``hooked`` that puts other parameters in place of those of the module."""
+    for shard in shards_after(trace, hooked):
+        if "ignored_params" not in shard.event.options and together(shard.guards, hooked.guards):
+            if overlap(trace, parameter.module, shard.module) is not None:
+                return shard
+    return None
+
+
+def _lost(trace: Trace) -> Iterator[Finding]:
+    """Questions for attributes that only the replaced parameters have."""
+    tags = list(_tags(trace))
+    for asked in trace.calls("builtins.getattr", "builtins.hasattr") if tags else ():
+        name = asked.argument(1, "name")
+        parameter = parameter_of(asked.arguments[0]) if asked.arguments else None
+        if parameter is None or parameter.taken is None or not isinstance(name, Literal):
+            continue
+        same = [one for tag, one in tags if tag == name.value and _overlap(trace, one, parameter)]
+        for shard in shards_before(trace, asked):
+            if not same or not together(shard.guards, asked.guards):
+                continue
+            if all(_older(one, shard.order) for one in same) and parameter.taken > shard.order:
+                if overlap(trace, parameter.module, shard.module) is not None:
+                    yield Finding(
+                        at=asked,
+                        message=f"`{name.value}` was put on parameters that "
+                        f"`fully_shard({shard.module.words()})` on line {shard.event.at.line} has replaced: the "
+                        "new ones have no such attribute",
+                        because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
+                    )
+                    break
+
+
+def _tags(trace: Trace) -> Iterator[tuple[str, Parameter]]:
+    """The attributes that the script puts on parameters."""
+    for owner, written in trace.memory.fields.items():
+        parameter = parameter_of(owner)
+        if parameter is not None:
+            for key in written:
+                if isinstance(key, str) and key.startswith(".") and key[1:] not in _OWN:
+                    yield key[1:], parameter
+
+
+def _older(parameter: Parameter, order: int) -> bool:
+    """Whether a parameter was taken before a moment."""
+    return parameter.taken is not None and parameter.taken < order
+
+
+def _overlap(trace: Trace, one: Parameter, other: Parameter) -> bool:
+    value: Value | None = overlap(trace, one.module, other.module)
+    return value is not None
