@@ -192,6 +192,21 @@ def test_the_readme_shows_what_the_program_prints(bless: bool) -> None:
         assert block.findall(text) == [finding]
 
 
+def test_the_readme_lists_the_rules(bless: bool) -> None:
+    """The table between the marks holds every rule; ``--bless`` renews it."""
+    rows = [
+        f"| {rule.code} | {rule.name} | {rule.group} | {rule.summary.replace('|', '/')} |"
+        for rule in knowledge.rules()
+    ]
+    table = "\n".join(("| code | name | group | what it reports |", "|---|---|---|---|", *rows))
+    text = README.read_text(encoding="utf-8")
+    block = re.compile(r"(?<=<!-- rules -->\n).*?(?=\n<!-- end -->)", re.DOTALL)
+    if bless:
+        README.write_text(block.sub(lambda _: table, text), encoding="utf-8")
+    else:
+        assert block.findall(text) == [table]
+
+
 def test_ci_installs_as_the_readme_says() -> None:
     command = re.search(r"pip install --editable '(\S+)'", README.read_text(encoding="utf-8"))
     assert command is not None
