@@ -1,21 +1,15 @@
-"""How fast `check` is: python benchmarks/speed.py
+"""How fast ``check`` is: ``pytest benchmarks`` (the normal test run does not collect it).
 
-1. A tree of files that have nothing to do with FSDP, against merely reading them.
-2. One training script of about 500 lines.
-3. Scripts of growing size: the time for a line should stay the same.
-
-Each number is the best of several runs in this process, with everything imported before.
+1. A tree of files that have nothing to do with FSDP, beside merely reading them.
+2. A training script, by size: the time for a line should stay the same.
 """
 
 from __future__ import annotations
 
-import sys
-import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+import pytest
+from pytest_benchmark.fixture import BenchmarkFixture
 
 from fsdp2lint.discover import Exclusion, discover
 from fsdp2lint.runner import Batch, check
@@ -98,16 +92,6 @@ def script(lines: int) -> bytes:
     return (HEAD + "".join(HELPER.format(n=n) for n in range(helpers)) + TAIL).encode()
 
 
-def best(action: Callable[[], object], runs: int = 5) -> float:
-    """The shortest time of several runs, in seconds."""
-    times = []
-    for _ in range(runs):
-        started = time.perf_counter()
-        action()
-        times.append(time.perf_counter() - started)
-    return min(times)
-
-
 def write_tree(root: Path) -> None:
     for number in range(FILES):
         folder = root / f"package_{number // 100}" / f"part_{number // 10 % 10}"
@@ -115,38 +99,26 @@ def write_tree(root: Path) -> None:
         (folder / f"module_{number}.py").write_text(PLAIN * (1 + number % 20))
 
 
-def tree_without_fsdp() -> None:
-    with tempfile.TemporaryDirectory() as name:
-        root = Path(name)
-        write_tree(root)
-        files = sorted(root.rglob("*.py"))
-        size = sum(f.stat().st_size for f in files) / 1e6
-        reading = best(lambda: [f.read_bytes() for f in files])
-        checking = best(lambda: check(Batch.of_files(discover([name], Exclusion()))))
-    print(f"{FILES} files without FSDP ({size:.1f} MB)")
-    print(f"  reading them  {reading * 1000:7.1f} ms")
-    print(f"  check         {checking * 1000:7.1f} ms   ({checking / reading:.2f} times as long)")
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tree of files without FSDP."""
+    root = tmp_path_factory.mktemp("tree")
+    write_tree(root)
+    return root
 
 
-def one_script(lines: int = 500) -> None:
+def test_read_a_tree(benchmark: BenchmarkFixture, tree: Path) -> None:
+    files = sorted(tree.rglob("*.py"))
+    assert len(benchmark(lambda: [f.read_bytes() for f in files])) == FILES
+
+
+def test_check_a_tree_without_fsdp(benchmark: BenchmarkFixture, tree: Path) -> None:
+    report = benchmark(lambda: check(Batch.of_files(discover([str(tree)], Exclusion()))))
+    assert not report.found
+
+
+@pytest.mark.parametrize("lines", SIZES)
+def test_check_a_script(benchmark: BenchmarkFixture, lines: int) -> None:
     raw = script(lines)
-    seconds = best(lambda: check(Batch.of_text(raw, "train.py")), runs=3)
-    count = raw.count(b"\n")
-    print(f"one script of {count} lines\n  check         {seconds * 1000:7.1f} ms")
-
-
-def growth() -> None:
-    print("growth")
-    for lines in SIZES:
-        raw = script(lines)
-        count = raw.count(b"\n")
-        seconds = best(lambda raw=raw: check(Batch.of_text(raw, "train.py")), runs=3)  # type: ignore[misc]
-        print(
-            f"  {count:5} lines   {seconds * 1000:7.1f} ms   {seconds / count * 1e6:6.1f} us a line"
-        )
-
-
-if __name__ == "__main__":
-    tree_without_fsdp()
-    one_script()
-    growth()
+    report = benchmark(lambda: check(Batch.of_text(raw, "train.py")))
+    assert not report.found
