@@ -82,14 +82,23 @@ def switched_instead(trace: Trace, paused: SyncPaused) -> Fix | None:
     again = bool(outside) or not trace.known(paused.module)
     if again and _left_early(block.node):
         return None
-    return _fix(paused.at, block, model, again)
+    edits = _edits(paused.at, block, model, again)
+    if again:
+        title = "switch the gradient synchronisation before and after the block"
+        return Fix(title, edits, "unsafe", "an exception in the block leaves it switched off")
+    title = "switch the gradient synchronisation before the backward"
+    if paused.at.source is trace.source:
+        return Fix(title, edits, "safe")
+    return Fix(title, edits, "unsafe", "other scripts may come here with a model of another kind")
 
 
-def _fix(site: Site, block: _Block, model: str, again: bool) -> Fix:
+def _edits(site: Site, block: _Block, model: str, again: bool) -> tuple[Edit, ...]:
     source, flag = site.source, block.flag
+    comment = "" if block.bound is None else _comment_behind(Layout.of(source), block.bound)
 
     def switch(text: Callable[[cst.CSTNode], str]) -> str:
-        return f"{model}.set_requires_gradient_sync({'False' if flag is None else flag(text)})"
+        on = "False" if flag is None else flag(text)
+        return f"{model}.set_requires_gradient_sync({on}){comment}"
 
     edits: list[Edit] = [Unwrap(source, block.node, switch, item=block.item)]
     if block.bound is not None:
@@ -100,16 +109,13 @@ def _fix(site: Site, block: _Block, model: str, again: bool) -> Fix:
     if again:
         on = f"{model}.set_requires_gradient_sync(True)"
         edits.append(InsertAfter(source, block.node, on))
-        note = "an exception in the block leaves the synchronisation as it is"
-        title = (
-            "switch the synchronisation by `set_requires_gradient_sync` before and after the block"
-        )
-        return Fix(title, tuple(edits), "unsafe", note)
-    return Fix(
-        "switch the synchronisation by `set_requires_gradient_sync` before the backward",
-        tuple(edits),
-        "safe",
-    )
+    return tuple(edits)
+
+
+def _comment_behind(layout: Layout, statement: cst.CSTNode) -> str:
+    line = layout.line(statement)
+    comment = getattr(line, "trailing_whitespace", cst.TrailingWhitespace()).comment
+    return "" if comment is None else f"  {comment.value}"
 
 
 def _always_sharded(trace: Trace, paused: SyncPaused) -> bool:

@@ -5,12 +5,22 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 
-from fsdp2lint.api import Called, Event, Guards, Literal, Parameters, Part, Trace, Value, unwrapped
+from fsdp2lint.api import (
+    Called,
+    Either,
+    Event,
+    Guards,
+    Literal,
+    Parameters,
+    Part,
+    Trace,
+    Value,
+    unwrapped,
+)
 
 from ._shared import (
     WITH_PARAMETERS,
     Shard,
-    cases,
     class_name,
     has_parameters,
     hung_later,
@@ -27,10 +37,8 @@ def sure(event: Event, value: Value | None) -> Iterator[Value]:
     """What ``value`` surely can be at ``event``: no choice that may exclude the way to the event."""
     if value is None:
         return
-    for guards, one in cases(event, value):
-        own = Guards(guards.since(event.guards))
-        if together(own, event.guards):
-            yield one
+    choices = value.options if isinstance(value, Either) else ((event.guards, value),)
+    yield from (one for guards, one in choices if together(guards, event.guards))
 
 
 def shard_within(trace: Trace, event: Event, module: Value, guards: Guards) -> Shard | None:

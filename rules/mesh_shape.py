@@ -78,7 +78,7 @@ def check(trace: Trace) -> Iterator[Finding]:
         for mesh in given_meshes(sharded):
             problem = "" if mesh in told else _problem(trace, mesh)
             if problem:
-                told.add(mesh)
+                told.update(given_meshes(sharded))
                 fix = _named(trace, mesh) if isinstance(mesh, Mesh) else None
                 yield Finding(at=sharded, message=problem, fix=fix)
                 break

@@ -148,7 +148,9 @@ def _plain(context: Value) -> bool:
 
 def _given_memory(trace: Trace, forward: Event, module: Value) -> bool:
     """Whether anything before the forward may have given the module's parameters memory."""
-    if not trace.known(module):
+    if any(e.order < forward.order for e in trace.escapes(module)):
+        return True
+    if any(holder in trace.memory.foreign for holder in trace.memory.holders(module)):
         return True
     touched = [e.module for e in trace.before(forward, Moved)]
     touched += [e.into for e in trace.before(forward, Restored)]

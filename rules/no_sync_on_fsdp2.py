@@ -47,7 +47,8 @@ model(torch.randn(4, 8)).sum().backward()
 
 Unsafe: the block becomes two switches around its statements, and an exception between them leaves the
 synchronisation off. Safe where the script chooses between `no_sync()` and `nullcontext()` in one expression
-and every backward of the script runs inside the block: then one switch before it says it each time.
+and every backward of the script runs inside the block: then one switch before it says it each time. In a file
+that is not the script itself it stays unsafe: others may come there with a model of another kind.
 
 ## Known limits
 

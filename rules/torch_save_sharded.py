@@ -45,8 +45,8 @@ if dist.get_rank() == 0:
 
 ## Fix safety
 
-Unsafe: in a statement `torch.save(model.state_dict(), …)` the state becomes a full, offloaded gather. Every rank must
-reach it, so it comes above an `if rank == 0:` that holds the statement, and where there is none the write gets one.
+Unsafe: states that are taken in the function that saves become full, offloaded gathers. Every rank must reach
+them, so they come above an `if rank == 0:` that holds the statements, and where there is none the write gets one.
 The gathered model must fit into the memory of rank 0's host.
 
 ## Known limits
@@ -64,32 +64,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import libcst as cst
-
 from fsdp2lint.api import (
     Called,
     Container,
-    Edit,
     Either,
     Finding,
-    Fix,
-    Guard,
-    InsertBefore,
-    Layout,
-    MainRank,
     Part,
-    Replace,
     Saved,
     StateDict,
     Trace,
-    Wrap,
-    name_for,
     options,
-    rank_dependent,
     rule,
 )
 
-from ._fixes import call_of, first_argument, free_name, path_text, stands_alone
+from ._fixes_gathering import gathered
 from ._shared import Shard, changed, state_shard
 
 _PICKLES = ("torch.save", "pickle.dump", "joblib.dump")
@@ -112,7 +100,9 @@ def check(trace: Trace) -> Iterator[Finding]:
                 message=f"`{saved.via}` writes the state dict of `{owner}`, which holds only this rank's "
                 "shards; save with DCP, or gather the full state dict first",
                 because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
-                fix=_gather(trace, saved, state),
+                fix=gathered(
+                    trace, saved, [s for s in states if _local(trace, saved, s) is not None]
+                ),
             )
             break
 
@@ -154,62 +144,3 @@ def _local(trace: Trace, saved: Saved, state: StateDict) -> Shard | None:
     if state.full is None and not state.via.endswith("state_dict"):
         return None
     return state_shard(trace, saved, state)
-
-
-def _gather(trace: Trace, saved: Saved, state: StateDict) -> Fix | None:
-    """Gather on every rank, write on the first: for ``torch.save(model.state_dict(), path)`` as a statement."""
-    call, statement = call_of(saved.at), stands_alone(saved.at)
-    guards = [g for clause in saved.guards.clauses for g in clause if rank_dependent(g.test)]
-    around = _rank_test(saved) if guards else None
-    if call is None or statement is None or any(not _asked_by(around, g) for g in guards):
-        return None
-    asked = first_argument(call)
-    if not isinstance(asked, cst.Call) or asked.args or state.kind != "model":
-        return None
-    if not isinstance(asked.func, cst.Attribute) or asked.func.attr.value != "state_dict":
-        return None
-    source, node = saved.at.source, saved.at.node
-    model = path_text(saved.at, asked.func.value)
-    if not model:
-        return None
-    home = "torch.distributed.checkpoint.state_dict"
-    get = name_for(source, node, f"{home}.get_model_state_dict")
-    chosen = name_for(source, node, f"{home}.StateDictOptions")
-    rank = name_for(source, node, "torch.distributed.get_rank")
-    name = free_name(saved.at, "state", "full_state", "full_state_dict")
-    gathered = f"{chosen.text}(full_state_dict=True, cpu_offload=True)"
-    edits: tuple[Edit, ...] = (
-        InsertBefore(source, around or node, f"{name} = {get.text}({model}, options={gathered})"),
-        Replace(source, asked, name),
-        *get.edits,
-        *chosen.edits,
-    )
-    if around is None:
-        edits = (*edits, Wrap(source, node, f"if {rank.text}() == 0:"), *rank.edits)
-    return Fix(
-        "gather the full state dict on every rank and write it on the first",
-        edits,
-        "unsafe",
-        "every rank must reach this, and rank 0's host must hold the whole model",
-    )
-
-
-def _rank_test(saved: Saved) -> cst.If | None:
-    """The ``if`` whose body holds the statement directly, when it has no other branch."""
-    layout = Layout.of(saved.at.source)
-    block = layout.block(layout.statement(saved.at.node))
-    around = layout.parents.get(block)
-    if not isinstance(around, cst.If) or around.body is not block or around.orelse is not None:
-        return None
-    return around if layout.statement(around) is around else None
-
-
-def _asked_by(around: cst.If | None, guard: Guard) -> bool:
-    """Whether a guard is the whole test of an ``if`` for the first rank."""
-    on_first = isinstance(guard.test, MainRank) and guard.test.scope == "global" and guard.taken
-    return (
-        on_first
-        and around is not None
-        and guard.site is not None
-        and guard.site.node is around.test
-    )

@@ -88,6 +88,16 @@ SCRIPTS: Scripts = {
             "saved state with save when state",
         ],
     ),
+    "a planner of PyTorch does nothing to the dict that a load is given": (
+        """
+        from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlanner
+        planner = _EmptyStateDictLoadPlanner()
+        state = {}
+        tell(planner)
+        dcp.load(state, checkpoint_id="net", planner=planner, no_dist=True)
+        """,
+        ["planner escaped to builtins.tell", "loaded with load"],
+    ),
     "a stateful object in a checkpoint": (
         """
         class App:
