@@ -111,10 +111,26 @@ class _Run:
             return
         try:
             for finding in rule.check(trace):
-                self._add(_with_patch(Diagnostic.of(rule, finding)))
+                self._add(self._with_patch(Diagnostic.of(rule, finding), trace.source))
         except Exception as error:
             self.crashed.add(rule)
             self._crash(f"the rule {rule.code} ({rule.name})", error, trace.source)
+
+    def _with_patch(self, diagnostic: Diagnostic, asked: Source) -> Diagnostic:
+        """The finding with what its fix replaces; without the fix when this file cannot be changed.
+
+        A fix that raises is an error of its rule: the finding stays, and the error is one more.
+        """
+        if diagnostic.fix is None:
+            return diagnostic
+        try:
+            return replace(diagnostic, patch=resolve(diagnostic.fix.edits))
+        except (Conflict, ValueError) as problem:
+            return replace(diagnostic, fix=None, note=f"it has no fix here: {problem}")
+        except Exception as error:
+            rule = diagnostic.rule
+            self._crash(f"a fix of the rule {rule.code} ({rule.name})", error, asked)
+            return replace(diagnostic, fix=None)
 
     def _add(self, diagnostic: Diagnostic) -> None:
         if self.analysis.passed(diagnostic.place.source):
@@ -140,16 +156,6 @@ class _Run:
             rules=tuple(self.analysis.rules),
             crashed=self.broken,
         )
-
-
-def _with_patch(diagnostic: Diagnostic) -> Diagnostic:
-    """The finding with what its fix replaces; without the fix when this file cannot be changed."""
-    if diagnostic.fix is None:
-        return diagnostic
-    try:
-        return replace(diagnostic, patch=resolve(diagnostic.fix.edits))
-    except (Conflict, ValueError) as problem:
-        return replace(diagnostic, fix=None, note=f"it has no fix here: {problem}")
 
 
 def _decoded(path: str, content: Content) -> Source:

@@ -2,9 +2,9 @@
 
 from fsdp2lint.declare import rule
 from fsdp2lint.edits.arguments import Arguments
-from fsdp2lint.edits.imports import name_for
+from fsdp2lint.edits.imports import Unimport, name_for
 from fsdp2lint.edits.layout import Layout
-from fsdp2lint.edits.statements import InsertAfter, InsertBefore, Move, Remove, Wrap
+from fsdp2lint.edits.statements import InsertAfter, InsertBefore, Move, Remove, Unwrap, Wrap
 from fsdp2lint.edits.text import Edit, Replace, Rewrite
 from fsdp2lint.findings import Finding, Fix
 from fsdp2lint.model.events import *  # noqa: F403
@@ -31,6 +31,8 @@ __all__ = [
     "Site",
     "Source",
     "Trace",
+    "Unimport",
+    "Unwrap",
     "Wrap",
     "name_for",
     "options",

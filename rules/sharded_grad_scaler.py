@@ -8,7 +8,7 @@ Finds `ShardedGradScaler` in a script whose models are sharded by `fully_shard` 
 
 The class was made for FSDP1's flat local gradients. Gradients of `fully_shard` are DTensors, for which
 `torch.amp.GradScaler` finds infinities on all ranks by itself; the old class reduces them once more and makes
-PyTorch warn about it. Its device is `cuda` unless said otherwise: elsewhere it switches itself off.
+PyTorch warn about it.
 
 ## Example
 

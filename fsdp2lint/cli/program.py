@@ -12,7 +12,7 @@ import click
 
 from fsdp2lint import __version__
 
-COMMANDS = ("check", "rule", "trace")
+COMMANDS = ("check", "rehearse", "rule", "trace")
 EXIT_ERROR = 2
 EXIT_INTERRUPTED = 130
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
-from fsdp2lint.edits.changes import Change, Conflict, Made, Span, apply
+from fsdp2lint.edits.changes import Change, Made, Span, apply
 from fsdp2lint.edits.compose import compose
 from fsdp2lint.edits.layout import Layout
 from fsdp2lint.edits.text import Edit
@@ -50,8 +50,8 @@ def resolve(edits: Iterable[Edit]) -> dict[Source, tuple[Span, ...]]:
 def combine(fixes: Sequence[Sequence[Edit]]) -> Outcome:
     """Make all of the fixes that can be made together; of two that conflict, the first.
 
-    A fix that conflicts with one before it is left for another round; one that contradicts itself or
-    does not fit its source is left for good.
+    A fix that conflicts with one before it is left for another round; one that contradicts itself,
+    does not fit its source or raises is left for good.
     """
     owned = [[(index, edit) for edit in fix] for index, fix in enumerate(fixes)]
     left: list[Left] = []
@@ -73,7 +73,9 @@ def _taken(
     together = [*before, *(one for fix in fixes for one in fix)]
     try:
         _resolve(together, tidy=False)
-    except (Conflict, ValueError) as error:
+    except (
+        Exception
+    ) as error:  # whatever a function that makes text raises, the other fixes are made
         if len(fixes) > 1:
             middle = len(fixes) // 2
             return _taken(_taken(before, fixes[:middle], left), fixes[middle:], left)
@@ -86,7 +88,7 @@ def _goes(fix: Fix) -> bool:
     """Whether a fix can be made when it is alone."""
     try:
         _resolve(fix, tidy=False)
-    except (Conflict, ValueError):
+    except Exception:
         return False
     return True
 

@@ -16,7 +16,8 @@ import libcst as cst
 from fsdp2lint.edits.changes import Change, Conflict, Inner
 from fsdp2lint.edits.layout import Layout
 from fsdp2lint.edits.lines import indented, shifted
-from fsdp2lint.edits.statements import Insert, Move, Remove, StatementEdit, Wrap
+from fsdp2lint.edits.statements import Insert, Move, Remove, StatementEdit, Unwrap, Wrap
+from fsdp2lint.edits.unwrapping import unwrapped
 
 Piece = Callable[[Inner], str]
 """Makes the lines that come into a slot, indented, without the last newline."""
@@ -86,6 +87,9 @@ def block_changes(layout: Layout, edits: Sequence[StatementEdit]) -> list[Change
             _move(lines, edit)
         elif isinstance(edit, Wrap):
             found += _wrap(lines, edit)
+        elif isinstance(edit, Unwrap):
+            _check_stays(lines, edit)
+            found += unwrapped(layout, edit)
     bare = not found and all(line.empty for line in lines) and block is not layout.source.tree
     placeholder = lines[0] if bare else None
     for index, line in enumerate(lines):
@@ -117,6 +121,8 @@ def _distinct(edits: Iterable[StatementEdit]) -> Iterator[StatementEdit]:
             key = (Move, edit.statement, edit.target, edit.after)
         elif isinstance(edit, Wrap):
             key = (Wrap, edit.statement, edit.last, edit.header)
+        elif isinstance(edit, Unwrap):
+            key = (Unwrap, edit.statement, edit.item, edit.instead)
         if key not in seen:
             seen.add(key)
             yield edit
@@ -190,6 +196,12 @@ def _wrap(lines: Sequence[Line], edit: Wrap) -> list[Change]:
     line.gone.update(range(start, end))
     line.put(start, piece)
     return []
+
+
+def _check_stays(lines: Sequence[Line], edit: Unwrap) -> None:
+    line, _, _ = _find(lines, edit.statement)
+    if line.gone:
+        raise Conflict("a statement is removed or moved, and its `with` goes from around it")
 
 
 def _line_changes(line: Line, placeholder: bool, below_empty: bool) -> list[Change]:

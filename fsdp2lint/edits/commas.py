@@ -1,4 +1,4 @@
-"""Lists with commas, of arguments or of imported names: what comes and goes keeps lines and comments."""
+"""Lists with commas, of arguments, imported names or context managers: what comes and goes keeps lines and comments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class CommaList:
     def __init__(
         self,
         layout: Layout,
-        items: Sequence[cst.Arg] | Sequence[cst.ImportAlias],
+        items: Sequence[cst.Arg] | Sequence[cst.ImportAlias] | Sequence[cst.WithItem],
         close: int | None,
         level: int,
     ) -> None:

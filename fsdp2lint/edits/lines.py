@@ -37,6 +37,25 @@ def shifted(code: str, base: str, unit: str) -> str:
     return "".join(pieces)
 
 
+def lifted(code: str, base: str, inner: str) -> str:
+    """``code``, text of the file indented by ``inner``, indented by ``base``; its newlines stay as they are.
+
+    Lines that are indented less (comments, lines inside brackets) and lines inside strings stay.
+    """
+    inside = _lines_inside_strings(code)
+    pieces: list[str] = []
+    at, number = 0, 1
+    while at < len(code):
+        found = NEWLINE.search(code, at)
+        end = found.end() if found else len(code)
+        line = code[at:end]
+        if number not in inside and line.strip() and line.startswith(inner):
+            line = base + line[len(inner) :]
+        pieces.append(line)
+        at, number = end, number + 1
+    return "".join(pieces)
+
+
 def _lines_inside_strings(code: str) -> set[int]:
     """The lines, counted from 1, that begin inside a string."""
     if '"""' not in code and "'''" not in code and "\\" not in code:

@@ -1,4 +1,4 @@
-"""Edits of statements: insert, remove, move, wrap.
+"""Edits of statements: insert, remove, move, wrap, unwrap.
 
 All such edits of one block are resolved together (:mod:`fsdp2lint.edits.blocks`), so that a block from
 which everything goes gets its ``pass``, and a line ``a; b`` is taken apart once.
@@ -111,3 +111,31 @@ class Wrap(StatementEdit):
             raise ValueError("the statements to wrap stand in different blocks")
         if self.layout.span(self.last)[0] < self.layout.span(self.statement)[0]:
             raise ValueError("the statements to wrap are in the wrong order")
+
+
+class Unwrap(StatementEdit):
+    """No ``with`` any more around the statements that ``node``, a ``with``, holds; they move one step out.
+
+    ``instead`` are statements that come in place of the header, whose comment stays. With ``item``, one of
+    several items, only that one goes and ``instead`` comes above the ``with``.
+
+    Raises:
+        ValueError: the node is no ``with`` that can go: it is another statement, or asynchronous.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        node: cst.With,
+        instead: Text = "",
+        *,
+        item: cst.WithItem | None = None,
+    ) -> None:
+        super().__init__(source, node)
+        if self.statement is not node or node.asynchronous is not None:
+            raise ValueError("only a plain `with` can go from around its statements")
+        if item is not None and not any(one is item for one in node.items):
+            raise ValueError("the item is not one of the `with`")
+        self.node = node
+        self.instead = instead
+        self.item = item if len(node.items) > 1 else None

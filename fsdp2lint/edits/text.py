@@ -24,6 +24,7 @@ the node, it gets parentheses. An edit that changes nothing is no edit.
     Remove(source, node)
     Move(source, node, after=other)  or  Move(source, node, before=other)
     Wrap(source, node, "if rank == 0:")
+    Unwrap(source, with_node, "model.set_requires_gradient_sync(last)")
 
 Inserted text is written without indentation and with ``\n``; it gets the block's indentation and the
 file's newline. It may be a function of an :class:`Inner` too.

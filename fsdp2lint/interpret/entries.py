@@ -76,6 +76,25 @@ def _program(
     reached |= machine.run_bodies
     trace.visited = machine.visited
     yield trace
+    yield from _closures(project, machine, module, reached)
+
+
+def _closures(
+    project: Project, machine: Machine, module: Namespace, reached: set[cst.CSTNode]
+) -> Iterator[Trace]:
+    """Functions that the program made inside others and never called: hooks and callbacks, handed away.
+
+    Nobody in sight says when they run, so nothing is certain not to have happened around them.
+    """
+    index = 0
+    while index < len(machine.made):
+        function = machine.made[index]
+        index += 1
+        inner = function.scope.kind != "module" and function.home is None
+        if inner and function.node not in reached and function.scope.source in project.asked:
+            for trace in _entry(machine, module, function, [], reached):
+                trace.truncated = True
+                yield trace
 
 
 def _begin(project: Project, source: Source, entry: str) -> tuple[Machine, Namespace, Trace]:

@@ -124,6 +124,10 @@ def _reduces(run: Run, times: str) -> bool:
     )
 
 
+def _write(run: Run, number: str, name: str) -> bool:
+    return sum(name in rank.seen.written for rank in run.ranks) == int(number)
+
+
 def _lacks(run: Run, name: str, prefix: str) -> bool:
     items = [item for item in run.left if item.name == name and not item.error]
     return bool(items) and not any(key.startswith(prefix) for key in items[0].keys)
@@ -137,6 +141,7 @@ _FACTS: tuple[tuple[re.Pattern[str], Callable[..., bool]], ...] = (
     (re.compile(r'^(?:rank (\d+) )?prints "(.+)"$'), _prints),
     (re.compile(r'^warns "(.+)"$'), _warns),
     (re.compile(r"^reduces gradients (\d+) times? per step$"), _reduces),
+    (re.compile(r'^(\d+) ranks? writes? "(.+)"$'), _write),
     (re.compile(r'^(?:file|checkpoint) "(.+)" lacks "(.+)"$'), _lacks),
     (re.compile(r'^leaves "(.+)"$'), _leaves),
 )

@@ -30,6 +30,8 @@ class Seen:
     reductions: int = 0
     stacked: dict[str, int] = field(default_factory=dict)
     """Repeated blocks by class that one unit gathers at once."""
+    written: list[str] = field(default_factory=list)
+    """The files that `torch.save` was told to write, from the run's folder."""
 
 
 @dataclass(frozen=True)

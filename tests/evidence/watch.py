@@ -1,13 +1,14 @@
 """Watchers that run beside a script inside a rank and never change what it does.
 
-They use PyTorch's global optimizer hooks and wrap three private functions of FSDP2's parameter
-groups (gather, reduce, "now unsharded"); everything they know is handed out by `Watch.seen`.
+They use PyTorch's global optimizer hooks and wrap `torch.save` and three private functions of FSDP2's
+parameter groups (gather, reduce, "now unsharded"); everything they know is handed out by `Watch.seen`.
 """
 
 from __future__ import annotations
 
 import gc
 import hashlib
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -39,6 +40,7 @@ class Watch:
         self._units: set[int] = set()
         self._counts: Counter[str] = Counter()
         self._stacked: dict[str, int] = {}
+        self._written: list[str] = []
 
     def install(self) -> None:
         """Start to observe; call once per process, before the script runs."""
@@ -46,6 +48,7 @@ class Watch:
         register_optimizer_step_post_hook(self._after_step)
         self._count_calls("foreach_all_gather", "gathers")
         self._count_calls("foreach_reduce", "reductions")
+        self._note_files()
         unsharded = param_group.FSDPParamGroup._to_unsharded
 
         def note_unit(group: Any) -> None:
@@ -64,6 +67,7 @@ class Watch:
                 gathers=self._counts["gathers"],
                 reductions=self._counts["reductions"],
                 stacked=self._stacked,
+                written=self._written,
             )
         )
 
@@ -102,6 +106,16 @@ class Watch:
             return original(*args, **kwargs)
 
         setattr(param_group, function, counted)
+
+    def _note_files(self) -> None:
+        save = torch.save
+
+        def noted(obj: object, f: Any, *args: Any, **kwargs: Any) -> None:
+            if isinstance(f, str | os.PathLike):
+                self._written.append(os.path.relpath(f))
+            save(obj, f, *args, **kwargs)
+
+        torch.save = noted
 
     def _note_unit(self, group: Any) -> None:
         if id(group) in self._units:

@@ -1,0 +1,95 @@
+"""``fsdp2lint rehearse``: a training script on this machine's CPU ranks."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from fsdp2lint.cli.output import coloured
+
+
+@click.command(
+    "rehearse",
+    short_help="Run a training script on CPU ranks, the contract checked.",
+    context_settings={"allow_interspersed_args": False},
+)
+@click.option("-m", "--module", metavar="MODULE", help="Run a module instead of a script.")
+@click.option(
+    "--nproc", type=click.IntRange(1, 64), default=2, show_default=True, help="How many ranks."
+)
+@click.option("--steps", type=click.IntRange(1), help="Stop after so many optimizer steps.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(1),
+    default=300.0,
+    show_default=True,
+    help="Seconds for the whole run; a deadlock is mostly seen sooner.",
+)
+@click.option(
+    "--patch",
+    "patches",
+    multiple=True,
+    metavar="MODULE:FUNCTION",
+    help="Call a function on every rank before the script, for what this machine lacks.",
+)
+@click.option(
+    "-f",
+    "--output-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+)
+@click.option("--color", "--colour", type=click.Choice(["auto", "always", "never"]), default="auto")
+@click.option("-q", "--quiet", is_flag=True, help="Do not show what the script prints on rank 0.")
+@click.argument("words", nargs=-1, metavar="[SCRIPT] [-- ARGS]", type=click.UNPROCESSED)
+def command(
+    module: str | None,
+    nproc: int,
+    steps: int | None,
+    timeout: float,
+    patches: tuple[str, ...],
+    output_format: str,
+    color: str,
+    quiet: bool,
+    words: tuple[str, ...],
+) -> int:
+    """Run a training script under torchrun on this machine's CPU, also one written for CUDA and NCCL,
+    and check at run time what `check` can only read. Needs the extra `verify`.
+
+    What the script prints on rank 0 goes to standard error, the report to standard output.
+
+    Exit code: 0 when nothing is wrong, 1 when the contract of FSDP2 was broken, 2 when the script
+    failed for another reason or its time was over.
+    """
+    from fsdp2lint.verify.outcome import Request
+    from fsdp2lint.verify.rehearse import CannotRun, rehearse
+    from fsdp2lint.verify.telling import as_json, told
+
+    target, arguments = _target(module, words)
+    for patch in patches:
+        if not all(patch.partition(":")):
+            raise click.UsageError(f"--patch takes MODULE:FUNCTION, not `{patch}`")
+    request = Request(target, "", module is not None, arguments, nproc, steps, timeout, patches)
+    try:
+        rehearsal = rehearse(request, (lambda _: None) if quiet else _pass_on)
+    except CannotRun as problem:
+        raise click.ClickException(str(problem)) from problem
+    report = as_json(rehearsal) if output_format == "json" else ""
+    sys.stdout.write(report or told(rehearsal, colour=coloured(color)))
+    return rehearsal.exit_code
+
+
+def _target(module: str | None, words: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    """What to run and its own arguments; a first ``--`` only separates them."""
+    if module is not None:
+        return module, words[1:] if words[:1] == ("--",) else words
+    if not words or words[0] == "--":
+        raise click.UsageError("name a script, or a module with -m")
+    rest = words[1:]
+    return words[0], rest[1:] if rest[:1] == ("--",) else rest
+
+
+def _pass_on(output: bytes) -> None:
+    sys.stderr.buffer.write(output)
+    sys.stderr.flush()

@@ -1,0 +1,28 @@
+"""The rules of the catalogue that a run can show to be broken."""
+
+NAMES = {
+    "FSDP201": "optimizer-before-shard",
+    "FSDP202": "optimizer-after-forward",
+    "FSDP203": "direct-forward-call",
+    "FSDP204": "unregistered-forward-method",
+    "FSDP206": "root-not-sharded",
+    "FSDP207": "shard-order",
+    "FSDP208": "shard-container",
+    "FSDP209": "shard-twice",
+    "FSDP210": "no-sync-on-fsdp2",
+    "FSDP211": "gradient-sync-left-off",
+    "FSDP212": "module-added-after-shard",
+    "FSDP218": "partial-value-read",
+    "FSDP219": "clip-method-on-fsdp2",
+    "FSDP220": "stale-parameter-list",
+    "FSDP223": "deepcopy-after-shard",
+    "FSDP231": "fsdp1-argument",
+    "FSDP232": "ranks-initialize-differently",
+    "FSDP301": "torch-save-sharded",
+    "FSDP303": "plain-load-into-sharded",
+    "FSDP307": "async-save-not-awaited",
+    "FSDP308": "async-save-without-cpu-backend",
+    "FSDP313": "shared-optimizer-step",
+    "FSDP401": "collective-under-rank-guard",
+    "FSDP402": "rank-divergent-exit",
+}

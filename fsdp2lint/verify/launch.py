@@ -1,0 +1,262 @@
+"""Starts torchrun on our bootstrap, watches the ranks from outside, and leaves no process behind.
+
+torchrun gives every rank a session of its own, so killing torchrun's process group is not enough: each
+rank writes down its process id, and its whole group is killed. A deadlock is recognised without waiting
+for a timeout: no rank uses the processor any more and every one waits inside ``torch.distributed``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from fsdp2lint.verify.outcome import Frame, RankReport, Request, packed, report_from
+from fsdp2lint.verify.stacks import main_thread, own_frames, waits
+
+PAUSE = 0.05
+IDLE = 6.0
+"""Seconds without any work before the stacks of the ranks are looked at."""
+LAZY_TICKS = 5
+"""Clock ticks of work in that time that count as none."""
+DUMP_TIME = 0.5
+BURIAL = 5.0
+
+Verdict = Literal["over", "timeout", "deadlock"]
+Echo = Callable[[bytes], None]
+
+
+@dataclass
+class Run:
+    """What came of a launch; a rank that never started has no report."""
+
+    verdict: Verdict = "over"
+    ranks: list[RankReport] = field(default_factory=list)
+    status: int = 0
+    """The exit status of torchrun."""
+    noise: str = ""
+    """What torchrun itself printed."""
+    errors: dict[int, str] = field(default_factory=dict)
+    """Standard error of each rank."""
+    seconds: float = 0.0
+
+
+def launch(request: Request, echo: Echo) -> Run:
+    """Run the script of a request under torchrun; ``echo`` gets the output of rank 0 as it comes.
+
+    Raises:
+        KeyboardInterrupt: after every process was ended.
+    """
+    folder = Path(request.scratch)
+    (folder / "request.json").write_bytes(packed(request))
+    started = time.monotonic()
+    run = Run()
+    with (folder / "torchrun.log").open("wb") as log:
+        torchrun = _start(request, folder, log.fileno())
+        try:
+            run.verdict = _watch(torchrun, request, folder, echo, started)
+        finally:
+            if torchrun.poll() is None:
+                _dump(folder, request.nproc)
+            _end(torchrun, folder, request.nproc)
+    run.status = torchrun.returncode
+    run.seconds = time.monotonic() - started
+    run.noise = (folder / "torchrun.log").read_text("utf-8", "replace")
+    for rank in range(request.nproc):
+        if (report := collect(folder, rank, run.verdict)) is not None:
+            run.ranks.append(report)
+            run.errors[rank] = _of(folder, rank, "err").read_text("utf-8", "replace")
+    return run
+
+
+def _start(request: Request, folder: Path, log: int) -> subprocess.Popen[bytes]:
+    # fmt: off
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1",
+        "--nproc-per-node", str(request.nproc), "--max-restarts", "0",
+        "-m", "fsdp2lint.verify.bootstrap", str(folder / "request.json"),
+    ]
+    # fmt: on
+    return subprocess.Popen(
+        command,
+        env=_environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        start_new_session=True,
+        preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+    )
+
+
+def _environment() -> dict[str, str]:
+    """Ours, such that the ranks find this package, see no accelerator and talk over loopback."""
+    package = str(Path(__file__).resolve().parents[2])
+    before = os.environ.get("PYTHONPATH")
+    return os.environ | {
+        "PYTHONPATH": os.pathsep.join(filter(None, (package, before))),
+        "FSDP2LINT_PYTHONPATH": before or "",
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "TORCHDYNAMO_DISABLE": "1",
+        "GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo",
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+def _watch(
+    torchrun: subprocess.Popen[bytes], request: Request, folder: Path, echo: Echo, started: float
+) -> Verdict:
+    tails = [_Tail(_of(folder, 0, kind), echo) for kind in ("out", "err")]
+    idle = _Idle(folder, request.nproc)
+    try:
+        while torchrun.poll() is None:
+            for tail in tails:
+                tail.follow()
+            if time.monotonic() - started > request.timeout:
+                return "timeout"
+            if idle.for_long() and _all_wait(folder, request.nproc):
+                return "deadlock"
+            time.sleep(PAUSE)
+    finally:
+        for tail in tails:
+            tail.follow()
+    return "over"
+
+
+class _Tail:
+    """Hands out what was written to a file since the last look."""
+
+    def __init__(self, path: Path, echo: Echo) -> None:
+        self._path, self._echo, self._read = path, echo, 0
+
+    def follow(self) -> None:
+        if self._path.exists() and self._path.stat().st_size > self._read:
+            with self._path.open("rb") as stream:
+                stream.seek(self._read)
+                new = stream.read()
+            self._read += len(new)
+            self._echo(new)
+
+
+class _Idle:
+    """Whether the ranks have done nothing for a while; never, where there is no ``/proc``."""
+
+    def __init__(self, folder: Path, nproc: int) -> None:
+        self._folder, self._nproc = folder, nproc
+        self._work, self._since = -1, time.monotonic()
+
+    def for_long(self) -> bool:
+        """True at most once in :data:`IDLE` seconds."""
+        pids = _pids(self._folder, self._nproc)
+        try:
+            work = sum(_work(pid) for pid in pids.values())
+        except OSError:
+            work = -1
+        if not pids or work < 0 or work < self._work or work - self._work > LAZY_TICKS:
+            self._work, self._since = work, time.monotonic()
+            return False
+        if time.monotonic() - self._since < IDLE:
+            return False
+        self._since = time.monotonic()
+        return True
+
+
+def _work(pid: int) -> int:
+    """Clock ticks that a process has used; -1 when it is not to be seen (``proc(5)``)."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return 0 if Path("/proc/self/stat").exists() else -1
+    fields = stat.rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
+def _all_wait(folder: Path, nproc: int) -> bool:
+    """Whether every rank that is still in the script waits for others."""
+    if len(_pids(folder, nproc)) < nproc:
+        return False
+    _dump(folder, nproc)
+    waiting = 0
+    for rank in range(nproc):
+        report = _reported(folder, rank)
+        if report is not None and report.how != "running":
+            continue
+        if not waits(_dumped(folder, rank)):
+            return False
+        waiting += 1
+    return waiting > 0
+
+
+def _dump(folder: Path, nproc: int) -> None:
+    """Make every rank that lives write down its stacks."""
+    for pid in _pids(folder, nproc).values():
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGUSR1)
+    time.sleep(DUMP_TIME)
+
+
+def _end(torchrun: subprocess.Popen[bytes], folder: Path, nproc: int) -> None:
+    """Kill the ranks that are left; torchrun buries them and goes, or is killed too."""
+    for pid in _pids(folder, nproc).values():
+        _kill_group(pid)
+    try:
+        torchrun.wait(BURIAL if _pids(folder, nproc) else 0)
+    except subprocess.TimeoutExpired:
+        _kill_group(torchrun.pid)
+        for pid in _pids(folder, nproc).values():
+            _kill_group(pid)
+    torchrun.wait()
+
+
+def _kill_group(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _pids(folder: Path, nproc: int) -> dict[int, int]:
+    found = {}
+    for rank in range(nproc):
+        with contextlib.suppress(OSError, ValueError):
+            found[rank] = int(_of(folder, rank, "pid").read_text())
+    return found
+
+
+def collect(folder: Path, rank: int, verdict: Verdict) -> RankReport | None:
+    """The report of a rank, with its last stack when it could not end it itself."""
+    report = _reported(folder, rank)
+    if report is None or report.how != "running":
+        return report
+    stack = _dumped(folder, rank)
+    report.frames = own_frames(stack)
+    report.how = "hung" if verdict != "over" or waits(stack) else "died"
+    return report
+
+
+def _reported(folder: Path, rank: int) -> RankReport | None:
+    try:
+        return report_from(_of(folder, rank, "json").read_bytes())
+    except FileNotFoundError:
+        return None
+
+
+def _dumped(folder: Path, rank: int) -> list[Frame]:
+    try:
+        return main_thread(_of(folder, rank, "dump").read_text("utf-8", "replace"))
+    except FileNotFoundError:
+        return []
+
+
+def _of(folder: Path, rank: int, kind: str) -> Path:
+    return folder / f"rank{rank}.{kind}"

@@ -1,0 +1,92 @@
+"""What comes back from a rank, as data that travels through JSON."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+How = Literal["running", "ended", "stopped", "raised", "lost", "died", "hung"]
+"""``running``: killed before it could say more · ``ended``: the script came to its end · ``stopped``:
+after the wanted number of steps · ``raised``: with an error of its own · ``lost``: a collective failed
+because another rank was not there · ``died``: of a signal · ``hung``: it waited until it was killed."""
+
+
+class Request(msgspec.Struct, frozen=True):
+    """What to run, and how long."""
+
+    target: str
+    scratch: str
+    module: bool = False
+    arguments: tuple[str, ...] = ()
+    nproc: int = 2
+    steps: int | None = None
+    timeout: float = 300.0
+    patches: tuple[str, ...] = ()
+
+
+class Spot(msgspec.Struct, frozen=True, order=True):
+    """A line of a file."""
+
+    file: str
+    line: int
+
+
+class Frame(msgspec.Struct, frozen=True):
+    """One call on a stack."""
+
+    at: Spot
+    function: str
+
+
+class Violation(msgspec.Struct, frozen=True):
+    """A break of the contract that was seen to happen."""
+
+    code: str
+    message: str
+    at: Spot | None = None
+    because: tuple[tuple[Spot, str], ...] = ()
+
+
+class Step(msgspec.Struct):
+    """One optimizer step: the losses of its ``backward`` calls and what the gradients weigh here.
+
+    ``squares`` is this rank's part of the squared gradient norm; the parts of all ranks add up.
+    """
+
+    losses: list[float | None] = []
+    squares: float | None = 0.0
+
+
+class RankReport(msgspec.Struct):
+    """How one rank fared."""
+
+    rank: int
+    how: How = "running"
+    error: str = ""
+    frames: list[Frame] = []
+    steps: list[Step] = []
+    replaced: dict[str, int] = {}
+    violations: list[Violation] = []
+    facts: dict[str, Any] = {}
+    """What the checks noted, by check; compared across ranks when all have reported."""
+
+    @property
+    def done(self) -> bool:
+        """Whether the rank ran as far as it should."""
+        return self.how in ("ended", "stopped")
+
+
+def packed(thing: msgspec.Struct) -> bytes:
+    """The JSON of a request or a report; numbers that JSON does not know become null."""
+    return msgspec.json.encode(thing)
+
+
+def request_from(raw: bytes) -> Request:
+    """The request in some JSON."""
+    return msgspec.json.decode(raw, type=Request)
+
+
+def report_from(raw: bytes) -> RankReport:
+    """The report in some JSON."""
+    return msgspec.json.decode(raw, type=RankReport)

@@ -1,0 +1,189 @@
+"""What one rank records of a training run: losses, gradient norms, steps, and what the checks say."""
+
+from __future__ import annotations
+
+import functools
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.amp.grad_scaler import GradScaler
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.tensor import DTensor
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from fsdp2lint.verify.contract import CHECKS
+from fsdp2lint.verify.contract.errors import explain
+from fsdp2lint.verify.contract.watch import Watch, makes_state_only, parameters_of
+from fsdp2lint.verify.outcome import RankReport, Spot, Step, Violation
+from fsdp2lint.verify.stacks import here
+
+SAVING = 1.0
+"""Seconds between two writes of a report that only grew by steps."""
+MANY = 100_000
+"""Steps of which the losses are kept."""
+
+_UNSCALED = "_fsdp2lint_unscaled"
+
+
+class Recording:
+    """Listens from its creation on; ``enough`` is raised in the script after ``steps`` steps."""
+
+    def __init__(
+        self,
+        report: RankReport,
+        write: Callable[[], None],
+        steps: int | None,
+        enough: type[BaseException],
+    ) -> None:
+        self._report, self._write, self._limit, self._enough = report, write, steps, enough
+        self._written = time.monotonic()
+        self._losses: list[float | None] = []
+        self._counts: dict[int, int] = {}
+        self._weights: dict[int, float] = {}
+        self._step: Step | None = None
+        self._ours = self._in_backward = False
+        self._watch = Watch()
+        self._watch.install()
+        self._checks = [check(self._watch, self._say) for check in CHECKS]
+        for check in self._checks:
+            check.install()
+        _wrap(torch.Tensor, "backward", self._backward)
+        _wrap(GradScaler, "scale", _scale)
+        register_optimizer_step_pre_hook(self._before_step)
+        register_optimizer_step_post_hook(self._after_step)
+
+    def explain(self, error: BaseException) -> None:
+        """Note the rule that an error breaks, if it is one of the contract's."""
+        if (violation := explain(error)) is not None:
+            self._say(violation)
+
+    def end(self) -> None:
+        """The script is over: let the checks conclude, and keep what they noted."""
+        for check in self._checks:
+            check.at_end(self._report.how)
+            self._report.facts[type(check).__name__] = check.facts()
+
+    def _say(self, violation: Violation) -> None:
+        said = self._report.violations
+        if all((v.code, v.at) != (violation.code, violation.at) for v in said):
+            said.append(violation)
+            self._write()
+
+    def _backward(self, original: Any) -> Any:
+        @functools.wraps(original)
+        def backward(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._in_backward:  # a function mode calls the method once more
+                return original(tensor, *args, **kwargs)
+            loss = getattr(tensor, _UNSCALED, tensor).detach()
+            if loss.numel() == 1 and not isinstance(loss, DTensor):
+                self._losses.append(_finite(float(loss)))
+            self._in_backward = True
+            try:
+                return original(tensor, *args, **kwargs)
+            finally:
+                self._in_backward = False
+
+        return backward
+
+    def _before_step(self, optimizer: Optimizer, *_: object) -> None:
+        self._ours = not makes_state_only()
+        if not self._ours:
+            return
+        at = here()
+        self._step = Step(self._losses, _finite(self._squares(optimizer)))
+        self._losses = []
+        for check in self._checks:
+            check.before_step(optimizer, at)
+
+    def _after_step(self, optimizer: Optimizer, *_: object) -> None:
+        if not self._ours:
+            return
+        at = here()
+        for check in self._checks:
+            check.after_step(optimizer, at)
+        if self._step is not None and len(self._report.steps) < MANY:
+            self._report.steps.append(self._step)
+        self._step = None
+        self._counts[id(optimizer)] = self._counts.get(id(optimizer), 0) + 1
+        self._pass_on(at)
+        if self._limit is not None and self._counts[id(optimizer)] >= self._limit:
+            raise self._enough
+
+    def _pass_on(self, at: Spot | None) -> None:
+        if time.monotonic() - self._written > SAVING:
+            self._written = time.monotonic()
+            self._write()
+
+    def _squares(self, optimizer: Optimizer) -> float:
+        """This rank's part of the squared norm: a value that several ranks hold counts in part."""
+        total = 0.0
+        for parameter in parameters_of(optimizer):
+            if parameter.grad is not None and not parameter.grad.is_sparse:
+                gradient = parameter.grad
+                local = gradient.to_local() if isinstance(gradient, DTensor) else gradient
+                square = float(local.detach().double().square().sum())
+                total += square * self._weight(parameter)
+        return total
+
+    def _weight(self, parameter: Any) -> float:
+        if isinstance(parameter, DTensor):
+            copies = 1
+            for size, placement in zip(
+                parameter.device_mesh.shape, parameter.placements, strict=True
+            ):
+                copies *= size if placement.is_replicate() else 1
+            return 1 / copies
+        if not self._weights:
+            self._weights = _fsdp1_weights()
+        world = dist.get_world_size() if dist.is_initialized() else 1
+        return self._weights.get(id(parameter), 1 / world)
+
+
+def _fsdp1_weights() -> dict[int, float]:
+    """The parameters of FSDP1 models: 1 where each rank holds another part of the gradient."""
+    import gc
+
+    modules = [m for m in gc.get_objects() if issubclass(type(m), FullyShardedDataParallel)]
+    weights: dict[int, float] = {}
+    for module in modules:
+        handle = getattr(module, "_handle", None)
+        if handle is None:
+            continue
+        copies = 1
+        if module.sharding_strategy.name == "NO_SHARD":
+            copies = module.world_size
+        elif "HYBRID" in module.sharding_strategy.name:
+            copies = dist.get_world_size() // module.world_size
+        flat = handle.flat_param
+        for parameter in (flat, *(getattr(flat, "_params", None) or ())):
+            weights[id(parameter)] = 1 / copies
+    return weights
+
+
+def _scale(original: Any) -> Any:
+    """A scaled loss remembers the loss."""
+
+    @functools.wraps(original)
+    def scale(scaler: Any, outputs: Any) -> Any:
+        scaled = original(scaler, outputs)
+        if isinstance(outputs, torch.Tensor) and scaled is not outputs:
+            setattr(scaled, _UNSCALED, outputs.detach())
+        return scaled
+
+    return scale
+
+
+def _wrap(owner: Any, name: str, build: Callable[[Any], Any]) -> None:
+    setattr(owner, name, build(getattr(owner, name)))
+
+
+def _finite(number: float) -> float | None:
+    return number if math.isfinite(number) else None

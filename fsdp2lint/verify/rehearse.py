@@ -1,0 +1,121 @@
+"""One script, run under torchrun on this machine's CPU, and what there is to say about it."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from fsdp2lint.verify import contract
+from fsdp2lint.verify.launch import Echo, Run, launch
+from fsdp2lint.verify.outcome import RankReport, Request, Step, Violation
+
+
+class CannotRun(Exception):
+    """The rehearsal cannot begin; the text says why."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One optimizer step over all ranks; None where a number was not finite or not there."""
+
+    loss: float | None
+    """The sum of what rank 0 called ``backward`` on before the step."""
+    mean: float | None
+    """That sum's mean over the ranks."""
+    norm: float | None
+    """The norm of all gradients that the optimizer stepped with."""
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """A script's run and its judgment."""
+
+    request: Request
+    run: Run
+    violations: list[Violation]
+    notes: list[str]
+
+    @property
+    def completed(self) -> bool:
+        """Whether every rank ran as far as it should, and its process ended well."""
+        ranks = self.run.ranks
+        done = len(ranks) == self.request.nproc and all(rank.done for rank in ranks)
+        return done and self.run.verdict == "over" and self.run.status == 0
+
+    @property
+    def exit_code(self) -> int:
+        """0 clean, 1 the contract was broken, 2 the script could not be run to its end."""
+        return 1 if self.violations else 0 if self.completed else 2
+
+    @property
+    def replaced(self) -> dict[str, int]:
+        """What the stand-in replaced on rank 0, most frequent first."""
+        counts: Counter[str] = Counter()
+        for rank in self.run.ranks[:1]:
+            counts.update(rank.replaced)
+        return dict(counts.most_common())
+
+    @property
+    def steps(self) -> list[Seen]:
+        """The steps that all ranks made."""
+        return list(map(_seen, zip(*(rank.steps for rank in self.run.ranks), strict=False)))
+
+
+def rehearse(request: Request, echo: Echo) -> Rehearsal:
+    """Run the script of a request (its scratch folder is made here) and judge what happened.
+
+    Raises:
+        CannotRun: PyTorch or the script is not there.
+    """
+    if importlib.util.find_spec("torch") is None:
+        raise CannotRun("PyTorch is not installed: pip install 'fsdp2lint[verify]'")
+    if not request.module and not os.path.isfile(request.target):
+        raise CannotRun(f"no such script: {request.target}")
+    with tempfile.TemporaryDirectory(prefix="fsdp2lint-") as scratch:
+        run = launch(msgspec.structs.replace(request, scratch=scratch), echo)
+    notes = [*_numbers(run.ranks), *contract.notes(run.ranks)]
+    return Rehearsal(request, run, contract.judge(run.ranks), notes)
+
+
+def _numbers(ranks: Sequence[RankReport]) -> Iterator[str]:
+    """Steps whose loss is no number any more."""
+    for rank in ranks:
+        lost = [n for n, step in enumerate(rank.steps, 1) if None in step.losses]
+        if lost:
+            yield (
+                f"the loss is not finite in {len(lost)} of {len(rank.steps)} steps, "
+                f"first in step {lost[0]}: were all parameters initialised?"
+            )
+            return
+
+
+def _seen(steps: Sequence[Step]) -> Seen:
+    losses = [_sum(step.losses) for step in steps]
+    squares = _sum([step.squares for step in steps])
+    total = _sum(losses)
+    return Seen(
+        losses[0],
+        None if total is None else total / len(losses),
+        None if squares is None else math.sqrt(squares),
+    )
+
+
+def _sum(numbers: Sequence[float | None]) -> float | None:
+    known = [number for number in numbers if number is not None]
+    return sum(known) if known and len(known) == len(numbers) else None
+
+
+def first_dead(ranks: Sequence[RankReport]) -> RankReport | None:
+    """The rank whose own failure ended the run: an error before a death, either before a wait."""
+    for how in ("raised", "died"):
+        for rank in ranks:
+            if rank.how == how:
+                return rank
+    return None

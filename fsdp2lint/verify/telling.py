@@ -1,0 +1,207 @@
+"""A rehearsal in words: for people, and as JSON."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from fsdp2lint.reporters._frame import Mark, frame
+from fsdp2lint.reporters._paint import Line, painted, plain
+from fsdp2lint.source import Range, Source
+from fsdp2lint.verify.contract.codes import NAMES
+from fsdp2lint.verify.outcome import Frame, RankReport, Spot, Violation
+from fsdp2lint.verify.rehearse import Rehearsal, Seen, first_dead
+
+SHOWN = 12
+"""So many steps are shown; of more, the first and the last."""
+FRAMES = 8
+LAST_LINES = 15
+
+_HOW = {
+    "running": "was stopped",
+    "ended": "ended",
+    "stopped": "made its steps",
+    "raised": "raised",
+    "lost": "lost the others",
+    "died": "died",
+    "hung": "waited",
+}
+_VERDICTS = {"timeout": "the time was over", "deadlock": "all ranks wait for each other"}
+
+
+def told(rehearsal: Rehearsal, *, colour: bool) -> str:
+    """The whole report as text."""
+    lines = list(_report(rehearsal))
+    return painted(lines) if colour else plain(lines)
+
+
+def as_json(rehearsal: Rehearsal) -> str:
+    """The whole report as one JSON object."""
+    run = rehearsal.run
+    raw = msgspec.json.encode(
+        {
+            "script": rehearsal.request.target,
+            "exit_code": rehearsal.exit_code,
+            "verdict": run.verdict,
+            "seconds": round(run.seconds, 2),
+            "ranks": [
+                {"rank": r.rank, "outcome": r.how, "error": r.error, "frames": r.frames}
+                for r in run.ranks
+            ],
+            "steps": [{"loss": s.loss, "mean": s.mean, "norm": s.norm} for s in rehearsal.steps],
+            "replaced": rehearsal.replaced,
+            "notes": rehearsal.notes,
+            "violations": [_record(violation) for violation in rehearsal.violations],
+        }
+    )
+    return msgspec.json.format(raw, indent=2).decode() + "\n"
+
+
+def _record(violation: Violation) -> dict[str, Any]:
+    at = violation.at
+    return {
+        "code": violation.code,
+        "name": NAMES[violation.code],
+        "message": violation.message,
+        "filename": at.file if at else None,
+        "location": {"row": at.line, "column": 1} if at else None,
+        "related": [
+            {"filename": spot.file, "location": {"row": spot.line, "column": 1}, "message": label}
+            for spot, label in violation.because
+        ],
+    }
+
+
+def _report(rehearsal: Rehearsal) -> Iterator[Line]:
+    yield from _failure(rehearsal)
+    for violation in rehearsal.violations:
+        yield from _violation(violation)
+    yield from _summary(rehearsal)
+
+
+def _failure(rehearsal: Rehearsal) -> Iterator[Line]:
+    run = rehearsal.run
+    if not run.ranks:
+        yield [("torchrun did not start the ranks:", "strong")]
+        yield from ([("  " + line, "")] for line in run.noise.splitlines()[-LAST_LINES:])
+        yield []
+        return
+    if run.status and run.verdict == "over" and all(rank.done for rank in run.ranks):
+        yield [(f"after the script's end torchrun left with status {run.status}", "error")]
+    dead = first_dead(run.ranks)
+    if dead is not None:
+        yield [(f"rank {dead.rank} {_HOW[dead.how]}", "error"), (_where(dead), "strong")]
+        yield from _stack(dead.frames)
+        if dead.error:
+            yield [("  " + line, "") for line in [dead.error.replace("\n", "\n  ")]]
+        elif dead.how == "died":
+            last = run.errors[dead.rank].splitlines()[-LAST_LINES:]
+            yield from ([("  " + line, "")] for line in last)
+        yield []
+    if run.verdict != "over" or any(rank.how in ("hung", "lost") for rank in run.ranks):
+        if run.verdict in _VERDICTS:
+            yield [(f"{_VERDICTS[run.verdict]}:", "error")]
+        for rank in run.ranks:
+            if rank is not dead:
+                yield [(f"rank {rank.rank} {_HOW[rank.how]}", "strong"), (_where(rank), "")]
+                if dead is None:
+                    yield from _stack(rank.frames)
+        yield []
+
+
+def _where(rank: RankReport) -> str:
+    return f" at {_spot(rank.frames[-1].at)}" if rank.frames else ""
+
+
+def _stack(frames: list[Frame]) -> Iterator[Line]:
+    if len(frames) > FRAMES:
+        yield [(f"  ... {len(frames) - FRAMES} more", "dim")]
+    for call in frames[-FRAMES:]:
+        yield [(f"  {_spot(call.at)}", ""), (f" in {call.function}", "dim")]
+        lines = _lines(call.at.file)
+        if call.at.line <= len(lines):
+            yield [("    " + lines[call.at.line - 1].strip(), "")]
+
+
+def _violation(violation: Violation) -> Iterator[Line]:
+    yield [
+        (f"error[{violation.code}]", "error"),
+        (f" {NAMES[violation.code]}: {violation.message}", "strong"),
+    ]
+    points = [(spot, label) for spot, label in violation.because]
+    if violation.at is not None:
+        points.insert(0, (violation.at, ""))
+    gutter = max((len(str(spot.line + 1)) for spot, _ in points), default=1)
+    for file in dict.fromkeys(spot.file for spot, _ in points):
+        here = [(spot, label) for spot, label in points if spot.file == file]
+        yield [(" " * gutter, ""), ("--> ", "gutter"), (_spot(here[0][0]), "")]
+        lines = _lines(file)
+        marks = [
+            _mark(spot, label, lines, spot is violation.at)
+            for spot, label in dict(here).items()
+            if spot.line <= len(lines)
+        ]
+        yield from frame(lines, marks, gutter) if marks else ()
+    yield []
+
+
+def _mark(spot: Spot, label: str, lines: list[str], primary: bool) -> Mark:
+    text = lines[spot.line - 1].rstrip()
+    start = len(text) - len(text.lstrip())
+    span = Range(spot.line, start + 1, spot.line, max(len(text), start + 1) + 1)
+    return Mark(span, label, primary, "error" if primary else "mark")
+
+
+def _summary(rehearsal: Rehearsal) -> Iterator[Line]:
+    request, run = rehearsal.request, rehearsal.run
+    steps = rehearsal.steps
+    what = f"{request.target} on {request.nproc} CPU ranks"
+    yield [(f"{what}: {_count(len(steps), 'optimizer step')} in {run.seconds:.1f} s", "strong")]
+    if steps:
+        yield [("   step   loss (rank 0)     loss (mean)   gradient norm", "dim")]
+        yield from _table(steps)
+    if rehearsal.replaced:
+        parts = [f"{what} {n}x" if n > 1 else what for what, n in rehearsal.replaced.items()]
+        yield [("replaced by the CPU's: ", "dim"), (", ".join(parts), "")]
+    for note in rehearsal.notes:
+        yield [("note: ", "note"), (note, "")]
+    if rehearsal.violations:
+        yield [
+            (f"Found {_count(len(rehearsal.violations), 'violation')} of the contract.", "strong")
+        ]
+    elif rehearsal.completed:
+        yield [("Nothing broke the contract.", "strong")]
+    else:
+        yield [("The script could not be rehearsed to its end.", "strong")]
+
+
+def _table(steps: list[Seen]) -> Iterator[Line]:
+    for number, step in enumerate(steps, 1):
+        if len(steps) > SHOWN and SHOWN // 2 < number <= len(steps) - SHOWN // 2:
+            if number == SHOWN // 2 + 1:
+                yield [("    ...", "dim")]
+            continue
+        yield [(f"{number:7}{_number(step.loss)}{_number(step.mean)}{_number(step.norm)}", "")]
+
+
+def _number(number: float | None) -> str:
+    return f"{'-' if number is None else format(number, '.6g'):>16}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _spot(spot: Spot) -> str:
+    short = os.path.relpath(spot.file)
+    return f"{spot.file if short.startswith('..') else short}:{spot.line}"
+
+
+def _lines(file: str) -> list[str]:
+    try:
+        return list(Source.read(file).lines)
+    except Exception:
+        return []

@@ -1,0 +1,48 @@
+"""The fixtures of the rules as the program sees them: what it says of one and what its fixes make of it."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from fsdp2lint import knowledge, runner
+from fsdp2lint.declare import Rule
+from fsdp2lint.diagnostics import Diagnostic
+from fsdp2lint.runner import Batch, Mended
+from fsdp2lint.settings import Settings
+from tests.evidence.header import Fixture, fixtures
+
+
+@cache
+def rules() -> dict[str, Rule]:
+    """The rules by the folder of their fixtures."""
+    return {rule.name.replace("-", "_"): rule for rule in knowledge.rules()}
+
+
+def bad_fixtures() -> list[Fixture]:
+    """The bad fixtures of all rules."""
+    return [f for f in fixtures() if f.bad and f.path.parent.name in rules()]
+
+
+def rule_of(fixture: Fixture) -> Rule:
+    """The rule that must speak of a fixture."""
+    return rules()[fixture.path.parent.name]
+
+
+def said(fixture: Fixture) -> list[Diagnostic]:
+    """What its own rule says of a fixture."""
+    rule = rule_of(fixture)
+    report = runner.check(_batch(fixture), _only(rule))
+    return [one for one in report.found if one.rule is rule]
+
+
+def mended(copy: Fixture, rule: Rule) -> Mended:
+    """A copy of a fixture after the safe and unsafe fixes of one rule; nothing is written."""
+    return runner.mend(_batch(copy), _only(rule), unsafe=True)
+
+
+def _only(rule: Rule) -> Settings:
+    return Settings(select=(rule.code,), target_torch=rule.since)
+
+
+def _batch(fixture: Fixture) -> Batch:
+    return Batch.of_files([str(file) for file in fixture.files])

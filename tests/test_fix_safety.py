@@ -1,0 +1,77 @@
+"""What the rules offer as fixes is what the catalogue promises, and some fixture shows it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from fsdp2lint.declare import Rule
+from tests.mending import bad_fixtures, rule_of, rules, said
+from tests.running import TOUR, program
+
+SAFE = """
+    FSDP203 FSDP206 FSDP208 FSDP209 FSDP218 FSDP219 FSDP224 FSDP228 FSDP229 FSDP230 FSDP234 FSDP235
+    FSDP241 FSDP250 FSDP254 FSDP255 FSDP256 FSDP302 FSDP304 FSDP308 FSDP309 FSDP312 FSDP320 FSDP321
+    FSDP325 FSDP403 FSDP404 FSDP405 FSDP408 FSDP410 FSDP413 FSDP415
+"""
+UNSAFE = """
+    FSDP201 FSDP202 FSDP204 FSDP205 FSDP207 FSDP214 FSDP215 FSDP220 FSDP222 FSDP226 FSDP227 FSDP231
+    FSDP240 FSDP246 FSDP249 FSDP251 FSDP252 FSDP301 FSDP303 FSDP306 FSDP307 FSDP310 FSDP313 FSDP314
+    FSDP318 FSDP319 FSDP322 FSDP324 FSDP327 FSDP328 FSDP401 FSDP406 FSDP416
+"""
+EITHER = "FSDP210 FSDP216 FSDP417"
+ONLY_UNSAFE = {
+    "FSDP218": "every rank must reach the `full_tensor` that comes in",
+    "FSDP229": "the branch behind `isinstance` was dead so far",
+    "FSDP302": "checkpoints that were written before have the old keys",
+    "FSDP403": "the script ran before, and ranks change their places",
+    "FSDP404": "the script ran before, and parameters are sharded over fewer ranks",
+}
+"""Rules whose fix was to be safe and is not, and why."""
+
+
+def promised(rule: Rule) -> set[str]:
+    """The safeties that the fixes of a rule may have."""
+    if rule.code in EITHER.split():
+        return {"safe", "unsafe"}
+    if rule.code in UNSAFE.split() or rule.code in ONLY_UNSAFE:
+        return {"unsafe"}
+    return {"safe"} if rule.code in SAFE.split() else set()
+
+
+@cache
+def offered(rule: Rule) -> set[str]:
+    """The safeties of the fixes that a rule offers for its bad fixtures."""
+    findings = (
+        one for fixture in bad_fixtures() if rule_of(fixture) is rule for one in said(fixture)
+    )
+    return {one.fix.safety for one in findings if one.fix is not None}
+
+
+every_rule = pytest.mark.parametrize("rule", rules().values(), ids=lambda rule: rule.name)
+
+
+@every_rule
+def test_a_rule_offers_what_the_catalogue_promises(rule: Rule) -> None:
+    assert offered(rule) <= promised(rule)
+    if promised(rule) == {"safe"}:
+        assert offered(rule), "its fix is safe, and no fixture gets it"
+
+
+@every_rule
+def test_a_rule_that_explains_a_fix_has_a_fixture_that_gets_it(rule: Rule) -> None:
+    assert bool(offered(rule)) == bool(rule.section("Fix safety"))
+
+
+def test_all_fixes_leave_of_the_tour_what_has_none(tmp_path: Path) -> None:
+    shutil.copytree(TOUR, tmp_path / "tour")
+    fixed = program("check", "tour", "--fix", "--unsafe-fixes", "-f", "json", cwd=tmp_path)
+    left = json.loads(fixed.stdout)
+    assert fixed.returncode == (1 if left else 0), fixed.stderr
+    assert [one["code"] for one in left if one["fix"] is not None] == []
+    again = program("check", "tour", "-f", "json", cwd=tmp_path)
+    assert json.loads(again.stdout) == left

@@ -1,0 +1,104 @@
+"""The run-time checks see the damage of the rules' bad fixtures, and none in good ones."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from fsdp2lint import knowledge
+from fsdp2lint.verify.contract.codes import NAMES
+from fsdp2lint.verify.outcome import RankReport, Violation
+
+from .scenes import ROOT, rehearsed
+
+RULES = ROOT / "fixtures" / "rules"
+
+BAD = {
+    "optimizer_before_shard/bad_between_blocks_and_root.py": "FSDP201",
+    "optimizer_after_forward/bad_sanity_forward.py": "FSDP202",
+    "direct_forward_call/bad_inner_block.py": "FSDP203",
+    "unregistered_forward_method/bad_encode.py": "FSDP204",
+    "root_not_sharded/bad_blocks_only.py": "FSDP206",
+    "gradient_sync_left_off/bad_before_loop.py": "FSDP211",
+    "module_added_after_shard/bad_adapters.py": "FSDP212",
+    "partial_value_read/bad_straight_line.py": "FSDP218",
+    "stale_parameter_list/bad_clip.py": "FSDP220",
+    "torch_save_sharded/bad_rank_zero_file.py": "FSDP301",
+    "plain_load_into_sharded/bad_after_shard.py": "FSDP303",
+    "async_save_not_awaited/bad_dropped.py": "FSDP307",
+    "async_save_without_cpu_backend/bad_nccl_only.py": "FSDP308",
+    "collective_under_rank_guard/bad_full_tensor.py": "FSDP401",
+    "rank_divergent_exit/bad_return_before_save.py": "FSDP402",
+}
+GOOD = (
+    "async_save_not_awaited/good_one_outstanding.py",
+    "collective_under_rank_guard/good_gather_then_guard.py",
+    "gradient_sync_left_off/good_flag_per_batch.py",
+    "optimizer_after_forward/good_checked_unsharded.py",
+    "optimizer_before_shard/good_groups_rebuilt.py",
+    "partial_value_read/good_summed_over_ranks.py",
+    "torch_save_sharded/good_full_gather.py",
+)
+HERE = ("guarded.py", "shared_steps.py", "ranks_differ.py")
+"""Scripts beside this file: what their lines marked `# seen:` break, and nothing else."""
+
+Told = tuple[list[RankReport], list[Violation]]
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Told]:
+    """Every script's reports and violations."""
+    scripts = {name: RULES / name for name in (*BAD, *GOOD)}
+    scripts |= {name: Path(__file__).parent / "scripts" / name for name in HERE}
+    results = rehearsed(list(scripts.values()), tmp_path_factory.mktemp("scenes"))
+    return dict(zip(scripts, results, strict=True))
+
+
+def expected_line(script: Path, code: str) -> int:
+    lines = script.read_text("utf-8").splitlines()
+    return next(n for n, line in enumerate(lines, 1) if f"# expect: {code}" in line)
+
+
+@pytest.mark.parametrize(("name", "code"), BAD.items())
+def test_a_bad_script_breaks_its_rule_and_no_other(
+    told: dict[str, Told], name: str, code: str
+) -> None:
+    _, violations = told[name]
+    assert [violation.code for violation in violations] == [code]
+
+
+@pytest.mark.parametrize("code", ["FSDP201", "FSDP202", "FSDP203", "FSDP301", "FSDP307"])
+def test_the_place_is_the_one_that_check_names(told: dict[str, Told], code: str) -> None:
+    name = next(name for name, its in BAD.items() if its == code)
+    at = told[name][1][0].at
+    assert at is not None
+    assert at.line == expected_line(RULES / name, code)
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_a_good_script_breaks_nothing(told: dict[str, Told], name: str) -> None:
+    ranks, violations = told[name]
+    assert violations == []
+    assert [rank.how for rank in ranks] == ["ended", "ended"]
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_scripts_of_our_own(told: dict[str, Told], name: str) -> None:
+    text = (Path(__file__).parent / "scripts" / name).read_text("utf-8")
+    wanted = [
+        (code, number)
+        for number, line in enumerate(text.splitlines(), 1)
+        for code in re.findall(r"# seen: (FSDP\d+)", line)
+    ]
+    found = [(v.code, v.at.line if v.at else 0) for v in told[name][1]]
+    assert sorted(found) == sorted(wanted)
+    assert [rank.error for rank in told[name][0]] == ["", ""]
+
+
+def test_names_are_those_of_the_rules() -> None:
+    rules = {rule.code: rule.name for rule in knowledge.rules()}
+    assert {code: rules[code] for code in NAMES if code in rules} == {
+        code: name for code, name in NAMES.items() if code in rules
+    }

@@ -1,0 +1,178 @@
+"""``fsdp2lint rehearse`` from its command line, under the real torchrun."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from fsdp2lint.cli.rehearse import command
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECTS = ROOT / "fixtures" / "projects"
+RULES = ROOT / "fixtures" / "rules"
+
+
+def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "fsdp2lint", "rehearse", *arguments],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "NO_COLOR": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def rehearse(folder: Path, *arguments: str) -> tuple[int, str, str]:
+    process = start(folder, *arguments)
+    out, err = process.communicate(timeout=300)
+    return process.returncode, out, err
+
+
+def test_fsdp1_for_cuda_runs(tmp_path: Path) -> None:
+    script = str(PROJECTS / "fsdp1_language_model" / "train.py")
+    code, out, err = rehearse(tmp_path, "-f", "json", script, "--", "--out", "model.pt")
+    told: dict[str, Any] = json.loads(out)
+    assert (code, told["violations"], told["notes"]) == (0, [], [])
+    assert [rank["outcome"] for rank in told["ranks"]] == ["ended", "ended"]
+    assert len(told["steps"]) == 4
+    # two micro batches, each loss halved: what backward got adds up to the loss itself
+    assert all(3.5 < step["mean"] < 5.0 for step in told["steps"])
+    assert all(0.0 < step["norm"] <= 1.001 for step in told["steps"])
+    assert told["replaced"]['backend "nccl"'] == 1
+    assert "epoch 0: " in err
+    assert (tmp_path / "model.pt").stat().st_size > 10_000
+
+
+def test_fsdp2_with_dcp_for_cuda_runs(tmp_path: Path) -> None:
+    script = str(PROJECTS / "fsdp2_classifier" / "train.py")
+    arguments = ("-q", script, "--", "--checkpoints", "runs", "--offload")
+    code, out, _ = rehearse(tmp_path, *arguments)
+    assert "6 optimizer steps" in out
+    assert out.endswith("Nothing broke the contract.\n")
+    assert code == 0
+    assert (tmp_path / "runs" / "latest" / ".metadata").exists()
+
+
+def test_spawned_processes_are_the_ranks_and_steps_stop_them(tmp_path: Path) -> None:
+    script = str(PROJECTS / "spawned_digits" / "main.py")
+    code, out, _ = rehearse(tmp_path, "--steps", "2", "-f", "json", script)
+    told = json.loads(out)
+    assert (code, told["violations"]) == (0, [])
+    assert [rank["outcome"] for rank in told["ranks"]] == ["stopped", "stopped"]
+    assert len(told["steps"]) == 2
+    assert told["replaced"]["mp.spawn"] == 1
+
+
+def test_a_violation_looks_like_a_finding(tmp_path: Path) -> None:
+    script = RULES / "optimizer_before_shard" / "bad_straight_line.py"
+    code, out, _ = rehearse(tmp_path, str(script))
+    assert code == 1
+    assert "error[FSDP201] optimizer-before-shard: `AdamW` holds" in out
+    assert "sharded here" in out
+    assert "Found 1 violation of the contract." in out
+
+
+DEADLOCK = """
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("nccl")
+value = torch.ones(3).cuda()
+if dist.get_rank() == 0:
+    dist.broadcast(value, 1)
+else:
+    dist.recv(value, 0)
+"""
+
+
+def test_a_deadlock_shows_where_every_rank_waits(tmp_path: Path) -> None:
+    script = tmp_path / "stuck.py"
+    script.write_text(DEADLOCK)
+    began = time.monotonic()
+    code, out, _ = rehearse(tmp_path, "stuck.py")
+    assert time.monotonic() - began < 60
+    assert code == 1
+    assert "all ranks wait for each other" in out
+    assert "rank 0 waited at stuck.py:8" in out
+    assert "rank 1 waited at stuck.py:10" in out
+    assert "error[FSDP401] collective-under-rank-guard: rank 0 waits here" in out
+
+
+def test_an_error_of_the_script_comes_first(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text(
+        "import torch.distributed as dist\n"
+        "dist.init_process_group('nccl')\n"
+        "if dist.get_rank() == 1:\n"
+        "    raise ValueError('no data')\n"
+        "dist.barrier()\n"
+    )
+    code, out, _ = rehearse(tmp_path, "-m", "broken")
+    assert code == 2
+    assert out.startswith("rank 1 raised at broken.py:4\n  broken.py:4 in <module>\n")
+    assert "ValueError: no data" in out
+    assert "FSDP4" not in out
+
+
+SLEEPING = """
+import os, pathlib, time
+pathlib.Path(f"pid{os.environ['RANK']}").write_text(str(os.getpid()))
+time.sleep(600)
+"""
+
+
+def gone(folder: Path) -> bool:
+    """Whether no rank that wrote down its process id is alive."""
+    for file in folder.glob("pid?"):
+        try:
+            os.kill(int(file.read_text()), 0)
+        except ProcessLookupError:
+            continue
+        return False
+    return True
+
+
+def test_time_that_is_over_leaves_no_process(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(SLEEPING)
+    code, out, _ = rehearse(tmp_path, "--timeout", "20", "slow.py")
+    assert code == 2
+    assert "the time was over" in out
+    assert "rank 1 waited at slow.py:4" in out
+    assert len(list(tmp_path.glob("pid?"))) == 2
+    assert gone(tmp_path)
+
+
+def test_an_interrupt_leaves_no_process(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(SLEEPING)
+    process = start(tmp_path, "slow.py")
+    deadline = time.monotonic() + 60
+    while len(list(tmp_path.glob("pid?"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert len(list(tmp_path.glob("pid?"))) == 2
+    assert gone(tmp_path)
+
+
+def test_without_pytorch_it_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    result = CliRunner().invoke(command, [str(ROOT / "tests" / "__init__.py")])
+    assert "Error: PyTorch is not installed: pip install 'fsdp2lint[verify]'" in result.output
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["--nproc", "0", "x.py"], ["--patch", "nothing", "train.py"]]
+)
+def test_slips_of_the_command_line(words: list[str]) -> None:
+    assert CliRunner().invoke(command, words).exit_code == 2

@@ -1,0 +1,133 @@
+"""What stacks say: whose frames they are, who waits, and which rule that breaks."""
+
+from __future__ import annotations
+
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from fsdp2lint.verify.contract.collectives import across
+from fsdp2lint.verify.launch import Run, Verdict
+from fsdp2lint.verify.outcome import (
+    Frame,
+    How,
+    RankReport,
+    Request,
+    Spot,
+    Violation,
+    packed,
+    report_from,
+)
+from fsdp2lint.verify.rehearse import Rehearsal
+from fsdp2lint.verify.stacks import main_thread, own, own_frames, waits
+
+LIBRARY = sysconfig.get_path("purelib")
+DUMP = f"""Fatal Python error: Aborted
+
+Thread 0x00007f01 (most recent call first):
+  File "{LIBRARY}/torch/other.py", line 5 in wait
+Current thread 0x00007f02 (most recent call first):
+  File "{LIBRARY}/torch/distributed/distributed_c10d.py", line 99 in broadcast
+  File "/home/me/train.py", line 12 in save
+  File "/home/me/train.py", line 30 in <module>
+  File "<frozen runpy>", line 88 in _run_code
+"""
+
+SCRIPT = """
+def train(rank, model):
+    if rank == 0:
+        save(model)
+    model.step()
+
+def stop(rank, model):
+    if rank == 0:
+        return
+    save(model)
+
+if __name__ == "__main__":
+    train(0, None)
+    stop(0, None)
+"""
+
+
+def test_the_main_thread_is_the_last_of_a_dump() -> None:
+    frames = main_thread(DUMP)
+    assert [frame.function for frame in own_frames(frames)] == ["<module>", "save"]
+    assert waits(frames)
+    assert not waits(frames[:-1])
+
+
+@pytest.mark.parametrize(
+    ("file", "answer"),
+    [
+        (f"{LIBRARY}/torch/nn/modules/module.py", False),
+        (f"{sysconfig.get_path('stdlib')}/json/__init__.py", False),
+        ("<string>", False),
+        ("/home/me/train.py", True),
+    ],
+)
+def test_whose_file_it_is(file: str, answer: bool) -> None:
+    assert own(file) == answer
+
+
+def report(script: Path, rank: int, how: How, *lines: tuple[str, int]) -> RankReport:
+    frames = [Frame(Spot(str(script), line), function) for function, line in lines]
+    return RankReport(rank, how, frames=frames)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "code", "line"),
+    [
+        ([("<module>", 13), ("train", 4)], [("<module>", 13), ("train", 5)], "FSDP401", 4),
+        ([("<module>", 14)], [("<module>", 14), ("stop", 10)], "FSDP402", 10),
+    ],
+)
+def test_which_rule_a_deadlock_breaks(
+    tmp_path: Path,
+    first: list[tuple[str, int]],
+    second: list[tuple[str, int]],
+    code: str,
+    line: int,
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    ended = code == "FSDP402"
+    ranks = [
+        report(script, 0, "ended" if ended else "hung", *([] if ended else first)),
+        report(script, 1, "hung", *second),
+    ]
+    (found,) = across(ranks)
+    assert (found.code, found.at) == (code, Spot(str(script), line))
+
+
+def test_nothing_is_said_when_a_rank_failed_or_all_are_at_one_line(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    failed = [report(script, 0, "raised", ("train", 4)), report(script, 1, "hung", ("train", 5))]
+    assert list(across(failed)) == []
+    together = [report(script, rank, "hung", ("train", 5)) for rank in range(2)]
+    assert list(across(together)) == []
+
+
+def test_reports_travel_through_json() -> None:
+    told = report(Path("train.py"), 1, "raised", ("main", 3))
+    told.facts = {"Replicas": {"0:w": {"digest": "00", "at": None}}}
+    assert report_from(packed(told)) == told
+
+
+@pytest.mark.parametrize(
+    ("verdict", "status", "how", "code"),
+    [
+        ("over", 0, "ended", 0),
+        ("over", 0, "stopped", 0),
+        ("over", 1, "ended", 2),  # it died on its way out
+        ("timeout", -9, "ended", 2),  # a background thread never came back
+        ("over", 1, "raised", 2),
+    ],
+)
+def test_the_exit_code(verdict: Verdict, status: int, how: How, code: int) -> None:
+    run = Run(verdict, [RankReport(rank, how) for rank in range(2)], status)
+    assert Rehearsal(Request("train.py", ""), run, [], []).exit_code == code
+    broken = [Violation("FSDP201", "wrong")]
+    assert Rehearsal(Request("train.py", ""), run, broken, []).exit_code == 1
