@@ -348,3 +348,11 @@ def serves_both(trace: Trace, module: Value) -> bool:
             if isinstance(result, Part) and asks_for_fsdp2(result):
                 return True
     return False
+
+
+def line_of(event: Event, reader: Event) -> str:
+    """``line 13``, or ``line 13 of parallel.py`` for who reads of it in another file."""
+    line = f"line {event.at.line}"
+    if event.at.source is reader.at.source:
+        return line
+    return f"{line} of {event.at.source.path.replace(chr(92), '/').rpartition('/')[2]}"

@@ -62,7 +62,7 @@ from collections.abc import Iterator
 from fsdp2lint.api import Assigned, Backward, Finding, Trace, rule
 
 from ._parts import loose
-from ._shared import cases, sharded, together, wrapped_by
+from ._shared import cases, line_of, sharded, together, wrapped_by
 
 
 @rule(code="FSDP212", group="correctness")
@@ -81,7 +81,7 @@ def check(trace: Trace) -> Iterator[Finding]:
             yield Finding(
                 at=assigned,
                 message=f"`{added.words()}` comes into the model after `fully_shard({shard.module.words()})` "
-                f"on line {shard.event.at.line}: no group holds it, its gradients are not reduced and "
+                f"on {line_of(shard.event, assigned)}: no group holds it, its gradients are not reduced and "
                 "each rank trains its own copy",
                 because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
             )

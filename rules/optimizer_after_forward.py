@@ -88,7 +88,7 @@ from fsdp2lint.api import (
 )
 
 from ._fixes_moving import moved_above
-from ._shared import Shard, overlap, sharded, shards_before, together
+from ._shared import Shard, line_of, overlap, sharded, shards_before, together
 
 _RESHARDING: tuple[type[Event], ...] = (Backward, Resharded, StateDictTaken, Restored, Moved)
 
@@ -105,7 +105,7 @@ def check(trace: Trace) -> Iterator[Finding]:
                 yield Finding(
                     at=built,
                     message=f"`{built.optimizer.words()}` takes the unsharded parameters that the "
-                    f"forward of `{said}` on line {forward.at.line} has left: "
+                    f"forward of `{said}` on {line_of(forward, built)} has left: "
                     f"the ones that the root `{said}` owns are never updated",
                     because=((forward, f"`{said}` runs forward here, nothing reshards it since"),),
                     fix=moved_above(

@@ -79,7 +79,7 @@ from fsdp2lint.api import (
 )
 
 from ._fixes import moved_below
-from ._shared import Shard, leftover, overlap, shards_after, shards_before, together
+from ._shared import Shard, leftover, line_of, overlap, shards_after, shards_before, together
 
 
 @rule(code="FSDP201", group="correctness")
@@ -94,7 +94,7 @@ def check(trace: Trace) -> Iterator[Finding]:
             yield Finding(
                 at=built,
                 message=f"`{built.optimizer.words()}` holds the parameters that "
-                f"`fully_shard({shard.module.words()})` on line {shard.event.at.line} replaces: "
+                f"`fully_shard({shard.module.words()})` on {line_of(shard.event, built)} replaces: "
                 "nothing of them is trained",
                 because=((shard.event, f"`{shard.module.words()}` is sharded here, later"),),
                 fix=moved_below(

@@ -63,7 +63,7 @@ from collections.abc import Iterator
 from fsdp2lint.api import Called, Finding, Literal, Trace, Value, rule
 
 from ._parts import Parameter, parameter_of
-from ._shared import Shard, overlap, sharded, shards_after, shards_before, together
+from ._shared import Shard, line_of, overlap, sharded, shards_after, shards_before, together
 
 _OWN = ("requires_grad", "data", "grad", "grad_fn", "is_leaf", "shape", "device", "dtype", "ndim")
 """Attributes that every tensor has."""
@@ -127,7 +127,7 @@ def _lost(trace: Trace) -> Iterator[Finding]:
                     yield Finding(
                         at=asked,
                         message=f"`{name.value}` was put on parameters that "
-                        f"`fully_shard({shard.module.words()})` on line {shard.event.at.line} has replaced: the "
+                        f"`fully_shard({shard.module.words()})` on {line_of(shard.event, asked)} has replaced: the "
                         "new ones have no such attribute",
                         because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
                     )

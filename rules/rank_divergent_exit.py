@@ -81,6 +81,7 @@ from ._meetings import (
     passes_without,
     rank_guards,
 )
+from ._shared import line_of
 
 
 @rule(code="FSDP402", group="correctness")
@@ -99,7 +100,7 @@ def check(trace: Trace) -> Iterator[Finding]:
         met = ((missed.event, "the ranks meet here"),) if at is not missed.event.at else ()
         yield Finding(
             at=at,
-            message=f"the ranks where `{guard.words()}` have left on line {left.at.line}, before "
+            message=f"the ranks where `{guard.words()}` have left on {line_of(left, missed.event)}, before "
             f"{missed.said}: the others hang in it",
             because=((left, f"some ranks leave here by `{left.how}`"), *met),
         )
