@@ -73,9 +73,7 @@ def _taken(
     together = [*before, *(one for fix in fixes for one in fix)]
     try:
         _resolve(together, tidy=False)
-    except (
-        Exception
-    ) as error:  # whatever a function that makes text raises, the other fixes are made
+    except Exception as error:  # whatever a fix's function raises, the others are made
         if len(fixes) > 1:
             middle = len(fixes) // 2
             return _taken(_taken(before, fixes[:middle], left), fixes[middle:], left)
@@ -88,7 +86,7 @@ def _goes(fix: Fix) -> bool:
     """Whether a fix can be made when it is alone."""
     try:
         _resolve(fix, tidy=False)
-    except Exception:
+    except Exception:  # it is told as left, with what was raised
         return False
     return True
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from fsdp2lint.interpret import classes, functions
 from fsdp2lint.interpret.imports import Namespace, module_named
@@ -36,6 +36,23 @@ _EXITS = frozenset({"sys.exit", "os._exit", "os.abort", "builtins.exit", "builti
 """Functions that do not come back."""
 
 
+class Given(NamedTuple):
+    """What a call was given, and where."""
+
+    args: tuple[Value, ...]
+    keywords: dict[str, Value]
+    site: Site
+    open: bool
+
+    def after(self, receiver: Value) -> Given:
+        """The same behind ``receiver``, as a method gets it."""
+        return self._replace(args=(receiver, *self.args))
+
+    def asked_of(self, machine: Machine, name: str, receiver: Value | None = None) -> Call:
+        """The call as the meanings of ``name`` see it."""
+        return Call(machine, self.site, name, receiver, self.args, self.keywords, self.open)
+
+
 def call(
     machine: Machine,
     target: Value,
@@ -45,53 +62,40 @@ def call(
     open_: bool,
 ) -> Value:
     """Call ``target``, whatever it is."""
+    given = Given(args, keywords, site, open_)
     if isinstance(target, Either):
-        return machine.spread(target, lambda one: call(machine, one, args, keywords, site, open_))
+        return machine.spread(target, lambda one: call(machine, one, *given))
     if isinstance(target, Function):
-        return functions.invoke(machine, target, args, keywords, site, open_)
+        return functions.invoke(machine, target, *given)
     if isinstance(target, Bound):
-        return _call_bound(machine, target, args, keywords, site, open_)
+        return _call_bound(machine, target, given)
     if isinstance(target, Class):
-        return _call_class(machine, target, args, keywords, site, open_)
+        return _call_class(machine, target, given)
     if isinstance(target, Partial):
         merged = {**target.keywords, **keywords}
         return call(machine, target.call, (*target.args, *args), merged, site, open_ or target.open)
     if isinstance(target, External):
-        return _call_external(machine, target, args, keywords, site, open_)
+        return _call_external(machine, target, given)
     if isinstance(target, Part) and target.name is not None:
-        return _call_method(machine, target.owner, target.name, args, keywords, site, open_)
-    return _call_object(machine, target, args, keywords, site, open_)
+        return _call_method(machine, target.owner, target.name, given)
+    return _call_object(machine, target, given)
 
 
-def _call_bound(
-    machine: Machine,
-    target: Bound,
-    args: tuple[Value, ...],
-    keywords: dict[str, Value],
-    site: Site,
-    open_: bool,
-) -> Value:
+def _call_bound(machine: Machine, target: Bound, given: Given) -> Value:
     """A method of a project class. ``model.forward(x)`` called by hand is written down as a forward."""
     receiver = target.receiver
     if machine.is_module(receiver):
         name = target.function.name
         if target.function.home is not None and name not in ("__init__",):
-            machine.record(Forward(machine.moment(site), receiver, name))
-    return functions.invoke(machine, target.function, (receiver, *args), keywords, site, open_)
+            machine.record(Forward(machine.moment(given.site), receiver, name))
+    return functions.invoke(machine, target.function, *given.after(receiver))
 
 
-def _call_class(
-    machine: Machine,
-    target: Class,
-    args: tuple[Value, ...],
-    keywords: dict[str, Value],
-    site: Site,
-    open_: bool,
-) -> Value:
-    made = classes.instantiate(machine, target, args, keywords, site, open_)
+def _call_class(machine: Machine, target: Class, given: Given) -> Value:
+    made = classes.instantiate(machine, target, *given)
     for base in classes.outside(target):
         if base.name.startswith("torch.optim."):
-            what = Call(machine, site, base.name, None, args, keywords, open_)
+            what = given.asked_of(machine, base.name)
             for meaning in meanings_of(base.name):
                 optimizer = meaning(what)
                 if isinstance(optimizer, Optimizer):
@@ -99,21 +103,15 @@ def _call_class(
     return made
 
 
-def _call_external(
-    machine: Machine,
-    target: External,
-    args: tuple[Value, ...],
-    keywords: dict[str, Value],
-    site: Site,
-    open_: bool,
-) -> Value:
+def _call_external(machine: Machine, target: External, given: Given) -> Value:
     if target.name == "builtins.super":
-        return _super(machine, args)
-    if target.name == "importlib.import_module" and args and isinstance(args[0], Literal):
-        dotted = str(args[0].value)
+        return _super(machine, given.args)
+    first = given.args[0] if given.args else None
+    if target.name == "importlib.import_module" and isinstance(first, Literal):
+        dotted = str(first.value)
         name = dotted.lstrip(".")
         return module_named(machine, name, len(dotted) - len(name))
-    what = Call(machine, site, target.name, None, args, keywords, open_)
+    what = given.asked_of(machine, target.name)
     for meaning in meanings_of(target.name):
         result = meaning(what)
         if result is not None:
@@ -122,7 +120,7 @@ def _call_external(
         result = unseen(what)
     _called(machine, target.name, None, what, result)
     if target.name in _EXITS:
-        _leave_program(machine, target.name, site)
+        _leave_program(machine, target.name, given.site)
     return result
 
 
@@ -137,13 +135,10 @@ def _call_method(
     machine: Machine,
     receiver: Value,
     name: str,
-    args: tuple[Value, ...],
-    keywords: dict[str, Value],
-    site: Site,
-    open_: bool,
+    given: Given,
 ) -> Value:
     """A method that is not the project's: of PyTorch, or of something not known."""
-    what = Call(machine, site, f".{name}", receiver, args, keywords, open_)
+    what = given.asked_of(machine, f".{name}", receiver)
     for meaning in METHODS.get(name, ()):
         result = meaning(what)
         if result is not None:
@@ -172,25 +167,18 @@ def _super(machine: Machine, args: tuple[Value, ...]) -> Value:
     return receiver.keep(("super", home), Super(home, receiver))
 
 
-def _call_object(
-    machine: Machine,
-    target: Value,
-    args: tuple[Value, ...],
-    keywords: dict[str, Value],
-    site: Site,
-    open_: bool,
-) -> Value:
+def _call_object(machine: Machine, target: Value, given: Given) -> Value:
     """Calling an object: a module computes; an instance runs its ``__call__``; others are not followed."""
     if machine.is_module(target):
-        machine.record(Forward(machine.moment(site), target, "call"))
-        return enter_forward(machine, target, args, keywords, site)
+        machine.record(Forward(machine.moment(given.site), target, "call"))
+        return enter_forward(machine, target, given.args, given.keywords, given.site)
     if isinstance(target, Instance):
         found = classes.find(machine, target.cls, "__call__")
         if found is not None:
-            return call(machine, found, (target, *args), keywords, site, open_)
+            return call(machine, found, *given.after(target))
     if isinstance(target, Literal | Namespace):
         return machine.unknown()
-    return unseen(Call(machine, site, target.words(), target, args, keywords, open_))
+    return unseen(given.asked_of(machine, target.words(), target))
 
 
 def enter_forward(

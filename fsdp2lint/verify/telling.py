@@ -10,7 +10,7 @@ import msgspec
 
 from fsdp2lint.reporters._frame import Mark, frame
 from fsdp2lint.reporters._paint import Line, painted, plain
-from fsdp2lint.source import Range, Source
+from fsdp2lint.source import Range, Source, Unreadable
 from fsdp2lint.verify.contract.codes import NAMES
 from fsdp2lint.verify.outcome import Frame, RankReport, Spot, Violation
 from fsdp2lint.verify.rehearse import Rehearsal, Seen, first_dead
@@ -203,5 +203,5 @@ def _spot(spot: Spot) -> str:
 def _lines(file: str) -> list[str]:
     try:
         return list(Source.read(file).lines)
-    except Exception:
+    except Unreadable:  # a script made at run time: the place is told without its text
         return []
