@@ -242,7 +242,7 @@ def _compare_rank(machine: Machine, rank: Rank, symbol: str, right: Value) -> Va
 def _compare_constants(machine: Machine, left: Literal, symbol: str, right: Literal) -> Value:
     try:
         return machine.literal(bool(_OPERATORS[symbol](left.value, right.value)))
-    except Exception:  # comparing what cannot be compared raises in the script as well
+    except TypeError:  # the script would raise here as well
         return left.part((symbol, right))
 
 
