@@ -5,7 +5,7 @@ from __future__ import annotations
 from textwrap import dedent
 
 from fsdp2lint.interpret.entries import traces
-from fsdp2lint.model.events import Called, Read
+from fsdp2lint.model.events import Called, Iterated, Operated, Read, Written
 from fsdp2lint.model.trace import Trace
 from fsdp2lint.project import Project
 from fsdp2lint.source import Source
@@ -53,7 +53,7 @@ def happenings(text: str) -> list[str]:
     """What happened, with its conditions; plain calls and reads left out."""
     said = []
     for event in trace_of(text).events:
-        if not isinstance(event, Called | Read):
+        if not isinstance(event, Called | Iterated | Operated | Read | Written):
             when = event.guards.words()
             said.append(f"{event.words()} {when}".strip())
     return said

@@ -233,3 +233,21 @@ def test_an_import_goes_only_with_its_last_use() -> None:
         both
         == "from torch.distributed.fsdp import fully_shard\na = fully_shard(x)\nb = fully_shard(y)\n"
     )
+
+
+def test_an_import_that_grows_too_long_gets_lines() -> None:
+    names = "get_model_state_dict, get_optimizer_state_dict"
+    text = f"def f():\n    from torch.distributed.checkpoint.state_dict import {names}  # both\n    HERE\n"
+    source = Source("a.py", text)
+    name = name_for(
+        source, here(source), "torch.distributed.checkpoint.state_dict.StateDictOptions"
+    )
+    assert combine([name.edits]).texts[source] == (
+        "def f():\n"
+        "    from torch.distributed.checkpoint.state_dict import (\n"
+        "        StateDictOptions,\n"
+        "        get_model_state_dict,\n"
+        "        get_optimizer_state_dict,\n"
+        "    )  # both\n"
+        "    HERE\n"
+    )

@@ -36,9 +36,12 @@ from fsdp2lint.model.events import (
     Escaped,
     Event,
     Exited,
+    Iterated,
+    Operated,
     OptimizerBuilt,
     Sharded,
     Wrapping,
+    Written,
 )
 from fsdp2lint.model.trace import Trace
 from fsdp2lint.project import Project
@@ -47,7 +50,7 @@ from fsdp2lint.source import Source
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "traces"
 MARK = "# trace: "
 SHAPE = "# shape: "
-QUIET = (Called, Escaped, Exited, Assigned)
+QUIET = (Called, Escaped, Exited, Assigned, Iterated, Operated, Written)
 ANNOUNCED = (Sharded, Wrapping, OptimizerBuilt)
 Place = tuple[str, int]
 

@@ -23,7 +23,7 @@ from fsdp2lint.edits.layout import Layout
 from fsdp2lint.edits.names import Imported, Names, scope_of
 from fsdp2lint.edits.statements import Insert, Remove
 from fsdp2lint.edits.text import Edit
-from fsdp2lint.edits.where import Place, place_for, runs_before
+from fsdp2lint.edits.where import LINE_LENGTH, Place, place_for, runs_before
 from fsdp2lint.source import Source
 
 WITH_TORCH = frozenset(
@@ -45,15 +45,23 @@ class Name:
 
 
 def name_for(
-    source: Source, node: cst.CSTNode, target: str, *, alias: str = "", module: bool = False
+    source: Source,
+    node: cst.CSTNode,
+    target: str,
+    *,
+    alias: str = "",
+    module: bool = False,
+    dots: int = 9,
 ) -> Name:
     """How ``target`` (``torch.distributed.fsdp.fully_shard``) is written where ``node`` stands.
 
     ``alias`` is the name to give to a new import; with ``module`` the target is a module itself, and
-    a new import is ``import target as alias``, or ``import target`` without one.
+    a new import is ``import target as alias``, or ``import target`` without one. What the imports of
+    the file make longer than ``dots`` is imported too.
     """
     for text in _known(source, node, target, module):
-        return Name(text)
+        if text.count(".") <= dots:
+            return Name(text)
     layout, names = Layout.of(source), Names.of(source)
     at = scope_of(layout.ancestors(node))
     if module and not alias:
@@ -108,7 +116,9 @@ class AddImport(Edit):
                 insert = place.insert(self.source, sorted(items))
                 new.setdefault(self.layout.block(insert.statement), []).append(insert)
         for inserts in new.values():
-            found += block_changes(self.layout, inserts)
+            for change in block_changes(self.layout, inserts):
+                change.level = -1  # above what else is inserted here
+                found.append(change)
         return found
 
 
@@ -256,11 +266,32 @@ def _merged(layout: Layout, statement: cst.ImportFrom, items: Sequence[str]) -> 
         if order is not None:
             place = sum(order(one) < order(item) for one in there)
         at_place.setdefault(place, []).append(item)
+    every = [n for i, one in enumerate([*there, ""]) for n in (*at_place.get(i, ()), one) if n]
+    if _too_long(layout, statement, every):
+        yield _on_lines(layout, statement, every)
+        return
     for place, new in at_place.items():
         if place < len(there):
             yield listed.before(place, new)
         else:
             yield from listed.behind(len(there) - 1, new)
+
+
+def _too_long(layout: Layout, statement: cst.ImportFrom, names: Sequence[str]) -> bool:
+    """Whether names that stand on one line without parentheses would get a line that is too long."""
+    start, first = layout.span(statement)[0], layout.span(_aliases(statement)[0])[0]
+    head = layout.text[layout.line_start(start) : first]
+    plain = statement.lpar is None and "\n" not in layout.text[slice(*layout.span(statement))]
+    return plain and len(head) + len(", ".join(names)) > LINE_LENGTH
+
+
+def _on_lines(layout: Layout, statement: cst.ImportFrom, names: Sequence[str]) -> Change:
+    """All names in parentheses, one a line."""
+    aliases = _aliases(statement)
+    newline = layout.newline + layout.indentation(layout.line(statement))
+    lines = "".join(f"{newline}{layout.unit}{name}," for name in names)
+    start, end = layout.span(aliases[0])[0], layout.span(aliases[-1])[1]
+    return Change(start, end, f"({lines}{newline})")
 
 
 def _without(

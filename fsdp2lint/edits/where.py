@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -60,6 +61,14 @@ def place_for(source: Source, node: cst.CSTNode, module: str, name: str) -> Plac
         if group:
             beside, after = _sorted_into(group, path, bool(module))
             return Place(beside, module, plain, after)
+    if root in sys.stdlib_module_names:
+        head = _head(source)
+        standard = [one for one in head if _key(one).partition(".")[0] in sys.stdlib_module_names]
+        if standard:
+            beside, after = _sorted_into(standard, path, bool(module))
+            return Place(beside, module, plain, after)
+        if head:
+            return Place(head[0], module, plain, after=False, gap=True)
     return _at_top(source, module, plain)
 
 
@@ -95,6 +104,18 @@ def _can_merge(statement: cst.ImportFrom, module: str) -> bool:
 def _imports(layout: Layout) -> list[cst.Import | cst.ImportFrom]:
     found = [n for n in layout.parents if isinstance(n, cst.Import | cst.ImportFrom)]
     return sorted(found, key=lambda n: layout.span(n)[0])
+
+
+def _head(source: Source) -> list[cst.Import | cst.ImportFrom]:
+    """The imports at the head of the file, those of the future apart."""
+    found: list[cst.Import | cst.ImportFrom] = []
+    for index, line in enumerate(source.tree.body):
+        if isinstance(line, cst.SimpleStatementLine) and _is_import(line):
+            if not _is_future(line):
+                found += (s for s in line.body if isinstance(s, cst.Import | cst.ImportFrom))
+        elif not (index == 0 and _is_docstring(line)):
+            break
+    return found
 
 
 def _key(statement: cst.Import | cst.ImportFrom) -> str:

@@ -8,7 +8,7 @@ from fsdp2lint.interpret import classes, conditions, loops
 from fsdp2lint.interpret.imports import Namespace
 from fsdp2lint.meanings.attributes import attribute as known_attribute
 from fsdp2lint.meanings.registry import METHODS
-from fsdp2lint.model.events import Assigned, Read
+from fsdp2lint.model.events import Assigned, Read, Written
 from fsdp2lint.model.guards import ALWAYS, Clause, Guards
 from fsdp2lint.model.memory import MAX_OPTIONS
 from fsdp2lint.model.trace import options
@@ -25,6 +25,8 @@ from fsdp2lint.model.values import (
     Round,
     Super,
     Value,
+    Wrapped,
+    of_parameters,
 )
 
 if TYPE_CHECKING:
@@ -41,24 +43,33 @@ def get(machine: Machine, value: Value, name: str, site: Site) -> Value:
     if isinstance(value, Super):
         return _above(machine, value, name)
     stored = machine.memory.read(value, f".{name}", machine.here)
-    if stored is not None:
-        return stored
-    if isinstance(value, Instance):
+    if stored is None and isinstance(value, Instance):
         found = classes.find(machine, value.cls, name)
         if found is not None:
-            return _bind(machine, found, value, site)
-    elif isinstance(value, Class):
+            stored = _bind(machine, found, value, site)
+    if stored is not None:
+        return value.part(f".{name}") if _may_be_set(machine, value, stored) else stored
+    if isinstance(value, Class):
         found = classes.find(machine, value, name)
         if found is not None:
             return _bind_class(found, value)
     known = known_attribute(machine, value, name)
     if known is not None:
+        if isinstance(value, Wrapped) and known is value.of:
+            machine.record(Read(machine.moment(site), value, name))
         return known
     if isinstance(value, External):
         return machine.external(f"{value.name}.{name}")
     if name not in METHODS and machine.is_module(value):
         machine.record(Read(machine.moment(site), value, name))
     return value.part(f".{name}")
+
+
+def _may_be_set(machine: Machine, owner: Value, stored: Value) -> bool:
+    """Whether the constant of a settings object may have been overridden out of sight."""
+    if not isinstance(stored, Literal) or type(owner) is not Instance:
+        return False
+    return owner in machine.memory.out or owner in machine.memory.loose
 
 
 def _bind(machine: Machine, found: Value, receiver: Value, site: Site) -> Value:
@@ -127,6 +138,8 @@ def set_(machine: Machine, owner: Value, name: str, value: Value, site: Site) ->
         machine.memory.escape(value)
     if machine.is_module(owner) and not _in_init(machine, owner):
         machine.record(Assigned(machine.moment(site), owner, name, value))
+    if name in ("data", "grad") and of_parameters(owner):
+        machine.record(Written(machine.moment(site), owner, name, value))
 
 
 def _in_init(machine: Machine, owner: Value) -> bool:

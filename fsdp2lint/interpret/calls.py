@@ -9,6 +9,7 @@ from fsdp2lint.interpret.imports import Namespace, module_named
 from fsdp2lint.interpret.unseen import unseen
 from fsdp2lint.meanings.call import Call
 from fsdp2lint.meanings.families import meanings_of
+from fsdp2lint.meanings.project_knowledge import told_of
 from fsdp2lint.meanings.registry import METHODS
 from fsdp2lint.model.events import Called, Forward
 from fsdp2lint.model.values import (
@@ -65,6 +66,12 @@ def call(
     given = Given(args, keywords, site, open_)
     if isinstance(target, Either):
         return machine.spread(target, lambda one: call(machine, one, *given))
+    told = told_of(machine.project.told, target)
+    if told is not None:
+        what = given.asked_of(machine, target.words())
+        result = told(what)
+        _called(machine, what.name, None, what, result)
+        return result
     if isinstance(target, Function):
         return functions.invoke(machine, target, *given)
     if isinstance(target, Bound):

@@ -38,9 +38,8 @@ def traces(project: Project) -> Iterator[Trace]:
     """One trace for each entry of the project's sources."""
     load()
     reached: set[cst.CSTNode] = set()
-    sources = list(project.sources())
     with _deep_recursion():
-        mains = [s for s in sources if _is_main(s)]
+        mains = [*filter(_is_main, project.asked), *project.programs]
         for source in mains:
             yield from _program(project, source, "__main__", reached)
         for source in project.asked:

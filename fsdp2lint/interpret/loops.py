@@ -15,10 +15,12 @@ import libcst as cst
 from fsdp2lint.interpret import conditions
 from fsdp2lint.interpret.functions import Generator, generate
 from fsdp2lint.interpret.scopes import Loop, Scope
+from fsdp2lint.model.events import Iterated
 from fsdp2lint.model.guards import NEVER
 from fsdp2lint.model.values import (
     Container,
     Either,
+    External,
     Instance,
     Literal,
     Module,
@@ -149,6 +151,8 @@ def run_for(machine: Machine, node: cst.For) -> None:
         machine.here = here
 
     site = machine.site(node.iter)
+    if isinstance(iterable, Instance) and isinstance(iterable.cls, External):
+        machine.record(Iterated(machine.moment(site), iterable))
     if isinstance(iterable, Generator) and machine.may_enter(iterable.function):
         generate(machine, iterable, round_, site)
         _see_body(machine, node, round_)

@@ -10,9 +10,16 @@ import libcst as cst
 from fsdp2lint.interpret import conditions
 from fsdp2lint.interpret.displays import spread_into
 from fsdp2lint.interpret.handlers import handles
+from fsdp2lint.model.events import Operated
 from fsdp2lint.model.guards import Guards
 from fsdp2lint.model.memory import choose
-from fsdp2lint.model.values import Container, Literal, Rank, Value
+from fsdp2lint.model.values import (
+    Container,
+    Literal,
+    Rank,
+    Value,
+    of_parameters,
+)
 
 if TYPE_CHECKING:
     from fsdp2lint.interpret.machine import Machine
@@ -86,6 +93,9 @@ def operate(machine: Machine, left: Value, symbol: str, right: Value) -> Value:
         folded = _fold(left.value, symbol, right.value)
         if folded is not None:
             return machine.literal(folded)
+    elif of_parameters(left) or of_parameters(right):
+        site = machine.site(machine.frame.statement or cst.Pass())
+        machine.record(Operated(machine.moment(site), left, symbol, right))
     if isinstance(right, Rank) and not isinstance(left, Rank):
         return right.part((symbol, left, "reversed"))
     return left.part((symbol, right))

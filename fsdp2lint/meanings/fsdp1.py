@@ -74,6 +74,7 @@ def enable_wrap(call: Call) -> Value | None:
         made.keep(".wrapper_cls", call.args[0])
     for value in call.keywords.values():
         call.machine.memory.hold(made, value)
+    made.keep(".kwargs", call.machine.container("dict", call.keywords, call.open))
     return made
 
 
@@ -89,9 +90,16 @@ def wrap(call: Call) -> Value | None:
             if isinstance(wrapper, Partial):
                 wrapper = wrapper.call
             if isinstance(wrapper, External) and wrapper.name == FSDP1:
-                return _wrapped(call, module, call.keywords)
+                return _wrapped(call, module, {**_keywords(call, manager), **call.keywords})
             return None
     return module
+
+
+def _keywords(call: Call, manager: Value) -> dict[str, Value]:
+    """What ``enable_wrap`` was given for the wrapper."""
+    entries = call.machine.memory.entries(manager.part(".kwargs"), call.machine.here)
+    named = {str(key)[2:-2]: value for key, value in entries}
+    return {name: value for name, value in named.items() if name in POSITIONS}
 
 
 @family("torch.distributed.fsdp.")
@@ -131,6 +139,8 @@ _SET = f"{FSDP1}.set_state_dict_type"
 
 
 def _type_context(call: Call, name: str) -> Value:
+    for one in call.each(call.get(0, "module")):
+        call.use_as_module(one)
     made = instance(call, name)
     for keyword, value in zip(_TYPE_ARGUMENTS, call.args, strict=False):
         made.keep(f".{keyword}", value)

@@ -54,7 +54,15 @@ def _group(call: Call, value: Value) -> tuple[Value, ...]:
 )
 def policy(call: Call) -> Value | None:
     """Frozen dataclasses (torch/distributed/fsdp/_fully_shard/_fsdp_api.py)."""
-    return instance(call)
+    made = instance(call)
+    if call.name.endswith(".MixedPrecisionPolicy"):
+        for name, value in zip(_PRECISION, call.args, strict=False):
+            made.keep(f".{name}", value)
+    return made
+
+
+_PRECISION = ("param_dtype", "reduce_dtype", "output_dtype", "cast_forward_inputs")
+"""The fields of ``MixedPrecisionPolicy``, in order."""
 
 
 @calls("torch.distributed.fsdp.register_fsdp_forward_method")

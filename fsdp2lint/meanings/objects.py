@@ -69,6 +69,7 @@ def setattr_(call: Call) -> Value | None:
         return nothing(call)
     for one in call.each(owner):
         call.machine.memory.hold(one, value)
+        call.machine.memory.loose.add(one)
         if one in call.machine.memory.out:
             call.machine.memory.escape(value)
         if call.is_module(one):
@@ -100,7 +101,7 @@ def partial(call: Call) -> Value | None:
     """A call that waits for the rest of its arguments."""
     if not call.args:
         return None
-    return Partial(call.args[0], call.args[1:], call.keywords, call.open)
+    return Partial(call.args[0], call.args[1:], call.keywords, call.open, call.site)
 
 
 @calls("typing.cast")

@@ -26,6 +26,11 @@ _WRAPPER_CLASSES = {
     "torch.nn.parallel.DataParallel": "dp",
 }
 
+_BATCH_NORMS = frozenset(
+    f"torch.nn.{name}" for name in ("BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "SyncBatchNorm")
+)
+"""Classes that derive from ``torch.nn.modules.batchnorm._BatchNorm`` (torch/nn/modules/batchnorm.py)."""
+
 
 @calls("builtins.isinstance", "builtins.issubclass")
 def isinstance_(call: Call) -> Value | None:
@@ -65,19 +70,29 @@ def _is_one_of(call: Call, value: Value, classes: tuple[Value, ...]) -> bool | N
 
 def _is_a(call: Call, value: Value, wanted: Value) -> bool | None:
     name = wanted.name if isinstance(wanted, External) else ""
-    if name.endswith("FSDPModule") or not isinstance(wanted, External | Class):
+    if name.endswith("FSDPModule"):
+        return False if isinstance(value, Wrapped) and value.by in ("ddp", "dp") else None
+    if not isinstance(wanted, External | Class):
         return None
     if isinstance(value, Literal):
         return _is_constant(value, wanted)
     if isinstance(value, Container):
         return _is_container(value, name)
     if isinstance(value, Wrapped):
-        return True if _WRAPPER_CLASSES.get(name) == value.by or name == "torch.nn.Module" else None
+        return _is_wrapper(value, name)
     if isinstance(value, Instance):
         return _derives(value.cls, wanted)
     if name == "torch.nn.Module" and call.is_module(value):
         return True
     return None
+
+
+def _is_wrapper(value: Wrapped, name: str) -> bool | None:
+    """The classes of wrappers derive from ``nn.Module`` and not from each other."""
+    if name == "torch.nn.Module":
+        return True
+    kind = _WRAPPER_CLASSES.get(name)
+    return None if kind is None or value.by not in _WRAPPER_CLASSES.values() else value.by == kind
 
 
 def _is_constant(value: Literal, wanted: External | Class) -> bool | None:
@@ -109,6 +124,8 @@ def _derives(cls: Value, wanted: Value) -> bool | None:
             todo.extend(one.bases)
         elif isinstance(one, External):
             if _is_layer(one) and getattr(wanted, "name", "") == "torch.nn.Module":
+                return True
+            if one.name in _BATCH_NORMS and getattr(wanted, "name", "") == "torch.nn._BatchNorm":
                 return True
             certain = certain and _has_known_bases(one, wanted)
         else:

@@ -54,18 +54,24 @@ class Bound(Value):
 
 
 class Partial(Value):
-    """``functools.partial(call, …)``."""
+    """``functools.partial(call, …)``, made at ``born`` where the script says so itself."""
 
-    __slots__ = ("args", "call", "keywords", "open")
+    __slots__ = ("args", "born", "call", "keywords", "open")
 
     def __init__(
-        self, call: Value, args: tuple[Value, ...], keywords: dict[str, Value], open_: bool
+        self,
+        call: Value,
+        args: tuple[Value, ...],
+        keywords: dict[str, Value],
+        open_: bool,
+        born: Site | None = None,
     ) -> None:
         super().__init__()
         self.call = call
         self.args = args
         self.keywords = keywords
         self.open = open_
+        self.born = born
 
     def describe(self) -> str:
         return f"partial({self.call.words()})"

@@ -114,6 +114,40 @@ class Read(Event):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Operated(Event):
+    """An operator was applied and one side is a parameter, or made of one: ``p * mask``, ``x @ w.t()``."""
+
+    left: Value
+    symbol: str
+    right: Value
+
+    def words(self) -> str:
+        return f"computed {self.left.words()} {self.symbol} {self.right.words()}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Iterated(Event):
+    """A ``for`` loop begins to walk an object of a class outside the project: a loader, a sampler."""
+
+    over: Value
+
+    def words(self) -> str:
+        return f"walked {self.over.words()}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Written(Event):
+    """``p.data = value`` or ``p.grad = value`` of a parameter."""
+
+    owner: Value
+    name: str
+    value: Value
+
+    def words(self) -> str:
+        return f"wrote {self.owner.words()}.{self.name}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Escaped(Event):
     """A value was handed to code that cannot be followed; ``to`` says to what."""
 

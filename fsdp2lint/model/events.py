@@ -14,8 +14,11 @@ from fsdp2lint.model.event import Called as Called
 from fsdp2lint.model.event import Escaped as Escaped
 from fsdp2lint.model.event import Event as Event
 from fsdp2lint.model.event import Exited as Exited
+from fsdp2lint.model.event import Iterated as Iterated
 from fsdp2lint.model.event import Moment as Moment
+from fsdp2lint.model.event import Operated as Operated
 from fsdp2lint.model.event import Read as Read
+from fsdp2lint.model.event import Written as Written
 
 if TYPE_CHECKING:
     from fsdp2lint.model.values import Future, Optimizer, Parameters, StateDict, Value

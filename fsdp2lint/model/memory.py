@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 
-from fsdp2lint.model.guards import ALWAYS, Clause, Guards, negated
+from fsdp2lint.model.guards import ALWAYS, Clause, Guards, either, negated
 from fsdp2lint.model.values import (
     Bound,
     Container,
@@ -86,6 +86,8 @@ class Memory:
         self.held_by: dict[Value, list[Value]] = {}
         self.out: set[Value] = set()
         self.foreign: set[Value] = set()
+        self.loose: set[Value] = set()
+        """Objects of which attributes were set under names that are not known."""
 
     def write(self, owner: Value, key: Hashable, here: Guards, value: Value) -> None:
         """Store ``value`` as the attribute or entry ``key`` of ``owner``."""
@@ -211,7 +213,9 @@ def choose(found: list[tuple[Guards, Value]], here: Guards) -> Value | None:
         if guards.impossible:
             continue
         known = distinct.get(value)
-        distinct[value] = guards if known is None else ALWAYS
+        if known is not None:
+            guards = ALWAYS.also(either(known.since(ALWAYS), guards.since(ALWAYS)))
+        distinct[value] = guards
     if len(distinct) == 1:
         return next(iter(distinct))
     return Either(tuple((g, v) for v, g in list(distinct.items())[:MAX_OPTIONS]))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fsdp2lint.model.value import Logic, Not, Part, Value
+from fsdp2lint.model.code import Instance
+from fsdp2lint.model.value import External, Logic, Not, Part, Value
 
 
 class Wrapped(Value):
@@ -165,3 +166,16 @@ def unwrapped(value: Value) -> Value:
     while isinstance(value, Wrapped):
         value = value.of
     return value
+
+
+def of_parameters(value: Value | None) -> bool:
+    """Whether a value is made of parameters: of those of a module, or of what torch's layers call theirs."""
+    while isinstance(value, Part):
+        if value.key in (".weight", ".bias"):
+            return True
+        value = value.owner
+    return isinstance(value, Parameters) or (
+        isinstance(value, Instance)
+        and isinstance(value.cls, External)
+        and value.cls.name == "torch.nn.Parameter"
+    )

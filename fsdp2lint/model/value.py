@@ -69,6 +69,10 @@ class Value:
             self._parts = {}
         return self._parts.setdefault(key, value)
 
+    def parts(self) -> tuple[Value, ...]:
+        """The parts of it that the script has asked for so far."""
+        return tuple((self._parts or {}).values())
+
     def words(self) -> str:
         """What the script would call it."""
         if self.label:

@@ -19,6 +19,7 @@ from fsdp2lint.model.training import (
     Rank,
     StateDict,
     Wrapped,
+    of_parameters,
     rank_dependent,
     unwrapped,
 )
@@ -62,6 +63,7 @@ __all__ = [
     "Value",
     "Wrapped",
     "is_choice",
+    "of_parameters",
     "rank_dependent",
     "unwrapped",
 ]

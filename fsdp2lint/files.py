@@ -1,0 +1,105 @@
+"""The files of a run as they stand on disk, or as something else says that they are.
+
+Whatever is asked is remembered with its answer, so that a result can be told from a stale one later.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+ABSENT, FOLDER, FILE = "", "d", "f"
+
+
+class Files:
+    """Files by their absolute paths. ``instead`` holds bytes that count in place of those on disk."""
+
+    def __init__(self, instead: Mapping[str, bytes] | None = None) -> None:
+        self.instead: Mapping[str, bytes] = instead or {}
+        self._folders = {f for path in self.instead for f in above(path)}
+        self.seen: dict[str, str] = {}
+        """What was asked about, and the answer: :data:`ABSENT`, :data:`FOLDER`, :data:`FILE`, or the
+        digest of the bytes where they were read."""
+
+    def read(self, path: str) -> bytes:
+        """The bytes of a file.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        raw = self.instead.get(path)
+        if raw is None:
+            try:
+                raw = read(path)
+            except OSError:
+                self.seen[path] = ABSENT
+                raise
+        self.seen[path] = digest(raw)
+        return raw
+
+    def is_file(self, path: str) -> bool:
+        """Whether a file is there."""
+        return self._kind(path) not in (ABSENT, FOLDER)
+
+    def is_dir(self, path: str) -> bool:
+        """Whether a folder is there."""
+        return self._kind(path) == FOLDER
+
+    def _kind(self, path: str) -> str:
+        known = self.seen.get(path)
+        if known is None:
+            if path in self.instead:
+                known = FILE
+            elif path in self._folders:
+                known = FOLDER
+            else:
+                known = kind(path)
+            self.seen[path] = known
+        return known
+
+
+def kind(path: str) -> str:
+    """What is there on disk."""
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):
+        return ABSENT
+    if mode & 0o170000 == 0o040000:
+        return FOLDER
+    return FILE if mode & 0o170000 == 0o100000 else ABSENT
+
+
+def read(path: str) -> bytes:
+    """The bytes of a file; twice as fast as ``open`` for the thousands of files that hold nothing.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+    try:
+        size = os.fstat(descriptor).st_size + 1
+        raw = os.read(descriptor, size)
+        if len(raw) < size - 1:  # read may return less than was asked for
+            parts = [raw]
+            while parts[-1]:
+                parts.append(os.read(descriptor, 1 << 20))
+            raw = b"".join(parts)
+        return raw
+    finally:
+        os.close(descriptor)
+
+
+def digest(raw: bytes) -> str:
+    """A mark by which bytes are known again."""
+    from hashlib import blake2b
+
+    return blake2b(raw, digest_size=16).hexdigest()
+
+
+def above(path: str) -> list[str]:
+    """The folders that hold a path, the nearest first."""
+    found = []
+    while (folder := os.path.dirname(path)) != path:
+        found.append(folder)
+        path = folder
+    return found

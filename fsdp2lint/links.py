@@ -1,0 +1,121 @@
+"""Which files import which, read from the text of import lines: nothing is parsed for it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from fsdp2lint.files import Files, above
+
+_IMPORT = re.compile(
+    rb"^[ \t]*(?:from[ \t]+(?P<origin>[.\w]+)[ \t]+import[ \t]+(?P<names>\([^)]*\)|[^\n;]*)"
+    rb"|import[ \t]+(?P<plain>[^\n;]*))",
+    re.MULTILINE,
+)
+
+_OUTSIDE = frozenset(
+    """
+    __future__ abc argparse asyncio collections contextlib copy dataclasses datetime enum functools
+    glob importlib inspect io itertools json logging math numpy os pathlib pickle random re shutil
+    string subprocess sys tempfile threading time torch traceback transformers typing
+    typing_extensions warnings
+    """.split()
+)
+"""Modules that most files import and that no project keeps beside its programs: not searched for."""
+
+
+class Finder:
+    """Where imports lead: beside the importing file, in its packages, and in the ``roots``.
+
+    ``known`` are files that count as being there whether the disk has them or not.
+    """
+
+    def __init__(
+        self, roots: Sequence[str | os.PathLike[str]], files: Files, known: Iterable[str] = ()
+    ) -> None:
+        self.roots = [os.path.abspath(r) for r in roots]
+        self.files = files
+        self._known = set(known)
+        self._folders = {f for path in self._known for f in above(path)}
+
+    def resolve(self, dotted: str, level: int, importer: str) -> str | None:
+        """The file (or the folder of a namespace package) that ``from <level dots>dotted import`` names.
+
+        ``importer`` is the path of the file in which the import stands.
+        """
+        folder = os.path.dirname(os.path.abspath(importer))
+        if level:
+            for _ in range(level - 1):
+                folder = os.path.dirname(folder)
+            return self._file(folder, dotted)
+        for root in self._search_path(folder):
+            found = self._file(root, dotted)
+            if found is not None:
+                return found
+        return None
+
+    def resolve_below(self, package: str, name: str) -> str | None:
+        """The module ``name`` of the package whose ``__init__.py`` or folder is ``package``."""
+        if os.path.basename(package) == "__init__.py":
+            package = os.path.dirname(package)
+        elif package.endswith(".py"):
+            return None
+        return self._file(package, name)
+
+    def imported(self, raw: bytes, importer: str) -> Iterator[str]:
+        """The local files that the import lines of a text lead to, packages on the way included."""
+        for match in _IMPORT.finditer(raw):
+            for level, dotted in _named(match):
+                if not level and dotted.partition(".")[0] in _OUTSIDE:
+                    continue
+                found = self.resolve(dotted, level, importer)
+                if found is not None and found.endswith(".py"):
+                    yield found
+
+    def _file(self, root: str, dotted: str) -> str | None:
+        stem = os.path.join(root, *dotted.split(".")) if dotted else root
+        for candidate in (stem + ".py", os.path.join(stem, "__init__.py")):
+            if candidate in self._known or self.files.is_file(candidate):
+                return candidate
+        if dotted and self.files.is_dir(stem):
+            return stem
+        return stem if stem in self._folders else None
+
+    def _search_path(self, folder: str) -> Iterator[str]:
+        yield folder
+        package = folder
+        while self.files.is_file(os.path.join(package, "__init__.py")):
+            package = os.path.dirname(package)
+        if package != folder:
+            yield package
+        for root in self.roots:
+            yield root
+            yield os.path.join(root, "src")
+
+
+def stem(path: str) -> bytes:
+    """The word by which imports name a module: an import of it holds this word."""
+    name = os.path.basename(path).removesuffix(".py")
+    if name == "__init__":
+        name = os.path.basename(os.path.dirname(path))
+    return os.fsencode(name)
+
+
+def _named(match: re.Match[bytes]) -> Iterator[tuple[int, str]]:
+    """The modules that an import line may name, as (level, dotted name)."""
+    plain = match["plain"]
+    if plain is not None:
+        for name in plain.decode("utf-8", "replace").split(","):
+            dotted = name.split(" as ")[0].split("#")[0].strip()
+            if dotted:
+                yield 0, dotted
+        return
+    origin = match["origin"].decode("utf-8", "replace")
+    dotted = origin.lstrip(".")
+    level = len(origin) - len(dotted)
+    yield level, dotted
+    for name in match["names"].decode("utf-8", "replace").strip("()\\ \t").split(","):
+        one = name.split(" as ")[0].split("#")[0].strip()
+        if one.isidentifier():
+            yield level, f"{dotted}.{one}" if dotted else one

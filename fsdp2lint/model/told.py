@@ -1,0 +1,33 @@
+"""What the configuration tells of the project's functions that their code does not show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Literal
+
+Role = Literal["shards", "optimizers", "rank_guards", "collectives"]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Dotted names of functions (``package.module.function``, ``package.module.Class.method``) by role."""
+
+    shards: tuple[str, ...] = ()
+    """Shard the model that they are given, and return it."""
+    optimizers: tuple[str, ...] = ()
+    """Build an optimizer over the parameters or the model that they are given."""
+    rank_guards: tuple[str, ...] = ()
+    """Are true on the first rank only."""
+    collectives: tuple[str, ...] = ()
+    """Have to be called by every rank."""
+
+    def __iter__(self) -> Iterator[tuple[str, Role]]:
+        """Each name with its role."""
+        for field in fields(self):
+            role: Role = field.name  # type: ignore[assignment]
+            for name in getattr(self, role):
+                yield name, role
+
+
+NOTHING_TOLD = Told()
