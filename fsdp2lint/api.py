@@ -1,41 +1,75 @@
 """All that ``rules/`` and ``codemods/`` may import: the trace, findings, edits, and facts about PyTorch."""
 
-from fsdp2lint.declare import rule
+from fsdp2lint.declare import EVERY_OTHER, codemod, rule
 from fsdp2lint.edits.arguments import Arguments
-from fsdp2lint.edits.imports import Unimport, name_for
-from fsdp2lint.edits.layout import Layout
+from fsdp2lint.edits.imports import Name, Unimport, name_for
+from fsdp2lint.edits.layout import NEWLINE, Layout
+from fsdp2lint.edits.names import Names, dotted, imported_module, scope_of
+from fsdp2lint.edits.negation import negated
 from fsdp2lint.edits.statements import InsertAfter, InsertBefore, Move, Remove, Unwrap, Wrap
-from fsdp2lint.edits.text import Edit, Replace, Rewrite
+from fsdp2lint.edits.text import Edit, Inner, Replace, Rewrite, Splice
 from fsdp2lint.findings import Finding, Fix
+from fsdp2lint.inventory import Occurrence, occurrences
+from fsdp2lint.meanings.fsdp1 import POSITIONS
+from fsdp2lint.meanings.fsdp1_symbols import FRAMEWORK_ARGUMENTS, FRAMEWORKS, SYMBOLS
+from fsdp2lint.meanings.registry import canonical
 from fsdp2lint.model.events import *  # noqa: F403
 from fsdp2lint.model.guards import Guard, Guards
 from fsdp2lint.model.trace import Trace, options
 from fsdp2lint.model.values import *  # noqa: F403
+from fsdp2lint.program import Options, Program, Reference
 from fsdp2lint.source import Site, Source
-from fsdp2lint.walk import walk
+from fsdp2lint.steps import Account, Left, Respelling, Step
+from fsdp2lint.walk import children, walk
 
 __all__ = [
+    "EVERY_OTHER",
+    "FRAMEWORKS",
+    "FRAMEWORK_ARGUMENTS",
+    "NEWLINE",
+    "POSITIONS",
+    "SYMBOLS",
+    "Account",
     "Arguments",
     "Edit",
     "Finding",
     "Fix",
     "Guard",
     "Guards",
+    "Inner",
     "InsertAfter",
     "InsertBefore",
     "Layout",
+    "Left",
     "Move",
+    "Name",
+    "Names",
+    "Occurrence",
+    "Options",
+    "Program",
+    "Reference",
     "Remove",
     "Replace",
+    "Respelling",
     "Rewrite",
     "Site",
     "Source",
+    "Splice",
+    "Step",
     "Trace",
     "Unimport",
     "Unwrap",
     "Wrap",
+    "canonical",
+    "children",
+    "codemod",
+    "dotted",
+    "imported_module",
     "name_for",
+    "negated",
+    "occurrences",
     "options",
     "rule",
+    "scope_of",
     "walk",
 ]

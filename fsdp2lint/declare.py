@@ -1,4 +1,4 @@
-"""How a rule is declared: one decorator, its page in the docstring of its module.
+"""How a rule or a codemod is declared: one decorator, its page in the docstring of its module.
 
 A module under ``rules/`` holds one function:
 
@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from fsdp2lint.findings import Finding
     from fsdp2lint.model.trace import Trace
+    from fsdp2lint.program import Program
+    from fsdp2lint.steps import Left, Respelling, Step
 
 Group = Literal["correctness", "suspicious", "perf", "pedantic", "migration"]
 Check = Callable[["Trace"], Iterator["Finding"]]
@@ -59,8 +61,12 @@ class Rule:
 
     def section(self, heading: str) -> str:
         """The text under a heading of the page; empty when it has none."""
-        _, found, rest = self.page.partition(f"\n## {heading}\n")
-        return rest.partition("\n## ")[0].strip() if found else ""
+        return _section(self.page, heading)
+
+
+def _section(page: str, heading: str) -> str:
+    _, found, rest = page.partition(f"\n## {heading}\n")
+    return rest.partition("\n## ")[0].strip() if found else ""
 
 
 declared: dict[str, Rule] = {}
@@ -78,5 +84,57 @@ def rule(
         page = sys.modules[module].__doc__ or ""
         declared[module] = Rule(code, name, group, check, page, since, until)
         return check
+
+    return declare
+
+
+# -- codemods -------------------------------------------------------------------------------------------------
+
+CODEMOD_SECTIONS = ("What it does", "Why", "Before", "After", "What it leaves", "References")
+"""The headings of a codemod's page, in order. ``Before`` and ``After`` hold one Python block each: run
+alone, the codemod makes the second of the first."""
+
+Rewriting = Callable[["Program"], Iterator["Step | Left | Respelling"]]
+
+
+@dataclass(frozen=True, slots=True)
+class Codemod:
+    """A codemod as the engine knows it; ``after`` are the names of those that must have run."""
+
+    name: str
+    after: tuple[str, ...]
+    rewrite: Rewriting
+    page: str
+
+    @property
+    def summary(self) -> str:
+        """The first line of the page."""
+        return self.page.strip().splitlines()[0]
+
+    def section(self, heading: str) -> str:
+        """The text under a heading of the page; empty when it has none."""
+        return _section(self.page, heading)
+
+
+EVERY_OTHER = "*"
+"""In ``after``: all codemods that do not say the same."""
+
+declared_codemods: dict[str, Codemod] = {}
+"""Every codemod that was declared, by its module's name."""
+
+
+def codemod(*, after: tuple[str, ...] = ()) -> Callable[[Rewriting], Rewriting]:
+    """Declare the decorated function as the codemod of its module; its name is the file's with dashes.
+
+    The function gets a :class:`~fsdp2lint.program.Program` and yields steps. It runs alone, again on
+    the new text until it yields nothing more to change.
+    """
+
+    def declare(rewrite: Rewriting) -> Rewriting:
+        module = rewrite.__module__
+        name = module.rpartition(".")[2].replace("_", "-")
+        page = sys.modules[module].__doc__ or ""
+        declared_codemods[module] = Codemod(name, after, rewrite, page)
+        return rewrite
 
     return declare

@@ -14,6 +14,7 @@ from fsdp2lint.api import (
     Event,
     Fix,
     InsertAfter,
+    InsertBefore,
     Layout,
     Remove,
     Site,
@@ -22,6 +23,7 @@ from fsdp2lint.api import (
     Trace,
     Unimport,
     Unwrap,
+    negated,
     options,
     unwrapped,
     walk,
@@ -32,19 +34,6 @@ from ._shared import sharded, wrapped_before
 
 Flag = Callable[[Callable[[cst.CSTNode], str]], str]
 """Makes the text of a flag; it is given what makes the text of a node of the file."""
-
-_OPPOSITE: dict[type[cst.BaseCompOp], str] = {
-    cst.Equal: "!=",
-    cst.NotEqual: "==",
-    cst.LessThan: ">=",
-    cst.GreaterThanEqual: "<",
-    cst.GreaterThan: "<=",
-    cst.LessThanEqual: ">",
-    cst.Is: "is not",
-    cst.IsNot: "is",
-    cst.In: "not in",
-    cst.NotIn: "in",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +89,14 @@ def _edits(site: Site, block: _Block, model: str, again: bool) -> tuple[Edit, ..
         on = "False" if flag is None else flag(text)
         return f"{model}.set_requires_gradient_sync({on}){comment}"
 
-    edits: list[Edit] = [Unwrap(source, block.node, switch, item=block.item)]
+    edits: list[Edit] = []
+    if len(block.node.items) > 1:
+        edits += (
+            InsertBefore(source, block.node, switch),
+            Unwrap(source, block.node, item=block.item),
+        )
+    else:
+        edits.append(Unwrap(source, block.node, switch))
     if block.bound is not None:
         edits.append(Remove(source, block.bound))
     if flag is not None:
@@ -196,7 +192,7 @@ def _flag(trace: Trace, paused: SyncPaused, choice: cst.IfExp, call: cst.Call) -
     test = choice.test
     if choice.orelse is call:
         return lambda text: text(test)
-    return lambda text: _negated(test, text)
+    return lambda text: negated(test, text)
 
 
 def _does_nothing(trace: Trace, node: cst.BaseExpression) -> bool:
@@ -204,20 +200,6 @@ def _does_nothing(trace: Trace, node: cst.BaseExpression) -> bool:
     return isinstance(node, cst.Call) and any(
         c.at.node is node for c in trace.calls("contextlib.nullcontext")
     )
-
-
-def _negated(test: cst.BaseExpression, text: Callable[[cst.CSTNode], str]) -> str:
-    """The opposite of a test, in the usual words."""
-    if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
-        return text(test.expression)
-    if isinstance(test, cst.Comparison) and len(test.comparisons) == 1:
-        (compared,) = test.comparisons
-        operator = _OPPOSITE.get(type(compared.operator))
-        if operator is not None:
-            return f"{text(test.left)} {operator} {text(compared.comparator)}"
-    said = text(test)
-    tight = isinstance(test, cst.Name | cst.Attribute | cst.Call | cst.Subscript) or test.lpar
-    return f"not {said}" if tight else f"not ({said})"
 
 
 def _can_go(site: Site, block: _Block) -> bool:

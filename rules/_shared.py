@@ -16,6 +16,7 @@ from fsdp2lint.api import (
     Guards,
     Instance,
     Layout,
+    Literal,
     MainRank,
     Module,
     Optimizer,
@@ -133,6 +134,8 @@ def told_apart(guards: Guards, module: Value) -> bool:
         test = guard.test
         if not isinstance(test, Part) or not isinstance(test.key, tuple):
             continue
+        if guard.taken and _another_one(test, module):
+            return True
         if unwrapped(test.owner) is module:
             if asks_for_fsdp2(test):
                 if not guard.taken:
@@ -144,6 +147,15 @@ def told_apart(guards: Guards, module: Value) -> bool:
         ):
             return True
     return False
+
+
+def _another_one(test: Part, module: Value) -> bool:
+    """Whether a test says that a module is the same object as another one: ``if model is reference:``."""
+    how, *operands = test.key if isinstance(test.key, tuple) else ("",)
+    sides = [unwrapped(v) for v in (test.owner, *operands) if isinstance(v, Value)]
+    return (
+        how in ("is", "==") and module in sides and not any(isinstance(v, Literal) for v in sides)
+    )
 
 
 def asks_for_fsdp2(test: Part) -> bool:

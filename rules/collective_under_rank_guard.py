@@ -58,7 +58,7 @@ test and the gather have to do with what it reads.
 
 A collective in a helper is reported at the call under the guard. Silent when a process group is passed, when the
 test is about membership of a group, and when the other side of the test has a collective of the same kind.
-Code behind a `return` that depends on the rank is FSDP402.
+Code behind a `return` that depends on the rank is FSDP402, an evaluation on one rank is FSDP411.
 
 ## References
 
@@ -72,6 +72,7 @@ from collections.abc import Iterator
 
 from fsdp2lint.api import Finding, Trace, rule
 
+from ._evaluation import evaluates
 from ._fixes_hoisting import hoisted
 from ._meetings import has_counterpart, inside_test, meetings, rank_guards, under
 
@@ -81,11 +82,19 @@ def check(trace: Trace) -> Iterator[Finding]:
     """Meetings that some ranks do not come to."""
     if trace.truncated:  # the other ranks' call may be in what was not walked
         return
+    evaluated = {
+        under(m.event, guard).node
+        for m in meetings(trace)
+        if evaluates(trace, m.event)
+        for guard in rank_guards(m.event)
+    }
     for meeting in meetings(trace):
         for guard in rank_guards(meeting.event):
             if not inside_test(meeting.event, guard) or has_counterpart(trace, meeting, guard):
                 continue
             at = under(meeting.event, guard)
+            if at.node in evaluated:
+                continue
             inner = ((meeting.event, "the ranks meet here"),) if at is not meeting.event.at else ()
             yield Finding(
                 at=at,

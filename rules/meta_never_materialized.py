@@ -57,48 +57,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp2lint.api import (
-    Assigned,
-    Called,
-    Event,
-    Finding,
-    Forward,
-    Guards,
-    Instance,
-    Literal,
-    Loaded,
-    Moved,
-    Restored,
-    Trace,
-    Value,
-    options,
-    rule,
-    unwrapped,
-)
+from fsdp2lint.api import Finding, Forward, Trace, Value, rule
 
-from ._shared import cases, class_name, has_parameters, overlap, sharded, together
-
-_PLAIN = (
-    "contextlib.",
-    "torch.amp.",
-    "torch.cuda.amp.",
-    "torch.device",
-    "torch.enable_grad",
-    "torch.inference_mode",
-    "torch.no_grad",
-    "torch.profiler.",
-    "torch.set_grad_enabled",
-)
+from ._meta import born_on_meta, given_memory, plain
+from ._shared import sharded, together
 
 
 @rule(code="FSDP215", group="correctness")
 def check(trace: Trace) -> Iterator[Finding]:
     """First forwards of models without memory."""
-    born = [(called, guards) for called in trace.of(Called) for guards in _on_meta(trace, called)]
+    born = born_on_meta(trace)
     said: set[Value] = set()
     for forward in trace.of(Forward) if born else []:
         found = sharded(trace, forward, forward.module)
-        if forward.how != "call" or found is None or not all(map(_plain, forward.within)):
+        if forward.how != "call" or found is None or not all(map(plain, forward.within)):
             continue
         shard, module = found
         empty = [
@@ -110,7 +82,7 @@ def check(trace: Trace) -> Iterator[Finding]:
             continue
         said.update(called.result for called, _ in empty)
         called, guards = empty[0]
-        if together(guards, shard.guards) and not _given_memory(trace, forward, module):
+        if together(guards, shard.guards) and not given_memory(trace, forward, module):
             yield Finding(
                 at=forward,
                 message=f"`{module.words()}` computes while its parameters are on the meta device: "
@@ -120,44 +92,3 @@ def check(trace: Trace) -> Iterator[Finding]:
                     (shard.event, f"`{shard.module.words()}` is sharded here"),
                 ),
             )
-
-
-def _on_meta(trace: Trace, called: Called) -> Iterator[Guards]:
-    """Under which guards a call builds a layer with parameters on the meta device."""
-    if not has_parameters(trace, called.result, 0):
-        return
-    device = called.keywords.get("device")
-    devices = [device] if device is not None else list(called.within)
-    for one in devices:
-        for guards, value in cases(called, one):
-            if _is_meta(value):
-                yield guards
-
-
-def _is_meta(value: Value) -> bool:
-    """``"meta"`` or ``torch.device("meta")``."""
-    if isinstance(value, Instance) and class_name(value) == "torch.device":
-        value = value.part(".argument0")
-    return isinstance(value, Literal) and value.value == "meta"
-
-
-def _plain(context: Value) -> bool:
-    """Whether tensors are ordinary ones in a context: not so under ``FakeTensorMode``."""
-    return all(class_name(one).startswith(_PLAIN) for one in options(context))
-
-
-def _given_memory(trace: Trace, forward: Event, module: Value) -> bool:
-    """Whether anything before the forward may have given the module's parameters memory."""
-    if any(e.order < forward.order for e in trace.escapes(module)):
-        return True
-    if any(holder in trace.memory.foreign for holder in trace.memory.holders(module)):
-        return True
-    touched = [e.module for e in trace.before(forward, Moved)]
-    touched += [e.into for e in trace.before(forward, Restored)]
-    touched += [e.owner for e in trace.before(forward, Assigned)]
-    touched += [s.of for e in trace.before(forward, Loaded) for s in e.states]
-    return any(
-        overlap(trace, unwrapped(one), module) is not None
-        for value in touched
-        for one in options(value)
-    ) or any(".data" in written for written in trace.memory.fields.values())

@@ -109,12 +109,14 @@ def check(trace: Trace) -> Iterator[Finding]:
 
 
 def _alone(trace: Trace, shard: Shard) -> bool:
-    """Whether nothing inside or around the module is sharded anywhere in the run."""
+    """Whether nothing inside or around the module, or of unknown origin, is sharded in the run."""
     return (
         not any(
             other.module is not shard.module
             and (
-                trace.inside(other.module, shard.module) or trace.inside(shard.module, other.module)
+                trace.inside(other.module, shard.module)
+                or trace.inside(shard.module, other.module)
+                or not trace.known(other.module)
             )
             for other in shards(trace)
         )

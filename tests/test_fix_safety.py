@@ -15,21 +15,24 @@ from tests.running import TOUR, program
 
 SAFE = """
     FSDP203 FSDP206 FSDP208 FSDP209 FSDP218 FSDP219 FSDP224 FSDP228 FSDP229 FSDP230 FSDP234 FSDP235
-    FSDP241 FSDP250 FSDP254 FSDP255 FSDP256 FSDP302 FSDP304 FSDP308 FSDP309 FSDP312 FSDP320 FSDP321
-    FSDP325 FSDP403 FSDP404 FSDP405 FSDP408 FSDP410 FSDP413 FSDP415
+    FSDP241 FSDP250 FSDP254 FSDP256 FSDP302 FSDP304 FSDP308 FSDP309 FSDP312 FSDP320 FSDP321
+    FSDP325 FSDP403 FSDP404 FSDP408 FSDP410 FSDP413 FSDP415
 """
 UNSAFE = """
     FSDP201 FSDP202 FSDP204 FSDP205 FSDP207 FSDP214 FSDP215 FSDP220 FSDP222 FSDP226 FSDP227 FSDP231
-    FSDP240 FSDP246 FSDP249 FSDP251 FSDP252 FSDP301 FSDP303 FSDP306 FSDP307 FSDP310 FSDP313 FSDP314
+    FSDP240 FSDP242 FSDP246 FSDP249 FSDP251 FSDP252 FSDP301 FSDP303 FSDP306 FSDP307 FSDP310 FSDP313 FSDP314
     FSDP318 FSDP319 FSDP322 FSDP324 FSDP327 FSDP328 FSDP401 FSDP406 FSDP416
 """
 EITHER = "FSDP210 FSDP216 FSDP417"
 ONLY_UNSAFE = {
     "FSDP218": "every rank must reach the `full_tensor` that comes in",
     "FSDP229": "the branch behind `isinstance` was dead so far",
+    "FSDP235": "a checkpoint that holds the scalar does not load any more",
+    "FSDP250": "the memory that comes in has no values, which must come from somewhere",
     "FSDP302": "checkpoints that were written before have the old keys",
     "FSDP403": "the script ran before, and ranks change their places",
     "FSDP404": "the script ran before, and parameters are sharded over fewer ranks",
+    "FSDP410": "the script ran before, and the order of its data changes",
 }
 """Rules whose fix was to be safe and is not, and why."""
 

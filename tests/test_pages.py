@@ -24,9 +24,9 @@ def script(rule: Rule, heading: str) -> Source:
     return Source("example.py", blocks[0])
 
 
-def codes(source: Source) -> list[str]:
+def codes(source: Source, about: Rule) -> list[str]:
     """What is said of a script."""
-    return [rule.code for rule, _ in findings([source])]
+    return [rule.code for rule, _ in findings([source], about.name)]
 
 
 @RULES
@@ -39,21 +39,21 @@ def test_a_page_has_its_headings(rule: Rule) -> None:
 
 @RULES
 def test_the_example_fires(rule: Rule) -> None:
-    assert set(codes(script(rule, "Example"))) == {rule.code}
+    assert set(codes(script(rule, "Example"), rule)) == {rule.code}
 
 
 @RULES
 def test_what_to_use_instead_is_silent(rule: Rule) -> None:
-    assert codes(script(rule, "Use instead")) == []
+    assert codes(script(rule, "Use instead"), rule) == []
 
 
 @RULES
 def test_the_fix_of_the_example_makes_it_silent(rule: Rule) -> None:
     source = script(rule, "Example")
-    said = list(findings([source]))
+    said = list(findings([source], rule.name))
     (after,) = mended([source], said)
     fixable = any(finding.fix is not None for _, finding in said)
-    assert codes(after) == [] if fixable else after.text == source.text
+    assert codes(after, rule) == [] if fixable else after.text == source.text
 
 
 @RULES

@@ -130,7 +130,7 @@ def _run(job: Job) -> dict[str, Any]:
     sys.argv = [str(job.script), *job.arguments]
     sys.path[0] = str(job.script.parent)
     try:
-        code = compile(job.script.read_bytes(), str(job.script), "exec")
+        code = compile(job.script.read_bytes(), str(job.script), "exec", dont_inherit=True)
         exec(code, main.__dict__)
     except SystemExit as left:
         if left.code in (None, 0):

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import torch.distributed.fsdp._fully_shard._fsdp_param_group as param_group
 from torch import nn
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
 from torch.optim.optimizer import (
     Optimizer,
@@ -36,6 +37,7 @@ class Watch:
         self._models: list[nn.Module] = []
         self._first: dict[str, torch.Tensor] = {}
         self._tensors: dict[str, TensorSeen] = {}
+        self._flat: set[str] = set()
         self._steps = 0
         self._units: set[int] = set()
         self._counts: Counter[str] = Counter()
@@ -88,7 +90,7 @@ class Watch:
             trained = now.shape == first.shape and not torch.equal(now, first)
             self._tensors[name] = TensorSeen(
                 trained=trained or (before is not None and before.trained),
-                sharded=isinstance(parameter, DTensor),
+                sharded=isinstance(parameter, DTensor) or name in self._flat,
                 digest=hashlib.sha1(now.double().numpy().tobytes()).hexdigest(),
             )
 
@@ -96,6 +98,8 @@ class Watch:
         for number, model in enumerate(self._models):
             for name, parameter in model.named_parameters():
                 if parameter.requires_grad:
+                    if _is_fsdp1(model):
+                        self._flat.add(f"{number}:{name}")
                     yield f"{number}:{name}", parameter
 
     def _count_calls(self, function: str, word: str) -> None:
@@ -141,6 +145,17 @@ class Watch:
 def _rehearses(optimizer: Optimizer) -> bool:
     """Whether this is the zero-lr step by which the state-dict getters create Adam's state."""
     return all(group["lr"] == 0.0 for group in optimizer.param_groups)
+
+
+def _is_fsdp1(model: nn.Module) -> bool:
+    """Whether FSDP1 alone shards a model: its parameters are shards without being DTensors."""
+    kinds = {
+        kind
+        for m in model.modules()
+        for kind in (FullyShardedDataParallel, FSDPModule)
+        if isinstance(m, kind)
+    }
+    return kinds == {FullyShardedDataParallel}
 
 
 def _roots(known: list[nn.Module]) -> list[nn.Module]:

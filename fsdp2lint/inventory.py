@@ -1,0 +1,274 @@
+"""Every occurrence of FSDP1 in a program: symbols, arguments, methods, attributes, strings, imports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Literal
+
+import libcst as cst
+
+from fsdp2lint.edits.layout import Layout, walk
+from fsdp2lint.edits.names import Names
+from fsdp2lint.meanings import fsdp1_symbols as facts
+from fsdp2lint.meanings import load
+from fsdp2lint.meanings.fsdp1 import FSDP1
+from fsdp2lint.meanings.registry import canonical
+from fsdp2lint.model.events import Called, Clipped, Event, Read, SyncPaused, Wrapping
+from fsdp2lint.model.trace import options
+from fsdp2lint.model.values import Wrapped
+from fsdp2lint.program import Program
+
+if TYPE_CHECKING:
+    from fsdp2lint.model.trace import Trace
+    from fsdp2lint.model.values import Value
+    from fsdp2lint.program import Reference
+    from fsdp2lint.source import Source
+
+SHARED_METHODS = ("no_sync", "register_comm_hook")
+"""Methods that DDP has too: they count only for a model that is known to be wrapped by FSDP1."""
+
+Kind = Literal[
+    "symbol", "argument", "method", "attribute", "string", "import", "framework", "launch"
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Occurrence:
+    """One piece of FSDP1 in the text: ``start`` and ``end`` are the offsets of its name."""
+
+    source: Source
+    node: cst.CSTNode
+    kind: Kind
+    symbol: str
+    code: str
+    """The rule of family 1 that reports it."""
+    start: int
+    end: int
+
+    @property
+    def instead(self) -> str:
+        """What FSDP2 has in its place, in words; empty when the table says nothing."""
+        name = self.symbol.rpartition(".")[2]
+        first = self.symbol.partition(".")[0]
+        symbol = facts.BY_LAST_NAME.get(name) or facts.BY_LAST_NAME.get(first)
+        return "" if symbol is None else symbol.instead
+
+    @property
+    def key(self) -> tuple[str, int, str]:
+        """What tells it from every other in the same text."""
+        return self.source.path, self.start, self.symbol
+
+
+def inventory(program: Program) -> list[Occurrence]:
+    """All occurrences in the files that may be changed, in the order of the text."""
+    load()
+    found: dict[tuple[str, int, str], Occurrence] = {}
+    order = {source.path: number for number, source in enumerate(program.sources)}
+    for source in program.sources:
+        for one in _static(program, source):
+            found.setdefault(one.key, one)
+    for trace in program.traces:
+        for one in _in_trace(trace):
+            if one.source.path in order:
+                found.setdefault(one.key, one)
+    return sorted(found.values(), key=lambda o: (order[o.source.path], o.start, o.end))
+
+
+def occurrences(trace: Trace, code: str) -> Iterator[Occurrence]:
+    """What a rule asks: the occurrences that it reports in the files of one trace, imports apart."""
+    for source in dict.fromkeys((trace.source, *(event.at.source for event in trace.events))):
+        if any(word in source.text for word in _words_of(code)):
+            yield from (o for o in _of_source(source) if o.code == code and o.kind != "import")
+    yield from (one for one in _in_trace(trace) if one.code == code)
+
+
+@lru_cache(maxsize=32)
+def _words_of(code: str) -> tuple[str, ...]:
+    """A file without any of these words has nothing in its text that the rule reports."""
+    names = {s.name.rpartition(".")[2] for s in facts.SYMBOLS.values() if s.code == code}
+    if code in ("FSDP101", "FSDP110", "FSDP113"):
+        names |= {"FullyShardedDataParallel"}
+    if code == "FSDP101":
+        names = names - {"fully_shard"} | {"_composable"}
+    return (*sorted(names), *facts.WORDS) if code == "FSDP111" else tuple(sorted(names))
+
+
+@lru_cache(maxsize=512)
+def _of_source(source: Source) -> tuple[Occurrence, ...]:
+    load()
+    return tuple(_static(Program((source,)), source))
+
+
+def _static(program: Program, source: Source) -> Iterator[Occurrence]:
+    yield from _imports(program, source)
+    yield from _references(program, source)
+    yield from _words(source)
+
+
+def _imports(program: Program, source: Source) -> Iterator[Occurrence]:
+    for one in Names.of(source).imports:
+        name = canonical(program.origin(source, one.loads, one.statement))
+        symbol = facts.SYMBOLS.get(name)
+        if symbol is not None:
+            yield _occurrence(source, one.alias, "import", name.rpartition(".")[2], symbol.code)
+        elif name in facts.FRAMEWORKS:
+            yield _occurrence(source, one.alias, "import", name.rpartition(".")[2], "FSDP113")
+
+
+def _references(program: Program, source: Source) -> Iterator[Occurrence]:
+    for reference in program.named(source):
+        if reference.name in facts.FRAMEWORK_ARGUMENTS:
+            yield from _framework_arguments(source, reference)
+        found = _symbol(reference.name)
+        if found is not None:
+            code, said, kind = found
+            if reference.name == FSDP1:
+                code = _use_of_the_class(source, reference.node)
+            yield _occurrence(source, reference.node, kind, said, code)
+
+
+def _use_of_the_class(source: Source, node: cst.CSTNode) -> str:
+    """The rule that reports a use of the wrapper class: it is built, tested for, or named as a type."""
+    for around in Layout.of(source).ancestors(node):
+        if isinstance(around, cst.Comparison):
+            return "FSDP110"
+        if isinstance(around, cst.Annotation):
+            return "FSDP113"
+        if isinstance(around, cst.Call) and around.func is not node:
+            tested = getattr(around.func, "value", "") in ("isinstance", "issubclass")
+            return "FSDP110" if tested else "FSDP101"
+        if not isinstance(
+            around,
+            cst.Tuple
+            | cst.ComparisonTarget
+            | cst.Element
+            | cst.Arg
+            | cst.BinaryOperation
+            | cst.Subscript
+            | cst.SubscriptElement
+            | cst.Index,
+        ):
+            break
+    return "FSDP101"
+
+
+def _symbol(name: str) -> tuple[str, str, Kind] | None:
+    """The rule, the words and the kind for a dotted name, or for the symbol that it begins with."""
+    if name in facts.FRAMEWORKS:
+        return "FSDP113", name.rpartition(".")[2], "framework"
+    parts = name.split(".")
+    for end in range(len(parts), 0, -1):
+        symbol = facts.SYMBOLS.get(".".join(parts[:end]))
+        if symbol is not None:
+            said = ".".join(parts[symbol.name.count(".") :])
+            return symbol.code, said.removeprefix(f"{FSDP1}."), "symbol"
+    return None
+
+
+def _framework_arguments(source: Source, reference: Reference) -> Iterator[Occurrence]:
+    """The arguments by which a framework is asked to wrap the model."""
+    call = Layout.of(source).parents.get(reference.node)
+    wanted = facts.FRAMEWORK_ARGUMENTS[reference.name][0]
+    for arg in call.args if isinstance(call, cst.Call) else ():
+        if arg.keyword is not None and arg.keyword.value in wanted:
+            if arg.keyword.value.endswith("strategy") and not _says_fsdp(arg.value):
+                continue
+            yield _occurrence(source, arg, "framework", arg.keyword.value, "FSDP113")
+
+
+def _says_fsdp(node: cst.BaseExpression) -> bool:
+    return isinstance(node, cst.SimpleString) and "fsdp" in str(node.evaluated_value)
+
+
+def _words(source: Source) -> Iterator[Occurrence]:
+    if not any(word in source.text for word in (*facts.WORDS, *facts.UNMISTAKABLE_ATTRIBUTES)):
+        return
+    for node in walk(source.tree):
+        if isinstance(node, cst.SimpleString | cst.FormattedStringText) and not _is_docstring(
+            source, node
+        ):
+            for word in facts.WORDS:
+                if word in node.value:
+                    yield _occurrence(source, node, "string", word, "FSDP111")
+                    break
+        elif isinstance(node, cst.Attribute) and node.attr.value in facts.UNMISTAKABLE_ATTRIBUTES:
+            yield _occurrence(source, node.attr, "attribute", node.attr.value, "FSDP111")
+
+
+def _is_docstring(source: Source, node: cst.CSTNode) -> bool:
+    return isinstance(Layout.of(source).parents.get(node), cst.Expr)
+
+
+def _in_trace(trace: Trace) -> Iterator[Occurrence]:
+    """What only a run shows: arguments, methods and attributes of wrapped models, launches."""
+    wrappings = [event for event in trace.of(Wrapping) if event.by == "fsdp1"]
+    for wrapping in wrappings:
+        yield from _arguments(wrapping)
+    yield from _launches(trace, wrappings)
+    for event in _asked_of_models(trace):
+        func = _asking(event)
+        if func is not None:
+            name = func.attr.value
+            if name in facts.METHODS:
+                yield _occurrence(event.at.source, func.attr, "method", name, facts.METHODS[name])
+            elif name in facts.WRAPPED_ATTRIBUTES:
+                code = facts.WRAPPED_ATTRIBUTES[name]
+                yield _occurrence(event.at.source, func.attr, "attribute", name, code)
+
+
+def _asking(event: Event) -> cst.Attribute | None:
+    """The ``model.method`` of an event, also where the script keeps the method under a name."""
+    func = getattr(event.at.node, "func", event.at.node)
+    if isinstance(func, cst.Attribute):
+        return func
+    name = "no_sync" if isinstance(event, SyncPaused) else getattr(event, "name", "")[1:]
+    named = [n for n in walk(event.at.source.tree) if isinstance(n, cst.Attribute)]
+    named = [n for n in named if n.attr.value == name]
+    return named[0] if len(named) == 1 else None
+
+
+def _launches(trace: Trace, wrappings: Sequence[Wrapping]) -> Iterator[Occurrence]:
+    """The calls that start the processes in which a model is wrapped."""
+    for called in trace.calls("torch.multiprocessing.spawn"):
+        node = called.at.node
+        if any(site.node is node for event in wrappings for site in event.moment.calls):
+            yield _occurrence(called.at.source, node, "launch", "mp.spawn", "")
+
+
+def _asked_of_models(trace: Trace) -> Iterator[Event]:
+    """What happens to wrapped models through methods and attributes that only FSDP1's wrapper has."""
+    for called in trace.of(Called):
+        method = called.name.rpartition(".")[2]
+        if method in facts.METHODS and called.receiver is not None:
+            if method not in SHARED_METHODS or _is_wrapped(called.receiver):
+                yield called
+    yield from (clipped for clipped in trace.of(Clipped) if clipped.module is not None)
+    yield from (paused for paused in trace.of(SyncPaused) if _is_wrapped(paused.module))
+    for read in trace.of(Read):
+        if read.name in facts.WRAPPED_ATTRIBUTES and _is_wrapped(read.owner):
+            yield read
+
+
+def _is_wrapped(value: Value) -> bool:
+    return any(isinstance(one, Wrapped) and one.by == "fsdp1" for one in options(value))
+
+
+def _arguments(wrapping: Wrapping) -> Iterator[Occurrence]:
+    """The keywords of a constructor call, as they are written."""
+    call = wrapping.at.node
+    if not isinstance(call, cst.Call):
+        return
+    for arg in call.args:
+        if arg.keyword is not None and arg.keyword.value in facts.ARGUMENTS - {"module"}:
+            yield _occurrence(wrapping.at.source, arg, "argument", arg.keyword.value, "FSDP101")
+        elif arg.star == "**":
+            yield _occurrence(wrapping.at.source, arg, "argument", "**", "FSDP101")
+
+
+def _occurrence(
+    source: Source, node: cst.CSTNode, kind: Kind, symbol: str, code: str
+) -> Occurrence:
+    start, end = Layout.of(source).span(node)
+    return Occurrence(source, node, kind, symbol, code, start, end)

@@ -1,0 +1,233 @@
+"""A whole project as a codemod sees it: its files, everything that happens in its runs, and what each name means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+import libcst as cst
+
+from fsdp2lint.edits.layout import Layout, children
+from fsdp2lint.edits.names import Imported, Names, dotted, imported_module, scope_of
+from fsdp2lint.meanings import load
+from fsdp2lint.meanings.registry import canonical
+from fsdp2lint.model.events import Event, Wrapping
+from fsdp2lint.project import Project
+
+if TYPE_CHECKING:
+    from fsdp2lint.model.trace import Trace
+    from fsdp2lint.source import Source
+
+E = TypeVar("E", bound=Event)
+
+Checkpoints = Literal["dcp", "full"]
+Launch = Literal["torchrun", "keep"]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user asked of the migration."""
+
+    checkpoints: Checkpoints = "dcp"
+    """``dcp``: write folders of the distributed checkpoint, read old files too; ``full``: keep the files."""
+    async_save: bool = False
+    launch: Launch = "torchrun"
+    target_torch: tuple[int, int] = (2, 6)
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A place in the text that names something: ``node`` is the name or the chain of attributes."""
+
+    source: Source
+    node: cst.BaseExpression
+    name: str
+    """The canonical dotted name."""
+
+
+@dataclass(eq=False)
+class Program:
+    """The files of a project, of which ``sources`` may be changed, and the traces of all its runs.
+
+    ``texts`` are files around them that are no Python: launch scripts, lists of requirements.
+    """
+
+    sources: tuple[Source, ...]
+    roots: tuple[Path, ...] = ()
+    options: Options = field(default_factory=Options)
+    texts: tuple[Source, ...] = ()
+
+    @cached_property
+    def project(self) -> Project:
+        """The project that the sources and the files that they import make."""
+        return Project.of(self.sources, self.roots)
+
+    @cached_property
+    def traces(self) -> tuple[Trace, ...]:
+        """What happens from each entry; made when it is first asked for."""
+        from fsdp2lint.interpret.entries import traces
+
+        return tuple(traces(self.project))
+
+    def of(self, kind: type[E]) -> Iterator[tuple[Trace, E]]:
+        """All events of a kind in files that may be changed, each with the trace that it is part of."""
+        mine = set(self.sources)
+        for trace in self.traces:
+            for event in trace.of(kind):
+                if event.at.source in mine:
+                    yield trace, event
+
+    def sites(self, kind: type[E]) -> list[list[tuple[Trace, E]]]:
+        """The events of a kind by the node at which they happen: one list a node, in the order of the text."""
+        found: dict[cst.CSTNode, list[tuple[Trace, E]]] = {}
+        for trace, event in self.of(kind):
+            found.setdefault(event.at.node, []).append((trace, event))
+        order = {source: number for number, source in enumerate(self.sources)}
+        return sorted(found.values(), key=lambda events: _place(events[0][1], order))
+
+    @cached_property
+    def wrappers(self) -> frozenset[str]:
+        """The kinds of wrappers (``fsdp1``, ``ddp``) that any run of the program puts around a model."""
+        return frozenset(event.by for trace in self.traces for event in trace.of(Wrapping))
+
+    def references(self, *names: str) -> Iterator[Reference]:
+        """Every place outside of imports that names one of ``names`` (canonical; ``prefix.*`` for all below)."""
+        for source in self.sources:
+            yield from (r for r in self.named(source) if _matches(r.name, names))
+
+    def named(self, source: Source) -> Sequence[Reference]:
+        """All references of a source to something that an import binds, outermost chains only."""
+        known = self._named.get(source)
+        if known is None:
+            load()
+            known = self._named[source] = tuple(self._references(source))
+        return known
+
+    @cached_property
+    def _named(self) -> dict[Source, tuple[Reference, ...]]:
+        return {}
+
+    def _references(self, source: Source) -> Iterator[Reference]:
+        layout, names = Layout.of(source), Names.of(source)
+        todo: list[cst.CSTNode] = [source.tree]
+        while todo:
+            node = todo.pop()
+            if isinstance(node, cst.Import | cst.ImportFrom):
+                continue
+            if isinstance(node, cst.Name | cst.Attribute):
+                text = dotted(node)
+                target = self._target(source, layout, names, node, text) if text else ""
+                if target:
+                    yield Reference(source, node, canonical(target))
+                    continue
+            todo += reversed(list(_expressions(node)))
+
+    def meaning(self, source: Source, node: cst.CSTNode, text: str) -> str:
+        """The canonical name of what ``text``, a chain of names, stands for where ``node`` is."""
+        names = Names.of(source)
+        return canonical(self._target(source, Layout.of(source), names, node, text))
+
+    def comes_from(self, source: Source, one: Imported, other: Source, name: str) -> bool:
+        """Whether an import of ``source`` takes ``name`` out of the file ``other``, or that file itself."""
+        module, _, last = one.target.rpartition(".")
+        if self._file(source, one.target) is other:
+            return f"{one.name}.{name}" in source.text
+        return last == name and module != "" and self._file(source, module) is other
+
+    def _target(
+        self, source: Source, layout: Layout, names: Names, node: cst.CSTNode, text: str
+    ) -> str:
+        """The dotted name that a chain of names stands for; empty when no import binds its root."""
+        root, _, rest = text.partition(".")
+        at = scope_of(layout.ancestors(node))
+        owner = names.owner(root, at)
+        for one in names.imports:
+            if one.name == root and one.scope is owner:
+                found = self.origin(source, one.target, one.statement)
+                return self._handed_on(source, found, rest) if rest else found
+        if owner is None and (starred := self._starred(source, root)):
+            return starred + (f".{rest}" if rest else "")
+        return ""
+
+    def _handed_on(self, source: Source, target: str, rest: str) -> str:
+        """What ``target.rest`` is; where ``target`` is a file of the project, what that file imports."""
+        name, _, further = rest.partition(".")
+        other = self._file(source, target)
+        for one in () if other is None else Names.of(other).imports:
+            if other is not None and one.name == name and one.scope is other.tree:
+                found = self.origin(other, one.target, one.statement)
+                return self._handed_on(other, found, further) if further else found
+        return f"{target}.{rest}"
+
+    def _file(self, source: Source, module: str) -> Source | None:
+        """The file of the project that is the module of this name, as ``source`` writes it."""
+        key = (source, module)
+        if key not in self._files:
+            name = module.lstrip(".")
+            level = len(module) - len(name)
+            if level and name and "." not in name:  # ``from . import name`` is written ``..name``
+                level -= 1
+            path = self.project.resolve(name, level, source)
+            python = path is not None and path.endswith(".py")
+            self._files[key] = self.project.source(path) if path and python else None
+        return self._files[key]
+
+    @cached_property
+    def _files(self) -> dict[tuple[Source, str], Source | None]:
+        return {}
+
+    def origin(self, source: Source, target: str, statement: cst.CSTNode, depth: int = 0) -> str:
+        """Where an imported name comes from in the end, through files of the project that hand it on."""
+        if not isinstance(statement, cst.ImportFrom) or depth > 8:
+            return target
+        level = len(statement.relative)
+        module, _, name = target.lstrip(".").rpartition(".")
+        path = self.project.resolve(module, level, source)
+        other = self.project.source(path) if path and path.endswith(".py") else None
+        if other is None:
+            return target
+        for one in Names.of(other).imports:
+            if one.name == name and one.scope is other.tree:
+                return self.origin(other, one.target, one.statement, depth + 1)
+        return self._starred(other, name, depth + 1) or target
+
+    def _starred(self, source: Source, name: str, depth: int = 0) -> str:
+        """The same for a name that comes by ``from module import *``."""
+        if depth > 8:
+            return ""
+        for statement in source.tree.body:
+            for small in (
+                getattr(statement, "body", ())
+                if isinstance(statement, cst.SimpleStatementLine)
+                else ()
+            ):
+                if isinstance(small, cst.ImportFrom) and isinstance(small.names, cst.ImportStar):
+                    module = imported_module(small)
+                    found = self.origin(source, f"{module}.{name}", small, depth + 1)
+                    if found != f"{module}.{name}":
+                        return found
+        return ""
+
+
+def _matches(name: str, names: Iterable[str]) -> bool:
+    return any(name == n or (n.endswith(".*") and name.startswith(n[:-1])) for n in names)
+
+
+def _expressions(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """The nodes below that can hold a reference: not the names that parameters and keywords bind."""
+    if isinstance(node, cst.Arg | cst.Attribute):
+        yield node.value
+    elif isinstance(node, cst.Param):
+        yield from (c for c in (node.annotation, node.default) if c is not None)
+    elif isinstance(node, cst.FunctionDef | cst.ClassDef):
+        yield from (c for c in children(node) if c is not node.name)
+    else:
+        yield from children(node)
+
+
+def _place(event: Event, order: dict[Source, int]) -> tuple[int, int]:
+    source = event.at.source
+    return order[source], Layout.of(source).span(event.at.node)[0]

@@ -1,0 +1,25 @@
+"""What a `MixedPrecisionPolicy` asks for, as far as it is known."""
+
+from __future__ import annotations
+
+from fsdp2lint.api import External, Instance, Value
+
+from ._shared import Shard, class_name
+
+LOW = ("torch.bfloat16", "torch.float16", "torch.half")
+
+
+def policy_of(shard: Shard) -> Value | None:
+    """The mixed-precision policy that a module is sharded with; None when there is none or it is not known."""
+    given = shard.event.options.get("mp_policy")
+    if isinstance(given, Instance) and class_name(given).endswith(".MixedPrecisionPolicy"):
+        return given
+    return None
+
+
+def dtype_of(policy: Value | None, name: str) -> str | None:
+    """The dtype that a policy is given for `param_dtype`, `reduce_dtype` or `output_dtype`, by its full name."""
+    if policy is None:
+        return None
+    value = policy.part(f".{name}")
+    return value.name if isinstance(value, External) else None

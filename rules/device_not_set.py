@@ -1,0 +1,152 @@
+"""Every rank puts the model on GPU 0, because none has chosen its device.
+
+## What it does
+
+Finds `.cuda()` and `.to("cuda")` of a model before the first mesh or `fully_shard` call, in a script with a
+process group on NCCL that nowhere chooses a device: no `set_device`, no `device_id` of the group, no
+`torch.cuda.device`.
+
+## Why is this bad
+
+"cuda" is the current device, and that is GPU 0 in each process. All ranks of a host build their whole copy
+there, one after the other out of memory. PyTorch chooses a device from `LOCAL_RANK` when it makes the mesh,
+but only for processes that have not used CUDA before: this call uses it.
+
+## Example
+
+```python
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+dist.init_process_group("nccl")
+model = nn.Linear(8, 8).cuda()
+fully_shard(model)
+```
+
+## Use instead
+
+```python
+import os
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+dist.init_process_group("nccl")
+model = nn.Linear(8, 8).cuda()
+fully_shard(model)
+```
+
+## Known limits
+
+There is no fix: where a launcher gives each process one visible GPU, GPU 0 is right. Silent when the script
+names `CUDA_VISIBLE_DEVICES`, calls any function that chooses a device, passes `device_id` anywhere, or uses a
+launcher library in the same run. The damage needs several GPUs and was not run here.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/generated/torch.cuda.set_device.html
+- `torch/distributed/device_mesh.py` (`_setup_world_group_and_device`)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fsdp2lint.api import (
+    Called,
+    Finding,
+    GroupStarted,
+    Literal,
+    Moved,
+    Sharded,
+    Trace,
+    options,
+    rule,
+    unwrapped,
+)
+
+from ._meshes import INIT
+from ._shared import overlap, together
+
+_CHOOSING = (
+    "torch.cuda.set_device",
+    "torch.cuda.device",
+    "torch.accelerator.set_device_index",
+    "torch.accelerator.set_device_idx",
+    "torch.accelerator.device_index",
+    "torch.set_default_device",
+)
+
+
+@rule(code="FSDP405", group="suspicious")
+def check(trace: Trace) -> Iterator[Finding]:
+    """Models that all go to the first GPU."""
+    if trace.truncated or trace.entry != "__main__" or _chosen(trace):
+        return
+    for moved in trace.of(Moved):
+        if not _to_current(moved):
+            continue
+        started = _on_nccl(trace, moved)
+        sharded = next(
+            (
+                s
+                for s in trace.after(moved, Sharded)
+                if overlap(trace, s.module, unwrapped(moved.module)) is not None
+                and together(s.guards, moved.guards)
+            ),
+            None,
+        )
+        if started is None or sharded is None or _device_known(trace, moved):
+            continue
+        yield Finding(
+            at=moved,
+            message=f"no device was chosen: every rank puts the whole `{moved.module.words()}` on GPU 0; call "
+            "`torch.cuda.set_device` with the local rank before",
+            because=((started, "the process group on NCCL, without `device_id`"),),
+        )
+        return
+
+
+def _to_current(moved: Moved) -> bool:
+    """Whether a move goes to the current GPU."""
+    if moved.how == "cuda":
+        return not moved.to
+    return moved.how == "to" and any(
+        isinstance(v, Literal) and v.value == "cuda" for one in moved.to for v in options(one)
+    )
+
+
+def _on_nccl(trace: Trace, moved: Moved) -> GroupStarted | None:
+    for started in trace.of(GroupStarted):
+        if started.backend == "nccl" and together(started.guards, moved.guards):
+            return started
+    return None
+
+
+def _device_known(trace: Trace, moved: Moved) -> bool:
+    """Whether a mesh or a sharding before the move may have chosen the device."""
+    meshes = any(c.order < moved.order for c in trace.calls(INIT))
+    return meshes or next(trace.before(moved, Sharded), None) is not None
+
+
+def _chosen(trace: Trace) -> bool:
+    """Whether the script, or a library that launches it, may choose a device anywhere."""
+    for called in trace.of(Called):
+        if (
+            called.name in _CHOOSING
+            or "device_id" in called.keywords
+            or "device_ids" in called.keywords
+        ):
+            return True
+        given = (*called.arguments, *called.keywords.values())
+        if any(isinstance(v, Literal) and v.value == "CUDA_VISIBLE_DEVICES" for v in given):
+            return True
+        if called.name.startswith(("accelerate.", "lightning.", "ray.", "deepspeed.")):
+            return True
+    return any(
+        "CUDA_VISIBLE_DEVICES" in str(key) for w in trace.memory.fields.values() for key in w
+    )

@@ -1,0 +1,53 @@
+"""The kind of a state dict is chosen in the way of FSDP1.
+
+## What it does
+
+Finds `state_dict_type`, `set_state_dict_type`, `StateDictType` and the configuration classes that go with them.
+
+## Why is this bad
+
+They belong to the wrapper; on a sharded model the context ends with `KeyError: None`. What is wanted is said for each
+call by `StateDictOptions`. They are deprecated since torch 2.4.
+
+## Example
+
+```python
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import StateDictType
+
+kind = StateDictType.FULL_STATE_DICT
+```
+
+## Use instead
+
+```python
+from torch.distributed.checkpoint.state_dict import StateDictOptions
+
+kind = StateDictOptions(full_state_dict=True, cpu_offload=True)
+```
+
+## Known limits
+
+None known.
+
+## References
+
+- `torch/distributed/fsdp/fully_sharded_data_parallel.py` (`state_dict_type`)
+- `torch/distributed/checkpoint/state_dict.py` (`StateDictOptions`)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fsdp2lint.api import Finding, Trace, rule
+
+from ._fsdp1 import used
+
+
+@rule(code="FSDP104", group="migration")
+def check(trace: Trace) -> Iterator[Finding]:
+    """The kind of a state dict is chosen in the way of FSDP1."""
+    yield from used(trace, "FSDP104")

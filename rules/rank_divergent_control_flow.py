@@ -1,0 +1,199 @@
+"""A sharded part of a model computes only when the data of this rank ask for it.
+
+## What it does
+
+Finds calls of a module with its own `fully_shard`, inside the forward of the sharded model around it, under a
+test that reads values of a tensor (`mask.any()`, `(ids == IMAGE).any()`, `lengths.sum().item() > 0`), with no
+call of it on the other side.
+
+## Why is this bad
+
+Calling a sharded module gathers its parameters from all ranks. A rank whose batch has no image (no long
+sequence, no token for this expert) does not come, and the others wait for it: the job hangs, after hours
+perhaps, when the first such batch is met. Call the module on every rank, with a dummy input whose result is
+multiplied by zero, or leave it to the group of the module around.
+
+## Example
+
+```python
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.trunk = nn.Linear(8, 8)
+        self.vision = nn.Linear(8, 8)
+
+    def forward(self, x, has_image):
+        x = self.trunk(x)
+        if has_image.any():
+            x = x + self.vision(x)
+        return x
+
+
+dist.init_process_group("gloo")
+model = Model()
+fully_shard(model.vision)
+fully_shard(model)
+model(torch.randn(4, 8), torch.rand(4) > 0.9).sum().backward()
+```
+
+## Use instead
+
+```python
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.trunk = nn.Linear(8, 8)
+        self.vision = nn.Linear(8, 8)
+
+    def forward(self, x, has_image):
+        x = self.trunk(x)
+        return x + self.vision(x) * has_image[:, None]
+
+
+dist.init_process_group("gloo")
+model = Model()
+fully_shard(model.vision)
+fully_shard(model)
+model(torch.randn(4, 8), torch.rand(4) > 0.9).sum().backward()
+```
+
+## Known limits
+
+Only tests that read values of a tensor are judged: whether an argument is None is often the same for all
+ranks. Silent when the test was reduced over the ranks. Tests of the rank itself are FSDP401.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
+- `torch/distributed/fsdp/_fully_shard/_fsdp_state.py` (`_pre_forward`)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fsdp2lint.api import (
+    Called,
+    Finding,
+    Forward,
+    Guard,
+    Logic,
+    Not,
+    Parameters,
+    Part,
+    Trace,
+    Value,
+    options,
+    rule,
+    unwrapped,
+)
+
+from ._shared import Shard, sharded
+from ._tensors import has_root_above
+
+_READING = {".any", ".all", ".item", ".sum", ".nonzero", "torch.any", "torch.all", "torch.sum"}
+_DERIVING = {
+    *_READING,
+    *(
+        f".{name}"
+        for name in "sum max min mean numel nonzero eq ne gt lt ge le bool float int".split()
+    ),
+    *(f"torch.{name}" for name in "sum max min eq ne isin isnan isfinite count_nonzero".split()),
+    "builtins.bool",
+    "builtins.int",
+    "builtins.float",
+}
+
+
+@rule(code="FSDP412", group="suspicious")
+def check(trace: Trace) -> Iterator[Finding]:
+    """Meetings that depend on data."""
+    if trace.truncated:
+        return
+    made = {c.result: c for c in trace.of(Called)}
+    for forward in trace.of(Forward):
+        found = sharded(trace, forward, forward.module, itself=True)
+        if forward.how != "call" or found is None or not has_root_above(trace, found[0]):
+            continue
+        shard, module = found
+        outer = _running(trace, forward, shard)
+        if outer is None:
+            continue
+        for guard in forward.guards:
+            if guard in outer.guards or not _reads_data(trace, made, guard.test):
+                continue
+            if _on_the_other_side(trace, forward, guard):
+                continue
+            yield Finding(
+                at=forward,
+                message=f"`{module.words()}` is sharded and computes only when `{guard.words()}`, which each rank "
+                "asks its own data: where one rank does not come, the others wait for ever",
+                because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
+            )
+            break
+
+
+def _running(trace: Trace, forward: Forward, shard: Shard) -> Forward | None:
+    """The forward of a sharded module around the one that is called, inside which the call is made."""
+    for outer in trace.before(forward, Forward):
+        if any(site.node is outer.at.node for site in forward.moment.calls):
+            inner = shard.module
+            if any(trace.inside(inner, unwrapped(m)) for m in options(outer.module)):
+                return outer
+    return None
+
+
+def _reads_data(trace: Trace, made: dict[Value, Called], test: Value) -> bool:
+    """Whether a test reads the values of a tensor that is no parameter and was not reduced."""
+    todo, seen, reads = [test], set[Value](), False
+    while todo:
+        one = todo.pop()
+        if one in seen:
+            continue
+        seen.add(one)
+        if isinstance(one, Parameters) or _reduced(trace, one):
+            return False
+        if isinstance(one, Not):
+            todo.append(one.test)
+        elif isinstance(one, Logic):
+            todo += one.operands
+        elif one in made:
+            called = made[one]
+            reads |= called.name in _READING
+            if called.name in _DERIVING:
+                todo += [v for v in (called.receiver, *called.arguments) if v is not None]
+            elif called.name.startswith("torch.distributed."):
+                return False
+        elif isinstance(one, Part) and isinstance(one.key, tuple):
+            todo.append(one.owner)
+    return reads
+
+
+def _reduced(trace: Trace, value: Value) -> bool:
+    return any(
+        value in called.arguments
+        for called in trace.of(Called)
+        if called.name.startswith("torch.distributed.") and not called.name.endswith("full_tensor")
+    )
+
+
+def _on_the_other_side(trace: Trace, forward: Forward, guard: Guard) -> bool:
+    """Whether the module computes where the test comes out otherwise."""
+    other = ~guard
+    return any(
+        unwrapped(twin.module) is unwrapped(forward.module)
+        and twin.guards.units.get(other.test) == other
+        for twin in trace.of(Forward)
+    )

@@ -1,0 +1,167 @@
+"""The weights are drawn with a seed that differs from rank to rank, and nobody makes them the same.
+
+## What it does
+
+Finds models of `torch.nn` layers that are built after `torch.manual_seed(…)` (or a helper of a library) with
+a value made of the rank, and that are then sharded and trained without a load, a broadcast or an
+initialisation in between.
+
+## Why is this bad
+
+Each rank keeps its own part of its own draw: the sharded weight is a patchwork of as many initialisations as
+there are ranks. Orthogonal, scaled or otherwise joint initialisations are lost, the start depends on the
+number of ranks, and with replicas (hybrid sharding) each replica begins elsewhere and stays elsewhere.
+Buffers differ too. Use one seed while the model is built, and a seed of the rank afterwards, for data and
+dropout.
+
+## Example
+
+```python
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+dist.init_process_group("gloo")
+torch.manual_seed(dist.get_rank())
+model = nn.Linear(8, 8)
+fully_shard(model)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+model(torch.randn(4, 8)).sum().backward()
+optimizer.step()
+```
+
+## Use instead
+
+```python
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = nn.Linear(8, 8)
+fully_shard(model)
+torch.manual_seed(dist.get_rank())
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+model(torch.randn(4, 8)).sum().backward()
+optimizer.step()
+```
+
+## Known limits
+
+Without any seed PyTorch draws a seed per process, so ranks differ then too; that is not reported, since
+launchers and libraries may seed. Any call that is handed the model or a parameter between its making and the
+first step counts as one that may make the ranks equal.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/notes/randomness.html
+- https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fsdp2lint.api import (
+    Called,
+    Finding,
+    Loaded,
+    Restored,
+    Stepped,
+    Trace,
+    options,
+    rule,
+    unwrapped,
+)
+
+from ._meta import is_meta, out_of_sight, valued
+from ._shared import Shard, class_name, differs_by_rank, overlap, shards_after, together
+
+_SEEDS = (
+    "torch.manual_seed",
+    "torch.random.manual_seed",
+    "transformers.set_seed",
+    "transformers.trainer_utils.set_seed",
+    "accelerate.utils.set_seed",
+    "lightning.seed_everything",
+    "pytorch_lightning.seed_everything",
+)
+_DRAWN = "Linear Embedding Conv1d Conv2d Conv3d LSTM GRU Bilinear MultiheadAttention".split()
+
+
+@rule(code="FSDP232", group="suspicious")
+def check(trace: Trace) -> Iterator[Finding]:
+    """Weights that are drawn apart."""
+    seeds = list(trace.calls(*_SEEDS))
+    for seed in seeds:
+        value = seed.argument(0, "seed")
+        if value is None or not differs_by_rank(value):
+            continue
+        found = next(_drawn(trace, seeds, seed), None)
+        if found is not None:
+            built, shard = found
+            yield Finding(
+                at=seed,
+                message=f"this seed differs from rank to rank when the weights of `{shard.module.words()}` are "
+                "drawn: the sharded weights are a patchwork of the draws of all ranks",
+                because=(
+                    (built, "weights are drawn here"),
+                    (shard.event, f"`{shard.module.words()}` is sharded here"),
+                ),
+            )
+
+
+def _drawn(trace: Trace, seeds: list[Called], seed: Called) -> Iterator[tuple[Called, Shard]]:
+    """The layers that are drawn with a seed and sharded as they are."""
+    for built in trace.after(seed, Called):
+        home, _, name = class_name(built.result).rpartition(".")
+        if home != "torch.nn" or name not in _DRAWN or not together(seed.guards, built.guards):
+            continue
+        if _elsewhere(built) or any(seed.order < s.order < built.order for s in seeds):
+            continue
+        for shard in shards_after(trace, built):
+            inside = trace.inside(built.result, shard.module)
+            if not inside or not together(shard.guards, built.guards):
+                continue
+            reseeded = any(built.order < s.order < shard.order for s in seeds)
+            if not reseeded and _trained_as_is(trace, built, shard):
+                yield built, shard
+            break
+
+
+def _elsewhere(built: Called) -> bool:
+    """Whether a layer is built where its values are not drawn: on the meta device, or in an unknown context."""
+    device = built.keywords.get("device")
+    if device is not None and any(is_meta(v) for v in options(device)):
+        return True
+    return any(
+        is_meta(v) or not class_name(v).startswith("torch.")
+        for c in built.within
+        for v in options(c)
+    )
+
+
+def _trained_as_is(trace: Trace, built: Called, shard: Shard) -> bool:
+    """Whether the module is trained with the values that were drawn."""
+    module = shard.module
+    stepped = next(trace.after(shard.event, Stepped), None)
+    if stepped is None or out_of_sight(trace, stepped, module):
+        return False
+    if valued(trace, shard.event, stepped, module):
+        return False
+    touched = [e.into for e in trace.of(Restored)] + [
+        s.of for e in trace.of(Loaded) for s in e.states
+    ]
+    if any(
+        overlap(trace, unwrapped(one), module) is not None for v in touched for one in options(v)
+    ):
+        return False
+    return not _made_equal(trace, built, shard)
+
+
+def _made_equal(trace: Trace, built: Called, shard: Shard) -> bool:
+    """Whether anything between the drawing and the sharding may make the ranks equal."""
+    return valued(trace, built, shard.event, built.result)
