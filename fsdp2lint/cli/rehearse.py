@@ -12,13 +12,17 @@ from fsdp2lint.cli.output import coloured
 @click.command(
     "rehearse",
     short_help="Run a training script on CPU ranks, the contract checked.",
-    context_settings={"allow_interspersed_args": False},
+    context_settings={"ignore_unknown_options": True},
 )
 @click.option("-m", "--module", metavar="MODULE", help="Run a module instead of a script.")
 @click.option(
     "--nproc", type=click.IntRange(1, 64), default=2, show_default=True, help="How many ranks."
 )
-@click.option("--steps", type=click.IntRange(1), help="Stop after so many optimizer steps.")
+@click.option(
+    "--steps",
+    type=click.IntRange(1),
+    help="Stop after so many optimizer steps; what comes after training is not run.",
+)
 @click.option(
     "--timeout",
     type=click.FloatRange(1),
@@ -32,6 +36,13 @@ from fsdp2lint.cli.output import coloured
     multiple=True,
     metavar="MODULE:FUNCTION",
     help="Call a function on every rank before the script, for what this machine lacks.",
+)
+@click.option(
+    "--device",
+    type=click.Choice(["cpu", "cuda"]),
+    default="cpu",
+    show_default=True,
+    help="On `cuda` the script runs as it is, one GPU a rank.",
 )
 @click.option(
     "-f",
@@ -49,6 +60,7 @@ def command(
     steps: int | None,
     timeout: float,
     patches: tuple[str, ...],
+    device: str,
     output_format: str,
     color: str,
     quiet: bool,
@@ -70,7 +82,17 @@ def command(
     for patch in patches:
         if not all(patch.partition(":")):
             raise click.UsageError(f"--patch takes MODULE:FUNCTION, not `{patch}`")
-    request = Request(target, "", module is not None, arguments, nproc, steps, timeout, patches)
+    request = Request(
+        target,
+        "",
+        module is not None,
+        arguments,
+        nproc,
+        steps,
+        timeout,
+        patches,
+        "cuda" if device == "cuda" else "cpu",
+    )
     try:
         rehearsal = rehearse(request, (lambda _: None) if quiet else _pass_on)
     except CannotRun as problem:

@@ -11,6 +11,7 @@ import atexit
 import ctypes
 import faulthandler
 import importlib
+import importlib.util
 import os
 import runpy
 import signal
@@ -24,6 +25,7 @@ from typing import NoReturn
 
 from fsdp2lint.verify.outcome import RankReport, Request, packed, request_from
 from fsdp2lint.verify.stacks import raised_at
+from fsdp2lint.verify.workfolder import protect
 
 LOST_PEER = (
     "gloo/",
@@ -73,10 +75,15 @@ def main() -> NoReturn:
     from fsdp2lint.verify.recording import Recording
     from fsdp2lint.verify.standin import install
 
-    install(rank.report.replaced)
-    recording = Recording(rank.report, rank.write, rank.request.steps, EnoughSteps)
+    if rank.request.device == "cpu":
+        install(rank.report.replaced)
+    if rank.request.folder:
+        protect(rank.request.folder)
+    _seed(rank)
+    recording = Recording(rank.report, rank.write, rank.request, EnoughSteps)
     _add_folder(rank.request)
     try:
+        _find_device(rank.request)
         for patch in rank.request.patches:
             _call(patch)
         _run(rank.request)
@@ -90,6 +97,8 @@ def main() -> NoReturn:
         recording.explain(error)
     else:
         rank.report.how = "ended"
+    if rank.report.done:
+        _guarded(recording.gather)
     _leave(rank, recording.end)
 
 
@@ -103,7 +112,7 @@ def _run(request: Request) -> None:
     body = types.ModuleType("__main__")
     body.__file__ = script
     sys.modules["__main__"] = body
-    exec(compile(Path(script).read_bytes(), script, "exec"), body.__dict__)
+    exec(compile(Path(script).read_bytes(), script, "exec", dont_inherit=True), body.__dict__)
 
 
 def _call(patch: str) -> None:
@@ -113,10 +122,44 @@ def _call(patch: str) -> None:
 
 
 def _add_folder(request: Request) -> None:
-    folder = os.getcwd() if request.module else os.path.dirname(os.path.abspath(request.target))
+    if request.module:
+        folder = request.root or os.getcwd()
+    else:
+        folder = os.path.dirname(os.path.abspath(request.target))
     sys.path.insert(0, folder)
     if request.patches and os.getcwd() != folder:
         sys.path.insert(1, os.getcwd())
+
+
+def _find_device(request: Request) -> None:
+    """Raises RuntimeError: GPUs are asked for and there are fewer than ranks."""
+    if request.device == "cuda":
+        import torch
+
+        if torch.cuda.device_count() < request.nproc:
+            found = torch.cuda.device_count()
+            raise RuntimeError(f"{request.nproc} ranks need as many GPUs, {found} found")
+
+
+def _seed(rank: Rank) -> None:
+    """Start all random numbers from the request's seed.
+
+    PyTorch's generator starts from the same number on every rank when a script does not seed it; those
+    of Python and NumPy start from another on each.
+    """
+    if rank.request.seed is None:
+        return
+    import random
+
+    import torch
+
+    torch.manual_seed(rank.request.seed)
+    own = rank.request.seed + rank.report.rank
+    random.seed(own)
+    if importlib.util.find_spec("numpy") is not None:
+        import numpy
+
+        numpy.random.seed(own)
 
 
 def _hide_ourselves() -> None:
@@ -165,14 +208,19 @@ def _note_error(report: RankReport, error: BaseException) -> None:
 def _leave(rank: Rank, end: Callable[[], None]) -> NoReturn:
     rank.write()
     for last in (threading._shutdown, atexit._run_exitfuncs, end):  # type: ignore[attr-defined]
-        try:
-            last()
-        except BaseException:
-            traceback.print_exc()
+        _guarded(last)
     rank.write()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os._exit(0 if rank.report.done else 1)
+
+
+def _guarded(last: Callable[[], None]) -> None:
+    """Nothing that happens after the script may keep the process from leaving."""
+    try:
+        last()
+    except BaseException:
+        traceback.print_exc()
 
 
 if __name__ == "__main__":

@@ -49,6 +49,9 @@ class Run:
     seconds: float = 0.0
 
 
+Launch = Callable[[Request, Echo], Run]
+
+
 def launch(request: Request, echo: Echo) -> Run:
     """Run the script of a request under torchrun; ``echo`` gets the output of rank 0 as it comes.
 
@@ -87,7 +90,8 @@ def _start(request: Request, folder: Path, log: int) -> subprocess.Popen[bytes]:
     # fmt: on
     return subprocess.Popen(
         command,
-        env=_environment(),
+        env=environment(request),
+        cwd=request.folder or None,
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,
@@ -96,19 +100,25 @@ def _start(request: Request, folder: Path, log: int) -> subprocess.Popen[bytes]:
     )
 
 
-def _environment() -> dict[str, str]:
+def environment(request: Request) -> dict[str, str]:
     """Ours, such that the ranks find this package, see no accelerator and talk over loopback."""
     package = str(Path(__file__).resolve().parents[2])
     before = os.environ.get("PYTHONPATH")
-    return os.environ | {
+    found = {
         "PYTHONPATH": os.pathsep.join(filter(None, (package, before))),
         "FSDP2LINT_PYTHONPATH": before or "",
         "OMP_NUM_THREADS": "1",
-        "CUDA_VISIBLE_DEVICES": "",
-        "TORCHDYNAMO_DISABLE": "1",
-        "GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo",
         "PYTHONUNBUFFERED": "1",
     }
+    if request.device == "cpu":
+        found |= {
+            "CUDA_VISIBLE_DEVICES": "",
+            "TORCHDYNAMO_DISABLE": "1",
+            "GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo",
+        }
+    if request.seed is not None:
+        found["PYTHONHASHSEED"] = str(request.seed)
+    return os.environ | found
 
 
 def _die_with_parent() -> None:

@@ -11,6 +11,8 @@ How = Literal["running", "ended", "stopped", "raised", "lost", "died", "hung"]
 after the wanted number of steps · ``raised``: with an error of its own · ``lost``: a collective failed
 because another rank was not there · ``died``: of a signal · ``hung``: it waited until it was killed."""
 
+Device = Literal["cpu", "cuda"]
+
 
 class Request(msgspec.Struct, frozen=True):
     """What to run, and how long."""
@@ -23,6 +25,16 @@ class Request(msgspec.Struct, frozen=True):
     steps: int | None = None
     timeout: float = 300.0
     patches: tuple[str, ...] = ()
+    device: Device = "cpu"
+    """``cuda`` runs the script as it is, without the stand-in."""
+    folder: str = ""
+    """Where the ranks work; this process's own working folder when empty."""
+    root: str = ""
+    """Where a module is imported from, when that is not the working folder."""
+    seed: int | None = None
+    """What every rank's random numbers start from; left alone when None."""
+    gather: bool = False
+    """Whether final values and what was saved are kept for a comparison."""
 
 
 class Spot(msgspec.Struct, frozen=True, order=True):
@@ -56,6 +68,17 @@ class Step(msgspec.Struct):
 
     losses: list[float | None] = []
     squares: float | None = 0.0
+    rates: list[float] = []
+    """The learning rate of each parameter group."""
+
+
+class Saved(msgspec.Struct, frozen=True):
+    """A checkpoint that a rank has written."""
+
+    path: str
+    step: int
+    """How many optimizer steps had been made."""
+    kind: Literal["torch", "dcp"]
 
 
 class RankReport(msgspec.Struct):
@@ -68,6 +91,10 @@ class RankReport(msgspec.Struct):
     steps: list[Step] = []
     replaced: dict[str, int] = {}
     violations: list[Violation] = []
+    saved: list[Saved] = []
+    """Filled when the request asks to gather."""
+    clipped: bool = False
+    """Whether gradients were clipped by norm."""
     facts: dict[str, Any] = {}
     """What the checks noted, by check; compared across ranks when all have reported."""
 

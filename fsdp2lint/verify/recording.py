@@ -1,4 +1,8 @@
-"""What one rank records of a training run: losses, gradient norms, steps, and what the checks say."""
+"""What one rank records of a training run: losses, gradient norms, steps, and what the checks say.
+
+When the run is to be compared with another, also its final values and its checkpoints. Final values are
+taken before the process group is destroyed: afterwards no rank could gather them.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,14 @@ import functools
 import math
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.amp.grad_scaler import GradScaler
 from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.distributed.tensor import DTensor
 from torch.optim.optimizer import (
     Optimizer,
@@ -21,8 +27,15 @@ from torch.optim.optimizer import (
 
 from fsdp2lint.verify.contract import CHECKS
 from fsdp2lint.verify.contract.errors import explain
-from fsdp2lint.verify.contract.watch import Watch, makes_state_only, parameters_of
-from fsdp2lint.verify.outcome import RankReport, Spot, Step, Violation
+from fsdp2lint.verify.contract.watch import (
+    Watch,
+    makes_state_only,
+    parameters_of,
+    replace_everywhere,
+)
+from fsdp2lint.verify.gather import Models, Peaks, write
+from fsdp2lint.verify.outcome import RankReport, Request, Spot, Step, Violation
+from fsdp2lint.verify.saves import Saves
 from fsdp2lint.verify.stacks import here
 
 SAVING = 1.0
@@ -34,16 +47,17 @@ _UNSCALED = "_fsdp2lint_unscaled"
 
 
 class Recording:
-    """Listens from its creation on; ``enough`` is raised in the script after ``steps`` steps."""
+    """Listens from its creation on; ``enough`` is raised in the script after the wanted steps."""
 
     def __init__(
         self,
         report: RankReport,
         write: Callable[[], None],
-        steps: int | None,
+        request: Request,
         enough: type[BaseException],
     ) -> None:
-        self._report, self._write, self._limit, self._enough = report, write, steps, enough
+        self._report, self._write, self._enough = report, write, enough
+        self._limit, self._request = request.steps, request
         self._written = time.monotonic()
         self._losses: list[float | None] = []
         self._counts: dict[int, int] = {}
@@ -56,9 +70,24 @@ class Recording:
         for check in self._checks:
             check.install()
         _wrap(torch.Tensor, "backward", self._backward)
-        _wrap(GradScaler, "scale", _scale)
+        for scaler in (GradScaler, ShardedGradScaler):  # each has its own `scale`
+            _wrap(scaler, "scale", _scale)
         register_optimizer_step_pre_hook(self._before_step)
         register_optimizer_step_post_hook(self._after_step)
+        self._models: Models | None = None
+        if request.gather:
+            self._models, self._peaks = Models(), Peaks()
+            Saves(report.saved, lambda: len(report.steps), request.folder).install()
+            replace_everywhere(dist.destroy_process_group, self._destroying)
+        _wrap(FullyShardedDataParallel, "clip_grad_norm_", self._clipping)
+        replace_everywhere(torch.nn.utils.clip_grad_norm_, self._clipping)
+
+    def gather(self) -> None:
+        """Write down the final values, once and if that is wanted; all ranks come here."""
+        models, self._models = self._models, None
+        if models is not None:
+            self._write()  # should a rank not come, what it reported shows why
+            write(models, self._peaks, Path(self._request.scratch) / "final")
 
     def explain(self, error: BaseException) -> None:
         """Note the rule that an error breaks, if it is one of the contract's."""
@@ -70,6 +99,23 @@ class Recording:
         for check in self._checks:
             check.at_end(self._report.how)
             self._report.facts[type(check).__name__] = check.facts()
+
+    def _destroying(self, destroy: Any) -> Any:
+        @functools.wraps(destroy)
+        def destroyed(group: Any = None) -> None:
+            if group in (None, dist.group.WORLD):
+                self.gather()
+            destroy(group)
+
+        return destroyed
+
+    def _clipping(self, clip: Any) -> Any:
+        @functools.wraps(clip)
+        def clipped(*args: Any, **kwargs: Any) -> Any:
+            self._report.clipped = True
+            return clip(*args, **kwargs)
+
+        return clipped
 
     def _say(self, violation: Violation) -> None:
         said = self._report.violations
@@ -98,8 +144,12 @@ class Recording:
         if not self._ours:
             return
         at = here()
-        self._step = Step(self._losses, _finite(self._squares(optimizer)))
+        rates = [float(group["lr"]) for group in optimizer.param_groups if "lr" in group]
+        self._step = Step(self._losses, _finite(self._squares(optimizer)), rates)
         self._losses = []
+        if self._models is not None:
+            self._models.look(optimizer)
+            self._peaks.look(optimizer)
         for check in self._checks:
             check.before_step(optimizer, at)
 
@@ -115,6 +165,7 @@ class Recording:
         self._counts[id(optimizer)] = self._counts.get(id(optimizer), 0) + 1
         self._pass_on(at)
         if self._limit is not None and self._counts[id(optimizer)] >= self._limit:
+            self.gather()
             raise self._enough
 
     def _pass_on(self, at: Spot | None) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import msgspec
 
 from fsdp2lint.verify import contract
-from fsdp2lint.verify.launch import Echo, Run, launch
+from fsdp2lint.verify.launch import Echo, Launch, Run, launch
 from fsdp2lint.verify.outcome import RankReport, Request, Step, Violation
 
 
@@ -68,8 +68,10 @@ class Rehearsal:
         return list(map(_seen, zip(*(rank.steps for rank in self.run.ranks), strict=False)))
 
 
-def rehearse(request: Request, echo: Echo) -> Rehearsal:
-    """Run the script of a request (its scratch folder is made here) and judge what happened.
+def rehearse(request: Request, echo: Echo, run: Launch = launch) -> Rehearsal:
+    """Run the script of a request and judge what happened.
+
+    A request without a scratch folder gets one that is gone afterwards. ``run`` starts the ranks.
 
     Raises:
         CannotRun: PyTorch or the script is not there.
@@ -78,8 +80,13 @@ def rehearse(request: Request, echo: Echo) -> Rehearsal:
         raise CannotRun("PyTorch is not installed: pip install 'fsdp2lint[verify]'")
     if not request.module and not os.path.isfile(request.target):
         raise CannotRun(f"no such script: {request.target}")
+    if request.scratch:
+        return _judged(request, run(request, echo))
     with tempfile.TemporaryDirectory(prefix="fsdp2lint-") as scratch:
-        run = launch(msgspec.structs.replace(request, scratch=scratch), echo)
+        return _judged(request, run(msgspec.structs.replace(request, scratch=scratch), echo))
+
+
+def _judged(request: Request, run: Run) -> Rehearsal:
     notes = [*_numbers(run.ranks), *contract.notes(run.ranks)]
     return Rehearsal(request, run, contract.judge(run.ranks), notes)
 

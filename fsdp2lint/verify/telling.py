@@ -54,13 +54,14 @@ def as_json(rehearsal: Rehearsal) -> str:
             "steps": [{"loss": s.loss, "mean": s.mean, "norm": s.norm} for s in rehearsal.steps],
             "replaced": rehearsal.replaced,
             "notes": rehearsal.notes,
-            "violations": [_record(violation) for violation in rehearsal.violations],
+            "violations": [record(violation) for violation in rehearsal.violations],
         }
     )
     return msgspec.json.format(raw, indent=2).decode() + "\n"
 
 
-def _record(violation: Violation) -> dict[str, Any]:
+def record(violation: Violation) -> dict[str, Any]:
+    """A break of the contract as a record of JSON."""
     at = violation.at
     return {
         "code": violation.code,
@@ -76,13 +77,14 @@ def _record(violation: Violation) -> dict[str, Any]:
 
 
 def _report(rehearsal: Rehearsal) -> Iterator[Line]:
-    yield from _failure(rehearsal)
+    yield from failure(rehearsal)
     for violation in rehearsal.violations:
-        yield from _violation(violation)
+        yield from violation_lines(violation)
     yield from _summary(rehearsal)
 
 
-def _failure(rehearsal: Rehearsal) -> Iterator[Line]:
+def failure(rehearsal: Rehearsal) -> Iterator[Line]:
+    """Why a script did not come to its end, whoever failed of itself first; nothing when it did."""
     run = rehearsal.run
     if not run.ranks:
         yield [("torchrun did not start the ranks:", "strong")]
@@ -126,7 +128,8 @@ def _stack(frames: list[Frame]) -> Iterator[Line]:
             yield [("    " + lines[call.at.line - 1].strip(), "")]
 
 
-def _violation(violation: Violation) -> Iterator[Line]:
+def violation_lines(violation: Violation) -> Iterator[Line]:
+    """A break of the contract with the lines of the script that show it."""
     yield [
         (f"error[{violation.code}]", "error"),
         (f" {NAMES[violation.code]}: {violation.message}", "strong"),
@@ -158,7 +161,9 @@ def _mark(spot: Spot, label: str, lines: list[str], primary: bool) -> Mark:
 def _summary(rehearsal: Rehearsal) -> Iterator[Line]:
     request, run = rehearsal.request, rehearsal.run
     steps = rehearsal.steps
-    what = f"{request.target} on {request.nproc} CPU ranks"
+    what = (
+        f"{request.target} on {request.nproc} {'GPU' if request.device == 'cuda' else 'CPU'} ranks"
+    )
     yield [(f"{what}: {_count(len(steps), 'optimizer step')} in {run.seconds:.1f} s", "strong")]
     if steps:
         yield [("   step   loss (rank 0)     loss (mean)   gradient norm", "dim")]

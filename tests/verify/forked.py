@@ -1,6 +1,7 @@
 """Runs scripts on forked ranks, each living the bootstrap of ``rehearse``: seconds less than torchrun.
 
-``python -m tests.verify.forked FOLDER SCRIPT...`` leaves one folder of reports a script.
+``python -m tests.verify.forked`` reads a request's file from each line of its input and answers with a
+line when its ranks are gone; PyTorch is imported once. What the ranks leave is what ``launch`` collects.
 """
 
 from __future__ import annotations
@@ -15,69 +16,71 @@ import time
 from pathlib import Path
 
 from fsdp2lint.verify import bootstrap
-from fsdp2lint.verify.launch import DUMP_TIME
-from fsdp2lint.verify.outcome import Request, packed
+from fsdp2lint.verify.launch import DUMP_TIME, environment
+from fsdp2lint.verify.outcome import Request, request_from
 
-NPROC = 2
-LIMIT = 25.0
 ALONE = 3.0
-"""Seconds for the other ranks when one is over."""
+"""Seconds for the other ranks when one is over; a run that gathers waits for its slowest."""
 
 
-def main(folder: Path, scripts: list[Path]) -> None:
-    """Run the scripts one after the other; PyTorch is imported once."""
+def main() -> None:
+    """Serve until the input ends."""
     import torch.distributed.checkpoint.state_dict
-    import torch.distributed.fsdp  # noqa: F401
+    import torch.distributed.fsdp.wrap  # noqa: F401
+
+    import fsdp2lint.verify.recording  # noqa: F401
 
     gc.collect()
-    for number, script in enumerate(scripts):
-        scratch = folder / str(number)
-        (scratch / "cwd").mkdir(parents=True)
-        request = Request(str(script), str(scratch), nproc=NPROC)
-        (scratch / "request.json").write_bytes(packed(request))
-        _wait(scratch, _fork(scratch))
+    for line in sys.stdin:
+        path = Path(line.rstrip("\n"))
+        request = request_from(path.read_bytes())
+        _wait(request, _fork(request, path))
+        print("over", flush=True)
 
 
-def _fork(scratch: Path) -> dict[int, int]:
+def _fork(request: Request, path: Path) -> dict[int, int]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     pids = {}
-    for rank in range(NPROC):
+    for rank in range(request.nproc):
         pid = os.fork()
         if pid == 0:
-            _live(scratch, rank, port)
+            _live(request, path, rank, port)
         pids[rank] = pid
     return pids
 
 
-def _live(scratch: Path, rank: int, port: int) -> None:
+def _live(request: Request, path: Path, rank: int, port: int) -> None:
     try:
         os.setsid()
-        os.chdir(scratch / "cwd")
+        os.chdir(request.folder or path.parent)
+        os.environ.update(environment(request))
         os.environ.update(
             RANK=str(rank),
             LOCAL_RANK=str(rank),
-            WORLD_SIZE=str(NPROC),
-            LOCAL_WORLD_SIZE=str(NPROC),
+            WORLD_SIZE=str(request.nproc),
+            LOCAL_WORLD_SIZE=str(request.nproc),
             MASTER_ADDR="127.0.0.1",
             MASTER_PORT=str(port),
-            GLOO_SOCKET_IFNAME="lo0" if sys.platform == "darwin" else "lo",
-            FIXTURE_TMP=str(scratch / "cwd"),
+            FIXTURE_TMP=os.getcwd(),
         )
-        sys.argv = ["bootstrap", str(scratch / "request.json")]
+        sys.argv = ["bootstrap", str(path)]
         bootstrap.main()
     finally:
         os._exit(70)
 
 
-def _wait(scratch: Path, pids: dict[int, int]) -> None:
-    deadline = time.monotonic() + LIMIT
+def _wait(request: Request, pids: dict[int, int]) -> None:
+    deadline = time.monotonic() + request.timeout
+    alone = request.timeout if request.gather else ALONE
     left = dict(pids)
     while left and time.monotonic() < deadline:
         for rank, pid in list(left.items()):
-            if os.waitpid(pid, os.WNOHANG)[0]:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
                 del left[rank]
-                deadline = min(deadline, time.monotonic() + ALONE)
+                patience = ALONE if status else alone
+                deadline = min(deadline, time.monotonic() + patience)
         time.sleep(0.01)
     for pid in left.values():
         with contextlib.suppress(ProcessLookupError):
@@ -90,4 +93,4 @@ def _wait(scratch: Path, pids: dict[int, int]) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), [Path(script) for script in sys.argv[2:]])
+    main()

@@ -1,30 +1,81 @@
-"""Fixtures run on forked ranks, and what the contract says of them."""
+"""Scripts run on forked ranks, and what comes of them."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from fsdp2lint.verify import contract
-from fsdp2lint.verify.launch import collect
-from fsdp2lint.verify.outcome import RankReport, Violation
+from fsdp2lint.verify.launch import Echo, Run, collect
+from fsdp2lint.verify.outcome import RankReport, Request, Violation, packed
 
 ROOT = Path(__file__).resolve().parents[2]
+LIMIT = 25.0
+"""Seconds for a script whose ranks may all wait for each other."""
+
+
+class Ranks:
+    """A process that forks ranks for one request after the other."""
+
+    def __init__(self, server: subprocess.Popen[str]) -> None:
+        self._server = server
+
+    def launch(self, request: Request, echo: Echo) -> Run:
+        """What ``fsdp2lint.verify.launch`` does with torchrun."""
+        folder, started = Path(request.scratch), time.monotonic()
+        path = folder / "request.json"
+        path.write_bytes(packed(request))
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        self._server.stdin.write(f"{path}\n")
+        self._server.stdin.flush()
+        assert self._server.stdout.readline() == "over\n", "the process that forks is gone"
+        run = Run(seconds=time.monotonic() - started)
+        for rank in range(request.nproc):
+            report = collect(folder, rank, "over")
+            if report is not None:
+                run.ranks.append(report)
+                run.errors[rank] = (folder / f"rank{rank}.err").read_text("utf-8", "replace")
+        run.status = int(len(run.ranks) < request.nproc or not all(r.done for r in run.ranks))
+        echo((folder / "rank0.out").read_bytes())
+        return run
+
+
+@contextmanager
+def forking() -> Iterator[Ranks]:
+    """Start the process that forks, and end it."""
+    server = subprocess.Popen(
+        [sys.executable, "-m", "tests.verify.forked"],
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield Ranks(server)
+    finally:
+        assert server.stdin is not None
+        server.stdin.close()
+        server.wait(timeout=60)
 
 
 def rehearsed(
-    scripts: Sequence[Path], folder: Path
+    scripts: Sequence[Path], folder: Path, limit: float = LIMIT
 ) -> list[tuple[list[RankReport], list[Violation]]]:
     """Reports and violations of each script, in order."""
-    command = [sys.executable, "-m", "tests.verify.forked", str(folder), *map(str, scripts)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1"}
-    subprocess.run(command, cwd=ROOT, env=environment, check=True)
     told = []
-    for number in range(len(scripts)):
-        found = [collect(folder / str(number), rank, "over") for rank in range(2)]
-        ranks = [rank for rank in found if rank is not None]
-        told.append((ranks, contract.judge(ranks)))
+    with forking() as ranks:
+        for number, script in enumerate(scripts):
+            scratch = folder / str(number)
+            (scratch / "cwd").mkdir(parents=True)
+            cwd = str(scratch / "cwd")
+            request = Request(str(script), str(scratch), timeout=limit, folder=cwd)
+            run = ranks.launch(request, lambda _: None)
+            told.append((run.ranks, contract.judge(run.ranks)))
     return told

@@ -14,6 +14,7 @@ def install(replaced: dict[str, int]) -> None:
         amp,
         cuda,
         data,
+        ddp,
         fsdp,
         groups,
         saving,
@@ -23,5 +24,5 @@ def install(replaced: dict[str, int]) -> None:
     from fsdp2lint.verify.standin.replace import Counted
 
     counted = Counted(replaced)
-    for part in (tensors, cuda, accelerator, amp, data, groups, fsdp, saving, spawn):
+    for part in (tensors, cuda, accelerator, amp, data, ddp, groups, fsdp, saving, spawn):
         part.install(counted)

@@ -1,15 +1,19 @@
-"""What FSDP itself cannot do on CPU: FSDP1's device, offloading and broadcast; pinned offloading."""
+"""What FSDP itself cannot do on CPU: FSDP1's device, offloading and broadcast; pinned offloading.
+
+Everything else of FSDP1 runs as it is. What is replaced here it either refuses on CPU or gets wrong there:
+copies "to the CPU" are no copies, so an offloaded full state dict holds storage that is freed, and the
+optimizer's moments share one buffer (``torch/distributed/fsdp/_optim_utils.py``, torch 2.13).
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import CPUOffloadPolicy, FullyShardedDataParallel, api
+from torch.distributed.fsdp import CPUOffloadPolicy, FullyShardedDataParallel, _init_utils, api
 
-from fsdp2lint.verify.standin.replace import Counted, Function, wrap
+from fsdp2lint.verify.standin.replace import Counted, Function, local_world, wrap
 
 _STATE_CONFIGS = (
     "FullStateDictConfig",
@@ -25,9 +29,13 @@ def install(counted: Counted) -> None:
     """Replace arguments that FSDP refuses, or damages tensors with, on CPU (torch 2.13)."""
     wrap(FullyShardedDataParallel, "__init__", lambda init: _fsdp1(init, counted))
     wrap(FullyShardedDataParallel, "summon_full_params", _summon)
+    wrap(FullyShardedDataParallel, "_optim_state_dict_impl", _optimizer_state)
     for name in _STATE_CONFIGS:
         wrap(getattr(api, name), "__init__", lambda init: _state_config(init, counted))
     wrap(CPUOffloadPolicy, "__init__", lambda init: _offload_policy(init, counted))
+    # the broadcast itself works over gloo: only this check refuses tensors that are on the CPU
+    wrap(_init_utils, "_check_module_states_for_sync_module_states", lambda _: lambda states: None)
+    wrap(_init_utils, "_init_intra_and_inter_node_groups", _node_groups)
 
 
 def _fsdp1(init: Function, counted: Counted) -> Function:
@@ -36,21 +44,18 @@ def _fsdp1(init: Function, counted: Counted) -> Function:
         kwargs["device_id"] = torch.device("cpu")
         if kwargs.pop("cpu_offload", None) is not None:
             counted.note("FSDP(cpu_offload=…)")
-        if kwargs.pop("sync_module_states", False):
-            counted.note("FSDP(sync_module_states=True)")
-            _broadcast(module, kwargs.get("process_group"))
         init(self, module, *args, **kwargs)
 
     return initialised
 
 
-def _broadcast(module: nn.Module, group: Any) -> None:
-    """What ``sync_module_states`` does: the first rank's values for all."""
-    group = group if isinstance(group, dist.ProcessGroup) else None
-    first = 0 if group is None else dist.get_global_rank(group, 0)
-    for tensor in (*module.parameters(), *module.buffers()):
-        if not tensor.is_meta:
-            dist.broadcast(tensor.detach(), first, group=group)
+def _node_groups(make: Function) -> Function:
+    """A host has as many devices as ranks; asked for itself, FSDP counts one CPU."""
+
+    def made(group: Any, num_devices_per_node: int) -> Any:
+        return make(group, local_world())
+
+    return made
 
 
 def _summon(summon: Function) -> Function:
@@ -59,6 +64,14 @@ def _summon(summon: Function) -> Function:
         return summon(module, *args, **kwargs)
 
     return summoned
+
+
+def _optimizer_state(take: Function) -> Function:
+    def taken(*args: Any, **kwargs: Any) -> Any:
+        kwargs["cpu_offload"] = False
+        return take(*args, **kwargs)
+
+    return taken
 
 
 def _state_config(init: Function, counted: Counted) -> Function:

@@ -1,0 +1,193 @@
+"""``fsdp2lint verify``: two training programs, and whether they do the same."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from fsdp2lint.cli.output import coloured
+
+if TYPE_CHECKING:
+    from fsdp2lint.verify.compare import Verification
+    from fsdp2lint.verify.places import Place
+    from fsdp2lint.verify.plan import Plan
+
+
+@click.command(
+    "verify",
+    short_help="Run two training programs on CPU ranks and compare them.",
+    context_settings={"allow_interspersed_args": True},
+)
+@click.argument("before", metavar="BEFORE")
+@click.argument("after", metavar="AFTER")
+@click.argument("arguments", nargs=-1, metavar="[-- ARGS]", type=click.UNPROCESSED)
+@click.option("--entry", metavar="FILE", help="The script to run, when both are folders.")
+@click.option("-m", "--module", metavar="MODULE", help="The module to run in both folders.")
+@click.option(
+    "--nproc", type=click.IntRange(1, 64), default=2, show_default=True, help="How many ranks."
+)
+@click.option(
+    "--steps",
+    type=click.IntRange(1),
+    help="Stop both after so many optimizer steps; what comes after training is not run.",
+)
+@click.option(
+    "--resume",
+    nargs=2,
+    metavar="SAVE RESUME",
+    help="Let BEFORE save a checkpoint with one set of arguments and both go on from it with another.",
+)
+@click.option(
+    "--rtol",
+    type=click.FloatRange(0),
+    help="The relative difference that counts as equal. By default none, and 1e-5 where the order of "
+    "a sum may differ: with more than two ranks, or where gradients are clipped.",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(1),
+    default=300.0,
+    show_default=True,
+    help="Seconds for each run.",
+)
+@click.option(
+    "--patch",
+    "patches",
+    multiple=True,
+    metavar="MODULE:FUNCTION",
+    help="Call a function on every rank before the script, for what this machine lacks.",
+)
+@click.option(
+    "--device",
+    type=click.Choice(["cpu", "cuda"]),
+    default="cpu",
+    show_default=True,
+    help="On `cuda` the scripts run as they are, one GPU a rank.",
+)
+@click.option(
+    "--world-size",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Also plan both for N ranks, without running them: units, bytes and traffic of each rank.",
+)
+@click.option(
+    "--report",
+    type=click.Path(dir_okay=False, writable=True),
+    metavar="FILE",
+    help="Also write an HTML page with the curves and the diff.",
+)
+@click.option(
+    "-f",
+    "--output-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+)
+@click.option("--color", "--colour", type=click.Choice(["auto", "always", "never"]), default="auto")
+@click.option("-q", "--quiet", is_flag=True, help="Do not show what the scripts print on rank 0.")
+def command(
+    before: str,
+    after: str,
+    arguments: tuple[str, ...],
+    entry: str | None,
+    module: str | None,
+    nproc: int,
+    steps: int | None,
+    resume: tuple[str, str] | None,
+    rtol: float | None,
+    timeout: float,
+    patches: tuple[str, ...],
+    device: str,
+    world_size: int | None,
+    report: str | None,
+    output_format: str,
+    color: str,
+    quiet: bool,
+) -> int:
+    """Run two training programs, say one with FSDP1 and one with FSDP2, under torchrun on this machine's
+    CPU with the same seeds and arguments, and compare what they do: each loss on every rank, gradient
+    norms, learning rates, final parameters and buffers, and the checkpoints that they write, whatever
+    their format. Needs the extra `verify`.
+
+    A program is a script, or a folder with `main.py`, `train.py` or `__main__.py`. Each works in a folder
+    of its own made of links to the files of its folder, so that neither sees or overwrites what the other
+    writes by a relative path.
+
+    Exit code: 0 when they do the same, 1 when not, 2 when one could not be run to its end.
+    """
+    from fsdp2lint.verify.compare import Options, verify
+    from fsdp2lint.verify.equality.telling import as_json, told
+    from fsdp2lint.verify.ladder import text
+    from fsdp2lint.verify.places import NoEntry, find, scripts
+    from fsdp2lint.verify.planning import planned
+    from fsdp2lint.verify.rehearse import CannotRun
+
+    for patch in patches:
+        if not all(patch.partition(":")):
+            raise click.UsageError(f"--patch takes MODULE:FUNCTION, not `{patch}`")
+    options = Options(
+        arguments,
+        nproc,
+        steps,
+        timeout,
+        patches,
+        "cuda" if device == "cuda" else "cpu",
+        rtol,
+        _resume(resume, arguments),
+    )
+    try:
+        old = find(before, entry=entry, module=module)
+        new = find(after, entry=entry, module=module)
+        announce = (lambda _: None) if quiet else _say
+        plans: list[Plan] = []
+        rungs = [text(scripts(new))]
+        if world_size is not None:
+            announce(f"planning both for {world_size} ranks")
+            plans, rung = planned(old, new, options, world_size)
+            rungs.append(rung)
+        echo = (lambda _: None) if quiet else _pass_on
+        verification = verify(old, new, options, echo=echo, announce=announce, rungs=rungs)
+    except (CannotRun, NoEntry) as problem:
+        raise click.ClickException(str(problem)) from problem
+    verification.plans = plans
+    shown = as_json(verification) if output_format == "json" else ""
+    sys.stdout.write(shown or told(verification, colour=coloured(color)))
+    if report is not None:
+        _report(verification, old, new, report)
+    return verification.exit_code
+
+
+def _report(verification: Verification, before: Place, after: Place, file: str) -> None:
+    from fsdp2lint.verify.places import diff
+    from fsdp2lint.verify.report import report_of, write_report
+
+    page = report_of(verification, plans=verification.plans, diff=diff(before, after))
+    try:
+        write_report(page, file)
+    except OSError as problem:
+        raise click.ClickException(f"cannot write {file}: {problem.strerror}") from problem
+
+
+def _resume(
+    given: tuple[str, str] | None, arguments: tuple[str, ...]
+) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+    """The arguments to save and to resume with; those after ``--`` come first in both."""
+    if not given:
+        return None
+    try:
+        save, resume = (tuple(shlex.split(words)) for words in given)
+    except ValueError as problem:
+        raise click.UsageError(f"--resume: {problem}") from problem
+    return (*arguments, *save), (*arguments, *resume)
+
+
+def _say(what: str) -> None:
+    click.echo(f"verify: {what}", err=True)
+
+
+def _pass_on(output: bytes) -> None:
+    sys.stderr.buffer.write(output)
+    sys.stderr.flush()

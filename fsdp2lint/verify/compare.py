@@ -1,0 +1,317 @@
+"""Two training programs run with the same seeds and arguments, and whether they do the same.
+
+Each works in a folder of its own (:mod:`fsdp2lint.verify.workfolder`); tensors are compared by another
+process, so nothing here imports PyTorch.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from fsdp2lint.verify import ladder, workfolder
+from fsdp2lint.verify.equality import steps
+from fsdp2lint.verify.equality.pairs import pair
+from fsdp2lint.verify.equality.results import Checkpoint, Compared, Difference, Task
+from fsdp2lint.verify.launch import Echo, Launch, launch
+from fsdp2lint.verify.outcome import Device, Request
+from fsdp2lint.verify.places import Place
+from fsdp2lint.verify.plan.data import Plan
+from fsdp2lint.verify.rehearse import Rehearsal, rehearse
+
+SEED = 0
+PLAN = 2
+"""The rung of the plan: where the groups are others, equal numbers on few ranks are chance."""
+
+LOOSE = 1e-5
+"""The tolerance where sums may be made in another order: more than two ranks, or clipped gradients."""
+
+Announce = Callable[[str], None]
+Side = Literal["BEFORE", "AFTER"]
+
+
+class Options(msgspec.Struct, frozen=True):
+    """How both programs are run and compared."""
+
+    arguments: tuple[str, ...] = ()
+    nproc: int = 2
+    steps: int | None = None
+    timeout: float = 300.0
+    patches: tuple[str, ...] = ()
+    device: Device = "cpu"
+    rtol: float | None = None
+    """None lets the runs decide: equal bit for bit where sums are made in the same order."""
+    resume: tuple[tuple[str, ...], tuple[str, ...]] | None = None
+    """Arguments with which BEFORE saves a checkpoint, and with which both go on from it."""
+
+
+class Verification(msgspec.Struct):
+    """What came of both runs."""
+
+    before: Rehearsal
+    after: Rehearsal | None = None
+    """None when BEFORE failed already."""
+    fault: Side | None = None
+    """Whose run did not come to its end."""
+    rtol: float = 0.0
+    reason: str = ""
+    """Why this tolerance."""
+    compared: list[Compared] = []
+    rungs: list[ladder.Rung] = []
+    notes: list[str] = []
+    plans: list[Plan] = []
+    """Those of both, when they were planned too."""
+
+    @property
+    def differences(self) -> list[Difference]:
+        """Everything that is not the same: by step first, then what only shows at the end."""
+        found = [one for compared in self.compared for one in compared.differences]
+        return sorted(found, key=lambda one: math.inf if one.step is None else one.step)
+
+    @property
+    def exit_code(self) -> int:
+        """0 equal, also in the plan if there is one, 1 different, 2 one of them did not run to its end."""
+        if self.fault:
+            return 2
+        planned = all(one.state != "failed" for one in self.rungs if one.number == PLAN)
+        return 0 if planned and not self.differences else 1
+
+
+def verify(
+    before: Place,
+    after: Place,
+    options: Options,
+    *,
+    echo: Echo = lambda _: None,
+    announce: Announce = lambda _: None,
+    rungs: Sequence[ladder.Rung] = (),
+    run: Launch = launch,
+) -> Verification:
+    """Run both and compare them.
+
+    ``announce`` is told what begins, ``rungs`` is what is known already, ``run`` starts the ranks.
+
+    Raises:
+        CannotRun: PyTorch or a script is not there.
+        KeyboardInterrupt: after every process was ended.
+    """
+    with Trial(before, options, echo=echo, announce=announce, run=run) as trial:
+        verification = trial.against(after)
+    verification.rungs = [*rungs, *verification.rungs]
+    return verification
+
+
+def compare_apart(task: Path, out: Path) -> None:
+    """Let another process, which imports PyTorch, do a task of comparing tensors."""
+    package = str(Path(__file__).resolve().parents[2])
+    path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
+    subprocess.run(
+        [sys.executable, "-m", "fsdp2lint.verify.equality.apart", str(task), str(out)],
+        env=os.environ | {"PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""},
+        check=True,
+    )
+
+
+class Trial:
+    """One original and what it is compared with; the original runs once, its runs live as long."""
+
+    def __init__(
+        self,
+        before: Place,
+        options: Options,
+        *,
+        echo: Echo = lambda _: None,
+        announce: Announce = lambda _: None,
+        run: Launch = launch,
+        compare: Callable[[Path, Path], None] = compare_apart,
+    ) -> None:
+        self._before, self._options = before, options
+        self._echo, self._announce, self._launch, self._compare = echo, announce, run, compare
+        self._place = tempfile.TemporaryDirectory(prefix="fsdp2lint-")
+        self._scratch = Path(self._place.name).resolve()
+        self._outside = workfolder.Outside(self._scratch / "outside")
+        self._start = workfolder.Outside(self._scratch / "start")
+        self._original: Rehearsal | None = None
+        self._kept: list[Checkpoint] = []
+        self._notes: list[str] = []
+        self._compared = 0
+
+    def __enter__(self) -> Trial:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._place.cleanup()
+
+    def against(self, after: Place) -> Verification:
+        """Run another program and compare it with the original, which is run the first time.
+
+        Raises:
+            CannotRun: PyTorch or a script is not there.
+            KeyboardInterrupt: after every process was ended.
+        """
+        if self._original is None:
+            self._original = self._resumed() if self._options.resume else self._straight()
+        if not self._original.completed:
+            return self._with_rung(Verification(self._original, fault="BEFORE"))
+        self._compared += 1
+        name = f"after{self._compared}"
+        self._start.restore()
+        title = "AFTER, resumed" if self._options.resume else "AFTER"
+        run = self._run(name, after, self._arguments, title, start=self._saved)
+        return self._with_rung(self._judged(self._original, run, name))
+
+    @property
+    def _arguments(self) -> tuple[str, ...]:
+        return self._options.resume[1] if self._options.resume else self._options.arguments
+
+    @property
+    def _saved(self) -> str:
+        return "saved" if self._options.resume else ""
+
+    def _straight(self) -> Rehearsal:
+        return self._keep(self._run("before", self._before, self._arguments, "BEFORE"))
+
+    def _resumed(self) -> Rehearsal:
+        """Let the original save, then go on from its checkpoint."""
+        saving = self._options.resume[0] if self._options.resume else ()
+        unlimited = msgspec.structs.replace(self._options, steps=None)
+        saved = self._run("saved", self._before, saving, "BEFORE, to save", unlimited)
+        if not saved.completed:
+            return saved
+        paths = [path for path, _ in _paths(saved)]
+        if not paths:
+            self._notes.append("BEFORE wrote no checkpoint with the arguments to save")
+        self._start.keep(path for path in paths if self._is_outside(path, "saved"))
+        title = "BEFORE, resumed"
+        return self._keep(self._run("before", self._before, self._arguments, title, start="saved"))
+
+    def _keep(self, original: Rehearsal) -> Rehearsal:
+        """Copy what lies outside of the original's folder: the others may write there too."""
+        paths = [path for path, _ in _paths(original)]
+        self._outside.keep(path for path in paths if self._is_outside(path, "before"))
+        self._kept = self._checkpoints(original, "before")
+        return original
+
+    def _with_rung(self, verification: Verification) -> Verification:
+        verification.rungs = [_ran(verification, self._options)]
+        return verification
+
+    def _run(
+        self,
+        name: str,
+        place: Place,
+        arguments: tuple[str, ...],
+        title: str,
+        options: Options | None = None,
+        start: str = "",
+    ) -> Rehearsal:
+        self._announce(f"running {title}: {place.name}")
+        options = options or self._options
+        work = workfolder.make(place.folder, self._work(name))
+        if start:
+            workfolder.carry(self._work(start), work)
+        scratch = self._scratch / name
+        scratch.mkdir()
+        request = Request(
+            place.target,
+            str(scratch),
+            place.module,
+            arguments,
+            options.nproc,
+            options.steps,
+            options.timeout,
+            options.patches,
+            options.device,
+            folder=str(work),
+            root=str(place.folder),
+            seed=SEED,
+            gather=True,
+        )
+        return rehearse(request, self._echo, self._launch)
+
+    def _work(self, name: str) -> Path:
+        return self._scratch / f"{name}-work"
+
+    def _judged(self, old: Rehearsal, new: Rehearsal, name: str) -> Verification:
+        if not new.completed:
+            return Verification(old, new, "AFTER")
+        rtol, reason = _tolerance(self._options, (old, new))
+        result = Verification(old, new, rtol=rtol, reason=reason)
+        result.compared = steps.compare(old.run.ranks, new.run.ranks, rtol)
+        written = self._checkpoints(new, name)
+        finals = (str(self._scratch / "before" / "final"), str(self._scratch / name / "final"))
+        reach = max(_reach(old), _reach(new))
+        result.compared += self._tensors(Task(finals, pair(self._kept, written), rtol, reach))
+        result.notes = [*self._notes, *_notes(self._kept, written, (old, new))]
+        return result
+
+    def _tensors(self, task: Task) -> list[Compared]:
+        self._announce("comparing final values and checkpoints")
+        asked, out = self._scratch / "task.json", self._scratch / "compared.json"
+        asked.write_bytes(msgspec.json.encode(task))
+        self._compare(asked, out)
+        return msgspec.json.decode(out.read_bytes(), type=list[Compared])
+
+    def _checkpoints(self, run: Rehearsal, name: str) -> list[Checkpoint]:
+        found = []
+        for path, step in _paths(run):
+            if not os.path.exists(path):
+                continue  # the script kept only the newest
+            outside = self._is_outside(path, name)
+            shown = path if outside else os.path.relpath(path, self._work(name))
+            lies = self._outside.kept.get(path, path) if name == "before" else path
+            found.append(Checkpoint(str(lies), shown, step))
+        return found
+
+    def _is_outside(self, path: str, name: str) -> bool:
+        return not Path(path).is_relative_to(self._work(name))
+
+
+def _paths(run: Rehearsal) -> list[tuple[str, int]]:
+    """What a run saved, and how many steps it had made."""
+    found: dict[str, int] = {}
+    for rank in run.run.ranks:
+        for saved in rank.saved:
+            found[saved.path] = max(saved.step, found.get(saved.path, 0))
+    return list(found.items())
+
+
+def _notes(
+    before: list[Checkpoint], after: list[Checkpoint], runs: tuple[Rehearsal, Rehearsal]
+) -> Iterator[str]:
+    if any(os.path.isabs(one.name) for one in before):
+        yield "checkpoints go to an absolute path: AFTER found there what BEFORE had left"
+    if not before and not after:
+        stopped = any(rank.how == "stopped" for run in runs for rank in run.run.ranks)
+        why = ": what comes after the last step was not run (--steps)" if stopped else ""
+        yield f"no checkpoint was written{why}"
+
+
+def _tolerance(options: Options, runs: tuple[Rehearsal, Rehearsal]) -> tuple[float, str]:
+    if options.rtol is not None:
+        return options.rtol, "as asked"
+    if options.nproc > 2:
+        return LOOSE, "more than two ranks may add in another order"
+    if any(rank.clipped for run in runs for rank in run.run.ranks):
+        return LOOSE, "FSDP1 and FSDP2 add up clipped norms in another order"
+    return 0.0, "exact"
+
+
+def _reach(run: Rehearsal) -> float:
+    return sum(max(step.rates, default=0.0) for step in run.run.ranks[0].steps)
+
+
+def _ran(verification: Verification, options: Options) -> ladder.Rung:
+    number = 4 if options.device == "cuda" else 3
+    if verification.fault:
+        return ladder.rung(number, False, f"{verification.fault} did not run to its end")
+    differences = verification.differences
+    return ladder.rung(number, not differences, differences[0].message if differences else "")

@@ -1,0 +1,333 @@
+"""Checkpoints as files and as folders: one file of ``torch.save``, or a folder of ``torch.distributed.checkpoint``.
+
+Both hold nested dictionaries under the same keys, so one can be made of the other in a single process. A folder that
+FSDP1 wrote (``SHARDED_STATE_DICT``) is read as any other; flat parameters (``LOCAL_STATE_DICT``) are not.
+
+Sources: torch/distributed/checkpoint/format_utils.py, default_planner.py, filesystem.py (``.metadata`` is a pickle).
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+
+SUFFIXES = frozenset({".pt", ".pth", ".bin", ".ckpt", ".tar", ".pkl"})
+"""What the name of a single file ends with."""
+
+_METADATA = ".metadata"
+_FLAT = "_flat_param"
+_HARMLESS = {
+    "torch.distributed.checkpoint.filesystem": {"_StorageInfo"},
+    "torch.distributed.checkpoint.metadata": {
+        "BytesStorageMetadata",
+        "ChunkStorageMetadata",
+        "Metadata",
+        "MetadataIndex",
+        "StorageMeta",
+        "TensorProperties",
+        "TensorStorageMetadata",
+        "_MEM_FORMAT_ENCODING",
+    },
+    "torch.serialization": {"_get_layout"},
+    "torch": {"Size", "device"},
+    "pathlib": {"PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath", "Path"},
+    "collections": {"OrderedDict"},
+    "builtins": {"set"},
+}
+
+
+class CannotConvert(Exception):
+    """The checkpoint cannot be read or written; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """What a conversion did: ``separated`` tensors shared their memory with another one before."""
+
+    source: str
+    target: str
+    tensors: int
+    size: int
+    others: int
+    separated: int
+    numbered: bool
+    """Whether there is an optimizer state by numbers, which FSDP2 cannot load."""
+
+
+def convert(
+    old: Path, new: Path, *, force: bool = False, trust: bool = False, kind: str = ""
+) -> Converted:
+    """Make ``new`` of ``old``: a folder of a file, a file of a folder.
+
+    ``kind`` (``file``, ``folder``) says what ``new`` is to be; without it a file becomes a folder unless the new name
+    ends like a file's, and a folder becomes a file. What is there is replaced with ``force`` only, and only when the
+    new one is complete. With ``trust`` pickled objects are loaded, which can run any code.
+
+    Raises:
+        CannotConvert: the old one cannot be read, the new one exists, there is no PyTorch.
+    """
+    _check(old, new, force)
+    from_folder = old.is_dir()
+    kind = kind or ("file" if from_folder or new.suffix in SUFFIXES else "folder")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        states = _read_folder(old, trust) if from_folder else _read_file(old, trust)
+        tensors, separated = _own_tensors(states)
+        found = Converted(
+            "folder" if from_folder else "file",
+            kind,
+            len(tensors),
+            sum(t.numel() * t.element_size() for t in tensors),
+            sum(1 for _, value in _leaves(states) if not _is_tensor(value)),
+            separated,
+            _numbered(states),
+        )
+        _write(states, new, kind)
+    return found
+
+
+def _check(old: Path, new: Path, force: bool) -> None:
+    try:
+        import torch  # noqa: F401
+    except ImportError as problem:
+        raise CannotConvert(
+            "PyTorch is not installed: pip install 'fsdp2lint[verify]'"
+        ) from problem
+    if not old.exists():
+        raise CannotConvert(f"{old}: there is no such file or folder")
+    if old.is_dir() and not (old / _METADATA).is_file():
+        raise CannotConvert(
+            f"{old}: no checkpoint of torch.distributed.checkpoint, there is no {_METADATA} in it"
+            " (it is written last: was the save complete?)"
+        )
+    if new.exists() and not force:
+        raise CannotConvert(f"{new}: exists already; --force replaces it")
+    if old.resolve() in (new.resolve(), *new.resolve().parents):
+        raise CannotConvert(f"{new}: would be written into what it is made of")
+    if new.resolve() in old.resolve().parents:
+        raise CannotConvert(f"{new}: holds what it is to be made of")
+
+
+# -- reading ------------------------------------------------------------------------------------------------
+
+
+def _read_file(path: Path, trust: bool) -> dict[Any, Any]:
+    import torch
+
+    try:
+        states = torch.load(path, map_location="cpu", weights_only=not trust)
+    except pickle.UnpicklingError as problem:
+        if "operand" in str(problem) or "load key" in str(problem):
+            raise CannotConvert(f"{path}: cannot be read: no checkpoint of torch.save") from problem
+        raise CannotConvert(_refused(str(path), problem)) from problem
+    except Exception as problem:  # whatever a broken file makes the reader raise
+        raise CannotConvert(f"{path}: cannot be read: {_line(problem)}") from problem
+    if not isinstance(states, dict):
+        raise CannotConvert(f"{path}: holds no dictionary but a {type(states).__name__}")
+    _refuse_flat(path, states)
+    return states
+
+
+def _read_folder(path: Path, trust: bool) -> dict[Any, Any]:
+    from torch.distributed.checkpoint.api import CheckpointException
+    from torch.distributed.checkpoint.filesystem import FileSystemReader
+    from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
+
+    if not trust:
+        _check_metadata(path / _METADATA)
+    states: dict[Any, Any] = {}
+    try:
+        _load_state_dict(
+            states,
+            storage_reader=FileSystemReader(path),
+            planner=_planner(path, trust),
+            no_dist=True,
+        )
+    except CheckpointException as problem:
+        cause = next((failure[0] for failure in problem.failures.values()), problem)
+        if isinstance(cause, CannotConvert):
+            raise cause from None
+        raise CannotConvert(f"{path}: cannot be read: {_line(cause)}") from problem
+    except (OSError, pickle.UnpicklingError, EOFError, ValueError) as problem:
+        raise CannotConvert(f"{path}: cannot be read: {_line(problem)}") from problem
+    _refuse_flat(path, states)
+    return states
+
+
+def _planner(path: Path, trust: bool) -> DefaultLoadPlanner:
+    """A planner that makes the whole state of what the metadata says."""
+    import torch
+    from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlanner
+
+    class Planner(_EmptyStateDictLoadPlanner):
+        def load_bytes(self, read_item: Any, value: Any) -> None:
+            if not trust:
+                try:
+                    torch.load(value, weights_only=True)
+                except pickle.UnpicklingError as problem:
+                    where = f"{path}: `{read_item.dest_index.fqn}`"
+                    raise CannotConvert(_refused(where, problem)) from problem
+                value.seek(0)
+            super().load_bytes(read_item, value)
+
+    return Planner()  # type: ignore[no-untyped-call]
+
+
+class _Metadata(pickle.Unpickler):
+    """Reads what ``.metadata`` is made of and nothing else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        import torch
+
+        if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
+            return getattr(torch, name)
+        if name in _HARMLESS.get(module, ()):
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(f"it names {module}.{name}")
+
+
+def _check_metadata(path: Path) -> None:
+    try:
+        with path.open("rb") as file:
+            _Metadata(file).load()
+    except pickle.UnpicklingError as problem:
+        raise CannotConvert(_refused(str(path), problem)) from problem
+    except Exception as problem:  # a pickle that is cut off or no pickle raises almost anything
+        raise CannotConvert(f"{path}: cannot be read: {_line(problem)}") from problem
+
+
+def _refused(where: str, problem: BaseException) -> str:
+    return (
+        f"{where}: holds more than tensors and plain values ({_line(problem)});"
+        " --trust loads it, which can run any code: only for checkpoints of your own"
+    )
+
+
+def _line(problem: BaseException) -> str:
+    """The sentence of an error that says what it is about."""
+    lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
+    said = next((line for line in lines if "GLOBAL" in line or "Unsupported" in line), "")
+    return (said or "".join(lines[:1]) or type(problem).__name__)[:200]
+
+
+def _refuse_flat(path: Path, states: dict[Any, Any]) -> None:
+    for keys, _ in _leaves(states):
+        if any(isinstance(key, str) and key.rpartition(".")[2] == _FLAT for key in keys):
+            raise CannotConvert(
+                f"{path}: holds flat parameters (LOCAL_STATE_DICT): only FSDP1 with as many ranks can"
+                " read them; load it there and save it with SHARDED_STATE_DICT or FULL_STATE_DICT"
+            )
+
+
+# -- what is inside -------------------------------------------------------------------------------------------
+
+
+def _leaves(value: Any) -> list[tuple[tuple[Any, ...], Any]]:
+    """The values of nested dictionaries and lists, each with its keys."""
+    found: list[tuple[tuple[Any, ...], Any]] = []
+    todo: list[tuple[tuple[Any, ...], Any]] = [((), value)]
+    while todo:
+        keys, one = todo.pop()
+        if isinstance(one, dict):
+            todo += [((*keys, key), inner) for key, inner in one.items()]
+        elif isinstance(one, list | tuple):
+            todo += [((*keys, index), inner) for index, inner in enumerate(one)]
+        else:
+            found.append((keys, one))
+    return found
+
+
+def _is_tensor(value: Any) -> bool:
+    import torch
+
+    return isinstance(value, torch.Tensor)
+
+
+def _own_tensors(states: dict[Any, Any]) -> tuple[list[Any], int]:
+    """All tensors, and how many got memory of their own: a flat optimizer state of FSDP1 shares its ``step``."""
+    tensors: list[Any] = []
+    known: set[tuple[int, int]] = set()
+    separated = 0
+    todo: list[Any] = [states]
+    while todo:
+        one = todo.pop()
+        if not isinstance(one, dict | list):
+            continue
+        for key, value in one.items() if isinstance(one, dict) else enumerate(one):
+            if _is_tensor(value):
+                place = (value.untyped_storage().data_ptr(), value.storage_offset())
+                if place in known and value.numel():
+                    one[key] = value.clone()
+                    separated += 1
+                known.add(place)
+                tensors.append(one[key])
+            else:
+                todo.append(value)
+    return tensors, separated
+
+
+def _numbered(states: dict[Any, Any]) -> bool:
+    """Whether an optimizer state has numbers for parameters."""
+    todo: list[Any] = [states]
+    while todo:
+        one = todo.pop()
+        if isinstance(one, dict):
+            held = one.get("state")
+            if "param_groups" in one and isinstance(held, dict):
+                if any(isinstance(key, int) for key in held):
+                    return True
+            todo += one.values()
+    return False
+
+
+# -- writing --------------------------------------------------------------------------------------------------
+
+
+def _write(states: dict[Any, Any], new: Path, kind: str) -> None:
+    """Write beside the place, then put it there at once."""
+    import torch
+    from torch.distributed.checkpoint.filesystem import FileSystemWriter
+    from torch.distributed.checkpoint.state_dict_saver import save
+
+    part = new.with_name(f".{new.name}.{os.getpid()}.part")
+    try:
+        new.parent.mkdir(parents=True, exist_ok=True)
+        if kind == "file":
+            torch.save(states, part)
+        else:
+            save(states, storage_writer=FileSystemWriter(part))
+        _replace(part, new)
+    except OSError as problem:
+        raise CannotConvert(f"{new}: cannot be written: {problem.strerror or problem}") from problem
+    finally:
+        _remove(part)
+
+
+def _replace(part: Path, new: Path) -> None:
+    """``new`` becomes ``part``; a folder cannot be replaced in one go, so the old one steps aside."""
+    if not new.is_dir() and not (new.exists() and part.is_dir()):
+        part.replace(new)
+        return
+    aside = new.with_name(f".{new.name}.{os.getpid()}.old")
+    new.replace(aside)
+    try:
+        part.replace(new)
+    except OSError:
+        aside.replace(new)
+        raise
+    _remove(aside)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,112 @@
+"""A process of its own that compares tensors: ``python -m fsdp2lint.verify.equality.apart TASK OUT``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from fsdp2lint.verify.equality.checkpoints import compare_checkpoints
+from fsdp2lint.verify.equality.results import Compared, Task
+from fsdp2lint.verify.equality.tensors import Sides, Slack
+
+SAFETY = 4.0
+FLOOR = 0.1
+"""Of the largest gradient of a whole model: what the error of a tensor is at least."""
+
+
+@dataclass
+class Model:
+    """The final values of one model."""
+
+    parameters: dict[str, torch.Tensor] = field(default_factory=dict)
+    buffers: dict[str, torch.Tensor] = field(default_factory=dict)
+    peaks: dict[str, torch.Tensor] = field(default_factory=dict)
+
+
+def main(task: Path, out: Path) -> None:
+    """Compare what the task names and write the results."""
+    work = msgspec.json.decode(task.read_bytes(), type=Task)
+    before, after = map(load, work.finals)
+    slack = Noise(before, work.rtol, work.reach).slack
+    results = compare_models(before, after, work.rtol, slack)
+    names = [list(model.parameters) for model in (*before, *after)]
+    shapes = {n: t.shape for m in (*before, *after) for n, t in m.parameters.items()}
+    buffers = {name for model in (*before, *after) for name in model.buffers}
+    for old, new in work.pairs:
+        results.append(compare_checkpoints(old, new, names, shapes, buffers, work.rtol, slack))
+    out.write_bytes(msgspec.json.encode(results))
+
+
+def load(folder: str) -> list[Model]:
+    """The models whose values were written to a folder, mapped into memory."""
+    models: dict[str, Model] = {}
+    for file in sorted(Path(folder).glob("*.pt")):
+        held: Mapping[str, Any] = torch.load(file, mmap=True)
+        model = models.setdefault(file.name.partition("-")[0], Model())
+        model.parameters |= held["parameters"]
+        model.buffers |= held["buffers"]
+        model.peaks |= held["peaks"]
+    return list(models.values())
+
+
+class Noise:
+    """How far elements may drift apart that follow the rounding noise of their gradients.
+
+    Where two runs add up in another order, a gradient is off by about the tolerance times the largest
+    gradient of its tensor; a tensor whose true gradient is nought, as a bias before a normalisation, has
+    only the noise of the others. Adam divides a step by what the gradient was, so it moves an element by
+    up to its whole learning rate where that error is all the gradient there is, and by its share elsewhere.
+    """
+
+    def __init__(self, models: Sequence[Model], rtol: float, reach: float) -> None:
+        self._models, self._rtol, self._reach = models, rtol, reach
+        peaks = [peak for model in models for peak in model.peaks.values() if peak.numel()]
+        self._largest = max((float(peak.max()) for peak in peaks), default=0.0)
+
+    def slack(self, name: str) -> torch.Tensor | None:
+        """For each element of a parameter; None for one that is not known."""
+        peak = next((model.peaks[name] for model in self._models if name in model.peaks), None)
+        if peak is None or not peak.numel():
+            return peak
+        peak = peak.double()
+        error = self._rtol * max(SAFETY * float(peak.max()), FLOOR * self._largest)
+        share = (error / peak).clamp(max=2.0)
+        return torch.where(peak > 0, share * self._reach, torch.zeros_like(share))
+
+
+def compare_models(
+    before: Sequence[Model], after: Sequence[Model], rtol: float, slack: Slack
+) -> list[Compared]:
+    """Parameters and buffers of models, paired by their names."""
+    parameters, buffers = Compared("parameters"), Compared("buffers")
+    values = Sides(parameters, "value", rtol, slack)
+    states = Sides(buffers, "value", rtol)
+    left = list(after)
+    for model in before:
+        if not left:
+            parameters.notes.append("AFTER trains fewer models than BEFORE")
+            break
+        partner = max(left, key=lambda other: _alike(model, other))
+        left.remove(partner)
+        values.compare(model.parameters, partner.parameters)
+        states.compare(model.buffers, partner.buffers)
+    if left:
+        parameters.notes.append("AFTER trains more models than BEFORE")
+    values.close()
+    states.close()
+    return [parameters, buffers]
+
+
+def _alike(one: Model, other: Model) -> float:
+    every = one.parameters.keys() | other.parameters.keys()
+    return len(one.parameters.keys() & other.parameters.keys()) / len(every) if every else 0.0
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

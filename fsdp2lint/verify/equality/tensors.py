@@ -1,0 +1,159 @@
+"""Two tensors, or two sets of them by name, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from fsdp2lint.verify.equality.reading import Later
+from fsdp2lint.verify.equality.results import Compared, Difference, Kind, relative
+
+SLICE = 1 << 22
+"""So many elements are compared at once, in double precision."""
+
+
+Slack = Callable[[str], torch.Tensor | None]
+"""For a parameter's name, how far each of its elements may be apart beyond the tolerance."""
+
+
+class Sides:
+    """Compares by name; differences go to ``compared``, the farthest apart first."""
+
+    def __init__(
+        self, compared: Compared, kind: Kind, rtol: float, slack: Slack = lambda _: None
+    ) -> None:
+        self._compared, self._kind, self._rtol, self._slack = compared, kind, rtol, slack
+        self._found: list[Difference] = []
+        self._excused: list[str] = []
+
+    def compare(self, before: Mapping[str, Any], after: Mapping[str, Any], of: str = "") -> None:
+        """Compare what both have, and say what only one has."""
+        for name in before:
+            if name in after:
+                self._pair(of + name, before[name], after[name], name)
+        for here, there, missing in ((before, after, "AFTER"), (after, before, "BEFORE")):
+            if alone := [name for name in here if name not in there]:
+                more = f" and {len(alone) - 1} more" if len(alone) > 1 else ""
+                self._say(f"{missing} has no `{of}{alone[0]}`{more}", of + alone[0])
+
+    def close(self) -> None:
+        """Conclude: keep the worst difference and how many others there are."""
+        if self._excused:
+            first = f"elements of `{self._excused[0]}`"
+            more = len(self._excused) - 1
+            others = f" and of {more} more" if more else ""
+            self._compared.notes.append(
+                f"{first}{others} follow the rounding noise of their gradients, and only those "
+                f"differ by more than {self._rtol:g}"
+            )
+        if self._found:
+            worst = max(self._found, key=_badness)
+            kept = {field: getattr(worst, field) for field in worst.__struct_fields__}
+            kept["more"] = len(self._found) - 1
+            self._compared.differences.append(Difference(**kept))
+
+    def _pair(self, name: str, before: Any, after: Any, own: str) -> None:
+        self._compared.count += 1
+        old, new = _read(before), _read(after)
+        if not isinstance(old, torch.Tensor) or not isinstance(new, torch.Tensor):
+            self._plain(name, old, new)
+            return
+        problem = _mismatch(old, new)
+        if problem:
+            self._say(f"`{name}` {problem}", name)
+            return
+        identical, apart = compare(old, new)
+        self._compared.identical += identical
+        if apart is not None and apart > self._rtol > 0:
+            slack = self._slack(own)
+            held = None if slack is None else compare(old, new, slack)[1]
+            if held is not None and held <= self._rtol:
+                self._excused.append(name)
+                return
+        if apart is None:
+            self._say(f"`{name}` has values that are no numbers at other places", name)
+            return
+        self._compared.relative = max(self._compared.relative, apart)
+        if apart > self._rtol:
+            self._say(f"`{name}` differs by {apart:.2g} relative to its largest value", name, apart)
+
+    def _plain(self, name: str, before: Any, after: Any) -> None:
+        before, after = _number(before), _number(after)
+        if isinstance(before, float) and isinstance(after, float):
+            apart = relative(before, after)
+            self._compared.identical += before == after
+            if apart > self._rtol:
+                self._say(
+                    f"`{name}` is {before:.9g} in BEFORE and {after:.9g} in AFTER", name, apart
+                )
+        else:
+            self._compared.count -= 1
+
+    def _say(self, message: str, name: str, apart: float | None = None) -> None:
+        self._found.append(Difference(self._kind, message, name=name, relative=apart))
+
+
+def _badness(difference: Difference) -> float:
+    return float("inf") if difference.relative is None else difference.relative
+
+
+def _read(leaf: Any) -> Any:
+    return leaf.read() if isinstance(leaf, Later) else leaf
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, torch.Tensor) and value.numel() == 1:
+        return float(value)
+    return float(value) if isinstance(value, bool | int | float) else value
+
+
+def _mismatch(before: torch.Tensor, after: torch.Tensor) -> str:
+    for side, tensor in (("BEFORE", before), ("AFTER", after)):
+        if isinstance(tensor, DTensor):
+            return f"is a sharded tensor in {side}: the file holds one rank's part of it"
+    if before.shape != after.shape:
+        return f"has shape {tuple(before.shape)} in BEFORE and {tuple(after.shape)} in AFTER"
+    if before.dtype != after.dtype:
+        return f"is {before.dtype} in BEFORE and {after.dtype} in AFTER"
+    return ""
+
+
+def compare(
+    before: torch.Tensor, after: torch.Tensor, slack: torch.Tensor | None = None
+) -> tuple[bool, float | None]:
+    """Whether two tensors are equal bit for bit, and how far apart they are otherwise.
+
+    The distance is that of the elements farthest apart, less the slack of each, relative to the largest
+    element of both; None when one has a number where the other has none.
+    """
+    distance = largest = 0.0
+    identical = True
+    spare = _slices(torch.zeros_like(before) if slack is None else slack)
+    for old, new, free in zip(_slices(before), _slices(after), spare, strict=True):
+        if torch.equal(old, new):
+            largest = max(largest, _largest(old))
+            continue
+        identical = False
+        numbers = old.isfinite()
+        if not torch.equal(numbers, new.isfinite()):
+            return False, None
+        old, new = old[numbers].double(), new[numbers].double()
+        if old.numel():
+            apart = (old - new).abs() - free[numbers].double()
+            distance = max(distance, float(apart.max()), 0.0)
+            largest = max(largest, _largest(old), _largest(new))
+    return identical, distance / largest if largest else distance
+
+
+def _slices(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    if tensor.is_sparse:
+        tensor = tensor.to_dense()
+    return torch.split(tensor.detach().reshape(-1), SLICE)
+
+
+def _largest(tensor: torch.Tensor) -> float:
+    numbers = tensor[tensor.isfinite()] if tensor.is_floating_point() else tensor
+    return float(numbers.double().abs().max()) if numbers.numel() else 0.0

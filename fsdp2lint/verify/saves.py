@@ -1,0 +1,79 @@
+"""The checkpoints that a rank writes, noted as it writes them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+import torch.distributed.checkpoint
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.state_dict_saver import async_save
+
+from fsdp2lint.verify.contract.watch import replace_everywhere
+from fsdp2lint.verify.outcome import Saved
+from fsdp2lint.verify.stacks import called_by
+from fsdp2lint.verify.workfolder import loosen
+
+_DCP = ("torch/distributed/checkpoint/filesystem.py", "torch/distributed/checkpoint/planner.py")
+
+Kind = Literal["torch", "dcp"]
+
+
+class Saves:
+    """The checkpoints that this rank has written, each with the number of steps before it."""
+
+    def __init__(self, saved: list[Saved], steps: Callable[[], int], folder: str) -> None:
+        self._saved, self._steps, self._folder = saved, steps, folder
+        self._started: dict[str, int] = {}
+        """Asynchronous saves by path: how many steps had been made when each began."""
+
+    def install(self) -> None:
+        """Listen to ``torch.save`` and to DCP's file writer."""
+        torch.save = self._torch_save(torch.save)
+        finish: Any = FileSystemWriter.finish
+        FileSystemWriter.finish = self._finish(finish)  # type: ignore[method-assign]
+        replace_everywhere(async_save, self._async_save)
+
+    def _note(self, path: object, kind: Kind, step: int | None = None) -> None:
+        if isinstance(path, str | os.PathLike):
+            full = os.path.abspath(os.fspath(path))
+            step = self._steps() if step is None else step
+            self._saved[:] = [saved for saved in self._saved if saved.path != full]
+            self._saved.append(Saved(full, step, kind))
+
+    def _torch_save(self, save: Any) -> Any:
+        def saved(obj: object, f: Any, *args: Any, **kwargs: Any) -> None:
+            if isinstance(f, str | os.PathLike):
+                loosen(
+                    self._folder, os.fspath(f), keep=False
+                )  # written from C++, unseen by the audit hook
+            save(obj, f, *args, **kwargs)
+            if not called_by(*_DCP):
+                self._note(
+                    f if isinstance(f, str | os.PathLike) else getattr(f, "name", None), "torch"
+                )
+
+        return saved
+
+    def _finish(self, finish: Any) -> Any:
+        def finished(writer: Any, *args: Any, **kwargs: Any) -> None:
+            finish(writer, *args, **kwargs)
+            begun = self._started.get(os.path.abspath(os.fspath(writer.path)))
+            self._note(writer.path, "dcp", begun)
+
+        return finished
+
+    def _async_save(self, save: Any) -> Any:
+        def saved(*args: Any, **kwargs: Any) -> Any:
+            path = kwargs.get("checkpoint_id") or getattr(
+                kwargs.get("storage_writer"), "path", None
+            )
+            if isinstance(path, str | os.PathLike):
+                self._started[os.path.abspath(os.fspath(path))] = self._steps()
+            future = save(*args, **kwargs)
+            self._note(path, "dcp")  # here too: another process may write it
+            return future
+
+        return saved

@@ -1,0 +1,172 @@
+"""Checkpoints converted from files to folders and back; what is refused, and that nothing is lost on the way."""
+
+from __future__ import annotations
+
+import argparse
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+torch = pytest.importorskip("torch")
+
+from fsdp2lint.cli.program import program  # noqa: E402
+from fsdp2lint.verify.convert import CannotConvert, convert  # noqa: E402
+
+
+def flat_file(path: Path, **more: Any) -> dict[str, Any]:
+    """A file as FSDP1 writes it with flat parameters: two parameters share one ``step``."""
+    step = torch.tensor(3.0)
+    states = {
+        "model": {"a.weight": torch.randn(4, 2), "a.bias": torch.randn(4, dtype=torch.bfloat16)},
+        "optimizer": {
+            "state": {
+                name: {"step": step, "exp_avg": torch.randn(4)} for name in ("a.weight", "a.bias")
+            },
+            "param_groups": [{"lr": 0.1, "betas": (0.9, 0.95), "params": ["a.weight", "a.bias"]}],
+        },
+        "epoch": 7,
+        **more,
+    }
+    torch.save(states, path)
+    return states
+
+
+def same(one: Any, other: Any) -> bool:
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    return bool(torch.equal(one, other)) if torch.is_tensor(one) else bool(one == other)
+
+
+def test_there_and_back(tmp_path: Path) -> None:
+    file, folder, again = tmp_path / "old.pt", tmp_path / "new", tmp_path / "again.pt"
+    states = flat_file(file)
+    made = convert(file, folder)
+    assert (made.source, made.target, made.tensors) == ("file", "folder", 6)
+    assert made.size == 4 * 2 * 4 + 4 * 2 + 2 * 4 + 2 * 4 * 4
+    assert made.separated == 1
+    assert (folder / ".metadata").is_file()
+    back = convert(folder, again)
+    assert (back.source, back.target, back.separated) == ("folder", "file", 0)
+    assert same(torch.load(again), states)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["again.pt", "new", "old.pt"]
+
+
+def test_a_file_in_which_nothing_is_shared(tmp_path: Path) -> None:
+    states = flat_file(tmp_path / "old.pt")
+    assert convert(tmp_path / "old.pt", tmp_path / "new.pt").separated == 1
+    new = torch.load(tmp_path / "new.pt")
+    assert same(new, states)
+    first, second = (new["optimizer"]["state"][name]["step"] for name in ("a.weight", "a.bias"))
+    first += 1
+    assert second.item() == 3
+
+
+def test_nothing_is_replaced_unless_asked(tmp_path: Path) -> None:
+    flat_file(tmp_path / "old.pt")
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "mine").write_text("mine")
+    with pytest.raises(CannotConvert, match="exists already; --force replaces it"):
+        convert(tmp_path / "old.pt", tmp_path / "new")
+    assert (tmp_path / "new" / "mine").read_text() == "mine"
+    convert(tmp_path / "old.pt", tmp_path / "new", force=True)
+    assert not (tmp_path / "new" / "mine").exists()
+    convert(tmp_path / "new", tmp_path / "old.pt", force=True)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["new", "old.pt"]
+
+
+def test_objects_are_loaded_only_with_trust(tmp_path: Path) -> None:
+    file, folder = tmp_path / "old.pt", tmp_path / "new"
+    flat_file(file, args=argparse.Namespace(lr=0.1))
+    with pytest.raises(
+        CannotConvert, match=r"old.pt: holds more than tensors .*Namespace.*--trust"
+    ):
+        convert(file, folder)
+    assert not folder.exists()
+    assert convert(file, folder, trust=True).others > 0
+    with pytest.raises(
+        CannotConvert, match=r"`args`: holds more than tensors .*Namespace.*--trust"
+    ):
+        convert(folder, tmp_path / "back.pt")
+    convert(folder, tmp_path / "back.pt", trust=True)
+    assert torch.load(tmp_path / "back.pt", weights_only=False)["args"].lr == 0.1
+
+
+class Bad:
+    """Unpickled, it calls a function."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (print, ("was run",))
+
+
+def test_metadata_that_would_run_code_is_not_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "old"
+    folder.mkdir()
+    (folder / ".metadata").write_bytes(pickle.dumps(Bad()))
+    with pytest.raises(CannotConvert, match=r"\.metadata: holds more than .*builtins.print"):
+        convert(folder, tmp_path / "new.pt")
+    assert "was run" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [(b"no checkpoint", "cannot be read"), (b"", "cannot be read")],
+)
+def test_a_broken_file(text: bytes, why: str, tmp_path: Path) -> None:
+    (tmp_path / "old.pt").write_bytes(text)
+    with pytest.raises(CannotConvert, match=why) as raised:
+        convert(tmp_path / "old.pt", tmp_path / "new")
+    assert "\n" not in str(raised.value)
+
+
+def test_a_damaged_folder(tmp_path: Path) -> None:
+    flat_file(tmp_path / "old.pt")
+    convert(tmp_path / "old.pt", tmp_path / "folder")
+    for shard in (tmp_path / "folder").glob("*.distcp"):
+        shard.unlink()
+    with pytest.raises(CannotConvert, match="folder: cannot be read"):
+        convert(tmp_path / "folder", tmp_path / "new.pt")
+    assert not (tmp_path / "new.pt").exists()
+
+
+def test_flat_parameters_are_refused(tmp_path: Path) -> None:
+    torch.save({"model": {"_flat_param": torch.ones(3)}}, tmp_path / "old.pt")
+    with pytest.raises(CannotConvert, match="LOCAL_STATE_DICT"):
+        convert(tmp_path / "old.pt", tmp_path / "new")
+
+
+def said(*words: object) -> tuple[int, str]:
+    result = CliRunner().invoke(program, ["migrate-checkpoint", *map(str, words)])
+    return result.exit_code, result.output
+
+
+def test_the_command(tmp_path: Path) -> None:
+    file, folder = tmp_path / "old.pt", tmp_path / "new"
+    flat_file(file)
+    code, told = said(file, folder)
+    assert code == 0
+    assert told.splitlines() == [
+        f"file {file} -> folder {folder}: 6 tensors, 80 bytes, 6 other values",
+        "1 tensors shared their memory with others and have their own now",
+    ]
+    assert said(file, folder) == (1, f"Error: {folder}: exists already; --force replaces it\n")
+    assert said(file, folder, "--force")[0] == 0
+    nothing = f"{tmp_path / 'no'}: there is no such file or folder"
+    assert said(tmp_path / "no", folder) == (1, f"Error: {nothing}\n")
+    assert "there is no .metadata in it" in said(tmp_path, tmp_path / "x.pt")[1]
+    assert said(file, file, "--force")[1].endswith("would be written into what it is made of\n")
+
+
+def test_a_state_by_numbers_is_said(tmp_path: Path) -> None:
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    torch.save({"optimizer": optimizer.state_dict()}, tmp_path / "old.pt")
+    assert "by numbers; FSDP2 needs one by names" in said(tmp_path / "old.pt", tmp_path / "new")[1]

@@ -1,0 +1,265 @@
+"""Plans of scripts: what is read off, what stops them, and how two of them differ."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from fsdp2lint.reporters._paint import plain
+from fsdp2lint.verify.ladder import Rung
+from fsdp2lint.verify.outcome import Request
+from fsdp2lint.verify.plan import CannotPlan, Plan, amounts, climbed, compare_plans, plan
+from fsdp2lint.verify.plan.errand import Answer
+from fsdp2lint.verify.plan.telling import record, told
+
+ROOT = Path(__file__).resolve().parents[2]
+
+HEAD = """
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy, fully_shard
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+    def forward(self, x):
+        return x + self.down(torch.relu(self.up(self.norm(x))))
+
+class Net(nn.Module):
+    def __init__(self, width, depth):
+        super().__init__()
+        self.blocks = nn.ModuleList(Block(width) for _ in range(depth))
+        self.head = nn.Linear(width, 16)
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+def wrap(model, **settings):
+    return FSDP(model, auto_wrap_policy=ModuleWrapPolicy({Block}), use_orig_params=True,
+                device_id=torch.cuda.current_device(), **settings)
+
+def shard(model, **settings):
+    for block in model.blocks:
+        fully_shard(block, **settings)
+    return fully_shard(model, **settings)
+
+dist.init_process_group("nccl")
+torch.cuda.set_device(dist.get_rank() % 8)
+"""
+SPLIT = """
+def split(model):
+    heavy = [p for p in model.parameters() if p.ndim > 1]
+    light = [p for p in model.parameters() if p.ndim <= 1]
+    return [{"params": heavy, "weight_decay": 0.1}, {"params": light, "weight_decay": 0.0}]
+"""
+TRAIN = """
+model(torch.randn(2, WIDTH, device="cuda")).sum().backward()
+optimizer.step()
+raise SystemExit("training went on")
+"""
+
+
+FSDP1 = (
+    "model = wrap(Net(WIDTH, DEPTH).cuda())\noptimizer = torch.optim.AdamW(model.parameters())\n"
+)
+FSDP2 = (
+    "model = shard(Net(WIDTH, DEPTH).cuda())\noptimizer = torch.optim.AdamW(model.parameters())\n"
+)
+HYBRID = FSDP1.replace(".cuda())", ".cuda(), sharding_strategy=ShardingStrategy.HYBRID_SHARD)", 1)
+MESH = 'mesh = init_device_mesh("cuda", (128, 8), mesh_dim_names=("replicate", "shard"))\n'
+ON_MESH = FSDP2.replace(".cuda())", ".cuda(), mesh=mesh)", 1)
+ALONE = "fully_shard(model.blocks[0])\nfully_shard(model)\n"
+PEAK = """
+import resource
+try:
+    model(torch.randn(2, WIDTH))
+finally:
+    open(__file__ + ".peak", "w").write(str(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss))
+"""
+SCRIPTS: dict[str, tuple[int, str]] = {
+    "fsdp1": (64, FSDP1),
+    "fsdp2": (64, FSDP2),
+    "early": (
+        64,
+        "model = Net(WIDTH, DEPTH).cuda()\n"
+        "optimizer = torch.optim.AdamW(model.parameters())\nshard(model)\n",
+    ),
+    "filter1": (64, SPLIT + FSDP1.replace("model.parameters()", "split(model)")),
+    "filter2": (64, SPLIT + FSDP2.replace("model.parameters()", "split(model)")),
+    "forgotten": (
+        64,
+        f"model = Net(WIDTH, DEPTH)\n{ALONE}optimizer = torch.optim.AdamW(model.parameters())\n",
+    ),
+    "hybrid": (1024, HYBRID),
+    "mesh": (1024, MESH + ON_MESH),
+    "swapped": (1024, MESH.replace("(128, 8)", "(8, 128)") + ON_MESH),
+    "large1": (512, "WIDTH, DEPTH = 8192, 24\n" + FSDP1 + PEAK),
+    "large2": (512, "WIDTH, DEPTH = 8192, 24\n" + FSDP2 + PEAK),
+}
+
+
+def write(folder: Path, name: str, text: str) -> Path:
+    script = folder / f"{name}.py"
+    script.write_text(f"WIDTH, DEPTH = 64, 2\n{HEAD}{text}{TRAIN}")
+    return script
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All scripts, planned by forks of one process that has imported PyTorch."""
+    folder = tmp_path_factory.mktemp("plans")
+    wanted = [
+        f"{world}:{name}={write(folder, name, text)}" for name, (world, text) in SCRIPTS.items()
+    ]
+    command = [sys.executable, "-m", "tests.verify.planned", str(folder), *wanted]
+    subprocess.run(command, cwd=ROOT, check=True, timeout=240)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def plans(folder: Path) -> dict[str, Plan]:
+    answers = {
+        name: msgspec.json.decode((folder / name / "answer.json").read_bytes(), type=Answer)
+        for name in SCRIPTS
+    }
+    assert {name: answer.error for name, answer in answers.items() if answer.error} == {}
+    return {name: answer.plan for name, answer in answers.items()}
+
+
+def test_a_right_migration_plans_the_same(plans: dict[str, Plan]) -> None:
+    before, after = plans["fsdp1"], plans["fsdp2"]
+    assert compare_plans(before, after) == []
+    assert climbed(before, after) == Rung(2, "reached", "the same 3 units on 64 ranks")
+    assert [unit.name for unit in after.units] == ["", "blocks.0", "blocks.1"]
+    assert amounts(after).traffic.gathered.calls == amounts(before).traffic.gathered.calls == 5
+    text = plain(told([before, after]))
+    assert "plan for 64 ranks" in text
+    assert "2x blocks.*: 6 parameters" in text
+    assert text.endswith("the same parameters form the same groups and are trained alike\n")
+    assert record(after)["amounts"]["traffic"]["gathered"]["calls"] == 5
+
+
+def test_an_optimizer_built_too_early_trains_nothing(plans: dict[str, Plan]) -> None:
+    found = compare_plans(plans["fsdp1"], plans["early"])
+    assert {difference.kind for difference in found} == {"optimizer"}
+    assert climbed(plans["fsdp1"], plans["early"]).state == "failed"
+    assert found[0].message == "`blocks.0.down.bias`: was in an optimizer; is in no optimizer"
+    assert found[-1].message == "tensors trained that no model holds: was 0 tensors; is 14 tensors"
+
+
+def test_a_decay_filter_by_dimensions_chooses_others(plans: dict[str, Plan]) -> None:
+    before, after = plans["filter1"], plans["filter2"]
+    found = compare_plans(before, after)
+    linears = ["head", *(f"blocks.{n}.{m}" for n in (0, 1) for m in ("up", "down"))]
+    assert {difference.name for difference in found} == {f"`{name}.weight`" for name in linears}
+    assert {(d.before, d.after) for d in found} == {("weight_decay=0.0", "weight_decay=0.1")}
+    assert "and 4 others: was weight_decay=0.0" in plain(told([before, after]))
+
+
+def test_a_forgotten_unit_is_named(plans: dict[str, Plan]) -> None:
+    found = compare_plans(plans["fsdp1"], plans["forgotten"])
+    named = {difference.name: difference for difference in found if difference.kind == "group"}
+    assert set(named) == {f"`head.{n}`" for n in ("weight", "bias")} | {
+        f"`blocks.1.{m}.{n}`" for m in ("up", "down", "norm") for n in ("weight", "bias")
+    }
+    moved = named["`blocks.1.up.bias`"]
+    assert (moved.before, moved.after) == ("in the group of `blocks.1`", "in the group of the root")
+
+
+def test_the_mesh_of_a_hybrid_strategy_is_the_node(plans: dict[str, Plan]) -> None:
+    before = plans["hybrid"]
+    assert {(unit.shards, unit.replicas) for unit in before.units} == {(8, 128)}
+    assert amounts(before).traffic.reduced.calls == 3
+    assert compare_plans(before, plans["mesh"]) == []
+    differences = compare_plans(before, plans["swapped"])
+    assert {difference.message.split(": ", 1)[1] for difference in differences} == {
+        "was 8 shards in 128 replicas; is 128 shards in 8 replicas"
+    }
+
+
+@pytest.mark.parametrize("name", ["large1", "large2"])
+def test_a_large_model_needs_little_memory(folder: Path, plans: dict[str, Plan], name: str) -> None:
+    large = plans[name]
+    assert sum(unit.stored * unit.shards for unit in large.units) / 4 > 12e9
+    assert int((folder / f"{name}.py.peak").read_text()) < 2e6  # kilobytes
+    total = amounts(large)
+    assert total.optimizer == pytest.approx(2 * total.parameters, rel=1e-4)
+
+
+def planned(folder: Path, text: str) -> Plan:
+    return plan(Request(str(write(folder, "train", text)), "", timeout=120), 64)
+
+
+def test_a_script_that_looks_at_values_gets_them(tmp_path: Path) -> None:
+    look = "net = Net(WIDTH, DEPTH)\nassert float(net.head.weight.norm()) > 0\n"
+    text = look + FSDP2.replace("Net(WIDTH, DEPTH)", "net")
+    assert [len(unit.tensors) for unit in planned(tmp_path, text).units] == [2, 6, 6]
+
+
+def test_a_model_that_runs_before_its_optimizer(tmp_path: Path) -> None:
+    text = FSDP1.replace("optimizer", "model(torch.randn(2, WIDTH))\noptimizer", 1)
+    assert len(planned(tmp_path, text).optimizers) == 1
+
+
+def test_a_script_that_catches_everything(tmp_path: Path) -> None:
+    step = "while True:\n    try:\n        model(torch.randn(2, WIDTH)).sum().backward()\n"
+    text = f"{FSDP2}{step}    except BaseException:\n        continue\n"
+    assert len(list(planned(tmp_path, text).units)) == 3
+
+
+def test_tensor_parallel_parts_are_parts(tmp_path: Path) -> None:
+    text = (
+        "from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module\n"
+        'mesh = init_device_mesh("cuda", (8, 8), mesh_dim_names=("dp", "tp"))\n'
+        "model = Net(WIDTH, DEPTH).cuda()\n"
+        'parallelize_module(model, mesh["tp"], {"blocks.*.up": ColwiseParallel()})\n'
+        + FSDP2.partition("\n")[2].replace(
+            "optimizer", 'shard(model, mesh=mesh["dp"])\noptimizer', 1
+        )
+    )
+    block = next(unit for unit in planned(tmp_path, text).units if unit.name == "blocks.0")
+    up, down, norm = 4 * 64 * 64 + 4 * 64, 4 * 64 * 64 + 64, 2 * 64
+    assert block.shards == 8
+    assert block.stored * 8 == (up / 8 + down + norm) * 4
+    assert {tensor.name: tensor.shape for tensor in block.tensors}["blocks.0.up.weight"] == (
+        256,
+        64,
+    )
+
+
+def test_a_script_that_spawns_its_ranks(tmp_path: Path) -> None:
+    script = ROOT / "fixtures" / "projects" / "spawned_digits" / "main.py"
+    spawned = plan(Request(str(script), ""), 512)
+    assert {unit.shards for unit in spawned.units} == {512}
+    assert [optimizer.kind for optimizer in spawned.optimizers] == ["Adadelta"]
+
+
+def test_what_cannot_be_planned_says_why(tmp_path: Path) -> None:
+    with pytest.raises(CannotPlan, match=r"train\.py: ValueError: no data") as told_why:
+        planned(tmp_path, "def load():\n    raise ValueError('no data')\nload()\n")
+    assert [frame.function for frame in told_why.value.frames] == ["<module>", "load"]
+    with pytest.raises(CannotPlan, match="it shards no model"):
+        planned(tmp_path, "raise SystemExit(0)\n")
+    slow = tmp_path / "slow.py"
+    slow.write_text("import time\ntime.sleep(60)\n")
+    with pytest.raises(CannotPlan, match="the time was over"):
+        plan(Request(str(slow), "", timeout=3), 8)
+
+
+def test_a_script_that_fails_after_sharding_is_planned_so_far(tmp_path: Path) -> None:
+    found = planned(tmp_path, "model = shard(Net(WIDTH, DEPTH))\nraise KeyError('lr')\n")
+    assert len(list(found.units)) == 3
+    assert found.notes == (
+        "no optimizer was built",
+        "the script failed before it built an optimizer: KeyError: 'lr'",
+    )

@@ -1,0 +1,216 @@
+"""``fsdp2lint verify``: from its command line under the real torchrun, and faults on forked ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from fsdp2lint.cli.verify import command
+from fsdp2lint.verify import planning
+from fsdp2lint.verify.compare import Options, Trial, Verification
+from fsdp2lint.verify.equality.telling import as_json, told
+from fsdp2lint.verify.places import find
+
+from .scenes import ROOT, Ranks, forking
+
+PAIR = ROOT / "fixtures" / "verify" / "pair"
+BEFORE, AFTER = PAIR / "fsdp1.py", PAIR / "fsdp2.py"
+
+
+def verify(folder: Path, *words: object) -> tuple[int, str]:
+    ran = subprocess.run(
+        [sys.executable, "-m", "fsdp2lint", "verify", "-q", *map(str, words)],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "NO_COLOR": "1"},
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+    return ran.returncode, ran.stdout + ran.stderr * (ran.returncode > 1)
+
+
+def test_both_do_the_same(tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    words = ("--report", page, BEFORE, AFTER, "--", "--save", "model.pt")
+    code, out = verify(tmp_path, *words)
+    assert code == 0, out
+    for what, number in (("losses", 8), ("gradient norms", 4), ("parameters", 16), ("buffers", 2)):
+        assert any(f"{what} {number:6}  equal" in line for line in out.splitlines()), out
+    assert "model.pt" in out
+    assert "loss by step: ● both" in out
+    assert "tolerance 1e-05 (FSDP1 and FSDP2 add up clipped norms in another order)" in out
+    assert out.endswith("Equal: rung 3 of 4 (run on CPU).\n")
+    # what they wrote stayed in folders of their own
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+    assert "fully_shard" in page.read_text("utf-8")
+
+
+def test_whose_fault_it_is(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text(
+        "import os\nif os.environ['RANK'] == '1':\n    raise ValueError('no data')\n"
+        "import torch.distributed as dist\ndist.init_process_group('nccl')\ndist.barrier()\n"
+    )
+    (tmp_path / "fine.py").write_text("print('fine')\n")
+    code, out = verify(tmp_path, "fine.py", "broken.py")
+    assert code == 2
+    assert "AFTER could not be run to its end:\nrank 1 raised at broken.py:3\n" in out
+    assert "ValueError: no data" in out
+    assert out.endswith("Not verified: AFTER failed.\n")
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script works in links to what is in the current folder, which here is nothing."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Ranks]:
+    with forking() as serving:
+        yield serving
+
+
+def trial(ranks: Ranks, before: Path = BEFORE, **options: Any) -> Trial:
+    from fsdp2lint.verify.equality import apart
+
+    settings = Options(**({"timeout": 120.0} | options))
+    return Trial(find(str(before)), settings, run=ranks.launch, compare=apart.main)
+
+
+def planted(folder: Path, *changes: tuple[str, str], name: str = "planted.py") -> Path:
+    """AFTER with a fault, beside the module that it imports."""
+    text = AFTER.read_text("utf-8")
+    for old, new in changes:
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    shutil.copy(BEFORE, folder / BEFORE.name)
+    (folder / name).write_text(text, encoding="utf-8")
+    return folder / name
+
+
+def kinds(found: Verification) -> dict[str, Any]:
+    assert found.fault is None, told(found, colour=False)
+    return {d.kind: (d.step, d.rank, d.name) for d in found.differences}
+
+
+FAULTS: dict[str, tuple[list[tuple[str, str]], dict[str, Any]]] = {
+    "no clip": (
+        [("        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n", "")],
+        {"norm": (1, None, "")},
+    ),
+    "no broadcast": (
+        [("        dist.broadcast(tensor, 0)\n", "        pass\n")],
+        {"loss": (1, 0, "")},
+    ),
+    "optimizer first": (
+        [
+            (
+                "    for block in model.blocks:\n",
+                "    held = list(model.parameters())\n    for block in model.blocks:\n",
+            ),
+            ("torch.optim.AdamW(model.parameters(), lr=1e-2)", "torch.optim.AdamW(held, lr=1e-2)"),
+        ],
+        {"norm": (1, None, ""), "loss": (2, 0, "")},
+    ),
+}
+
+
+def test_a_planted_fault_shows_at_its_step(ranks: Ranks, tmp_path: Path) -> None:
+    with trial(ranks) as runs:
+        for name, (changes, expected) in FAULTS.items():
+            found = runs.against(find(str(planted(tmp_path, *changes))))
+            assert found.exit_code == 1
+            seen = kinds(found)
+            assert {kind: seen.get(kind) for kind in expected} == expected, name
+            assert seen["value"][2], "a parameter is named"
+            text = told(found, colour=False)
+            assert "<- first difference" in text
+            assert text.endswith("Not equal.\n")
+
+
+RESUME = (("--save", "ck.pt", "--steps", "3"), ("--load", "ck.pt", "--steps", "5"))
+
+
+def test_an_old_checkpoint_goes_on_as_it_did(ranks: Ranks, tmp_path: Path) -> None:
+    lost = [
+        ('    schedule.load_state_dict(entry["schedule"])\n', ""),
+        ('        optim_state_dict=entry["optimizer"],\n', "        optim_state_dict={},\n"),
+        ("        model,\n        optimizer,\n", "        model,\n        (),\n"),
+    ]
+    with trial(ranks, resume=RESUME) as runs:
+        found = runs.against(find(str(AFTER)))
+        assert kinds(found) == {}
+        assert [len(rank.steps) for rank in found.before.run.ranks] == [2, 2]
+        found = runs.against(find(str(planted(tmp_path, *lost))))
+        assert kinds(found)["rate"] == (1, None, "")
+        (rate,) = (d for d in found.differences if d.kind == "rate")
+        assert (rate.before, rate.after) == (0.005, 0.01)
+
+
+def test_absolute_paths_are_compared_too(ranks: Ranks, tmp_path: Path) -> None:
+    path = tmp_path / "model.pt"
+    after = planted(
+        tmp_path,
+        ("schedule, step + 1, options.save)", "schedule, step + 1 + (step == 3), options.save)"),
+    )
+    with trial(ranks, arguments=("--save", str(path))) as runs:
+        found = runs.against(find(str(after)))
+    assert [note for note in found.notes if "absolute path" in note]
+    assert kinds(found) == {"checkpoint": (None, None, "step")}
+
+
+def test_as_json_it_says_the_same(ranks: Ranks) -> None:
+    with trial(ranks, steps=2) as runs:
+        report = json.loads(as_json(runs.against(find(str(AFTER)))))
+    assert (report["exit_code"], report["equal"], report["rung"]) == (0, True, 3)
+    assert [len(report[side]["steps"]) for side in ("before", "after")] == [2, 2]
+    assert [r["outcome"] for r in report["after"]["ranks"]] == ["stopped", "stopped"]
+    assert {c["what"]: c["count"] for c in report["compared"]} == {
+        "losses": 4,
+        "gradient norms": 2,
+        "learning rates": 2,
+        "parameters": 16,
+        "buffers": 2,
+    }
+    assert report["notes"] == [
+        "no checkpoint was written: what comes after the last step was not run (--steps)"
+    ]
+
+
+def test_a_plan_that_differs_is_a_difference(tmp_path: Path) -> None:
+    after = planted(tmp_path, ("    for block in model.blocks:\n        fully_shard(block)\n", ""))
+    plans, rung = planning.planned(find(str(BEFORE)), find(str(after)), Options(), 8)
+    assert [len(list(plan.units)) for plan in plans] == [3, 1]
+    assert (rung.number, rung.state) == (2, "failed")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["gone.py", "x.py"], "no such file or folder: gone.py"),
+        ([str(BEFORE), str(ROOT / "rules")], "name one with --entry"),
+        ([str(BEFORE), str(AFTER), "--patch", "nothing"], "--patch takes MODULE:FUNCTION"),
+        ([str(BEFORE), str(AFTER), "--resume", "'", "x"], "--resume: No closing quotation"),
+        ([str(BEFORE), str(AFTER), "-m", "fsdp1"], "-m looks for `fsdp1` in a folder"),
+    ],
+)
+def test_slips_of_the_command_line(words: Sequence[str], said: str) -> None:
+    result = CliRunner().invoke(command, list(words))
+    assert said in result.output
+    assert result.exit_code != 0
+
+
+def test_without_pytorch_it_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    result = CliRunner().invoke(command, [str(BEFORE), str(AFTER)])
+    assert "Error: PyTorch is not installed: pip install 'fsdp2lint[verify]'" in result.output

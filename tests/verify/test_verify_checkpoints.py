@@ -1,0 +1,200 @@
+"""Checkpoints of every format come to the same contents, and differ where they differ."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.distributed.checkpoint.state_dict_saver import save as save_folder  # noqa: E402
+
+from fsdp2lint.verify.equality.checkpoints import compare_checkpoints  # noqa: E402
+from fsdp2lint.verify.equality.results import Checkpoint, Compared  # noqa: E402
+from fsdp2lint.verify.equality.tensors import compare  # noqa: E402
+
+NAMES = ["first.weight", "first.bias", "last.weight"]
+SHAPES = {name: torch.Size([2, 3]) for name in NAMES}
+
+Tree = dict[str, Any]
+
+
+def weights(prefix: str = "") -> Tree:
+    return {
+        prefix + name: torch.arange(6.0).reshape(2, 3) + place for place, name in enumerate(NAMES)
+    }
+
+
+def state(keys: list[Any]) -> Tree:
+    slots = {
+        key: {"step": torch.tensor(3.0), "exp_avg": torch.full((2, 3), float(place))}
+        for place, key in enumerate(keys)
+    }
+    group = {"lr": 0.01, "betas": (0.9, 0.99), "params": keys}
+    return {"state": slots, "param_groups": [group]}
+
+
+def flat_state() -> Tree:
+    nested = state(NAMES)
+    flat = {f"state.{n}.{s}": v for n, slots in nested["state"].items() for s, v in slots.items()}
+    return flat | {f"param_groups.{name}.lr": 0.01 for name in NAMES}
+
+
+def whole(**changed: Any) -> Tree:
+    return {"model": weights(), "optimizer": state(NAMES), "step": 7} | changed
+
+
+def file(path: Path, tree: Tree) -> Checkpoint:
+    torch.save(tree, path)
+    return Checkpoint(str(path), path.name, 3)
+
+
+def folder(path: Path, tree: Tree) -> Checkpoint:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        save_folder(tree, checkpoint_id=path)
+    return Checkpoint(str(path), path.name, 3)
+
+
+def compared(before: list[Checkpoint], after: list[Checkpoint], rtol: float = 0.0) -> Compared:
+    return compare_checkpoints(before, after, [NAMES], SHAPES, [], rtol)
+
+
+def test_a_file_and_a_folder_are_equal(tmp_path: Path) -> None:
+    found = compared([file(tmp_path / "a.pt", whole())], [folder(tmp_path / "dcp", whole())])
+    assert found.differences == []
+    assert found.notes == []
+    # 3 tensors; for each of 3 parameters 2 slots and 3 settings; the step
+    assert (found.count, found.identical) == (3 + 3 * 5 + 1, 19)
+    assert found.what == "a.pt / dcp"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"model": weights("_fsdp_wrapped_module._orig_mod."), "optimizer": state(NAMES), "step": 7},
+        {"app": {"net": weights("module."), "optim": flat_state()}},
+        {"state_dict": weights(), "opt": state([0, 1, 2])},
+    ],
+    ids=["wrapped", "flat", "numbered"],
+)
+def test_other_names_and_forms_are_the_same(tmp_path: Path, other: Tree) -> None:
+    found = compared([file(tmp_path / "a.pt", whole())], [folder(tmp_path / "dcp", other)])
+    assert found.differences == []
+    assert found.notes == []
+    assert found.identical == found.count >= 3 + 3 * 3
+
+
+def test_two_files_may_become_one(tmp_path: Path) -> None:
+    parts = [file(tmp_path / "m.pt", weights()), file(tmp_path / "o.pt", state(NAMES))]
+    found = compared(parts, [folder(tmp_path / "dcp", whole())])
+    assert found.differences == []
+    assert found.count >= 12
+
+
+def changed_moment() -> Tree:
+    tree = state(NAMES)
+    tree["state"]["first.bias"]["exp_avg"][0, 0] = 9.0
+    return tree
+
+
+def changed_rate() -> Tree:
+    tree = state(NAMES)
+    tree["param_groups"][0]["lr"] = 0.02
+    return tree
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"model": weights() | {"last.weight": torch.zeros(2, 3)}}, "`last.weight` differs by 1"),
+        ({"model": weights() | {"last.weight": torch.zeros(3)}}, "`last.weight` has shape (2, 3)"),
+        ({"model": {k: v.half() for k, v in weights().items()}}, "is torch.float32 in BEFORE"),
+        ({"optimizer": changed_moment()}, "`first.bias: exp_avg` differs"),
+        ({"optimizer": changed_rate()}, "`first.weight: lr` is 0.01 in BEFORE and 0.02 in AFTER"),
+        ({"step": 8}, "`step` is 7 in BEFORE and 8 in AFTER"),
+        ({"model": {"first.weight": weights()["first.weight"]}}, "AFTER has no `first.bias`"),
+    ],
+)
+def test_a_difference_is_named(tmp_path: Path, changed: Tree, said: str) -> None:
+    for make, name in ((file, "b.pt"), (folder, "dcp")):
+        found = compared(
+            [file(tmp_path / "a.pt", whole())], [make(tmp_path / name, whole(**changed))]
+        )
+        assert said in found.differences[0].message
+        assert found.differences[0].kind == "checkpoint"
+
+
+def test_a_tolerance_is_relative_to_the_largest_value() -> None:
+    before, after = torch.tensor([100.0, 1e-3]), torch.tensor([100.0, 2e-3])
+    identical, apart = compare(before, after)
+    assert not identical
+    assert apart == pytest.approx(1e-5)
+    nothing = torch.tensor([1.0, float("nan")])
+    assert compare(nothing, torch.tensor([1.0, 2.0])) == (False, None)
+    assert compare(nothing, torch.tensor([2.0, float("nan")])) == (False, 0.5)
+
+
+def test_what_only_one_side_writes(tmp_path: Path) -> None:
+    found = compared([file(tmp_path / "a.pt", whole())], [])
+    assert [d.message for d in found.differences] == [
+        "AFTER writes no checkpoint after step 3, BEFORE does"
+    ]
+    more = compared([], [file(tmp_path / "b.pt", whole())])
+    assert (more.differences, more.notes) == ([], ["only AFTER writes it, after step 3"])
+
+
+def test_a_save_that_was_never_completed(tmp_path: Path) -> None:
+    begun = tmp_path / "dcp"
+    begun.mkdir()
+    (begun / "__0_0.distcp").touch()
+    found = compared([file(tmp_path / "a.pt", whole())], [Checkpoint(str(begun), "dcp", 3)])
+    assert found.notes == [
+        "`dcp` cannot be read in one process: the folder has no `.metadata`: "
+        "the save was never completed"
+    ]
+
+
+SCRIPT = """
+import sys, torch
+class Settings:
+    def __init__(self):
+        self.depth = 2
+torch.save({"model": {"first.weight": torch.ones(2, 3)}, "settings": Settings()}, sys.argv[1])
+"""
+
+
+def test_classes_of_the_script_do_not_matter(tmp_path: Path) -> None:
+    path = tmp_path / "a.pt"
+    subprocess.run([sys.executable, "-c", SCRIPT, str(path)], check=True)
+    same = Checkpoint(str(path), "a.pt", 3)
+    found = compared(
+        [same], [file(tmp_path / "b.pt", {"model": {"first.weight": torch.ones(2, 3)}})]
+    )
+    assert (found.count, found.identical, found.differences) == (1, 1, [])
+
+
+def test_adam_may_follow_noise_where_there_is_no_gradient() -> None:
+    from fsdp2lint.verify.equality.apart import Model, Noise, compare_models
+
+    peaks = {"a": torch.tensor([1.0, 1e-9, 0.0]), "b": torch.full((3,), 1e-8)}
+    before = Model({name: torch.full((3,), 0.5) for name in peaks}, {}, peaks)
+    shared = {"b": torch.full((3,), 0.51)}
+
+    def differ(place: int, rtol: float = 1e-5) -> list[str]:
+        moved = torch.full((3,), 0.5)
+        moved[place] += 0.01
+        after = Model({"a": moved, **shared})
+        slack = Noise([before], rtol, reach=0.02).slack
+        parameters, _ = compare_models([before], [after], rtol, slack)
+        return [difference.name for difference in parameters.differences]
+
+    # the second element of `a` and all of `b` had only noise; the third had nothing at all
+    assert [differ(place) for place in range(3)] == [["a"], [], ["a"]]
+    # exactly equal runs have no noise
+    assert differ(1, rtol=0.0) != []

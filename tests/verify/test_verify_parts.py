@@ -1,0 +1,221 @@
+"""What a verification is made of, each part alone: no rank is started here."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fsdp2lint.verify import ladder, workfolder
+from fsdp2lint.verify.equality import steps
+from fsdp2lint.verify.equality.drawing import chart
+from fsdp2lint.verify.equality.pairs import pair
+from fsdp2lint.verify.equality.results import Checkpoint
+from fsdp2lint.verify.outcome import RankReport, Step
+from fsdp2lint.verify.places import NoEntry, find
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def ranks(*losses: list[float], rates: tuple[float, ...] = (0.1,)) -> list[RankReport]:
+    return [
+        RankReport(rank, steps=[Step([loss], 2.0, list(rates)) for loss in each])
+        for rank, each in enumerate(losses)
+    ]
+
+
+def test_the_first_difference_has_its_step_and_rank() -> None:
+    before = ranks([3.0, 2.0, 1.0], [3.0, 2.5, 1.5])
+    after = ranks([3.0, 2.0, 1.1], [3.0, 2.6, 1.5])
+    losses, norms, rates = steps.compare(before, after, 0.0)
+    assert [(d.step, d.rank, d.more) for d in losses.differences] == [(2, 1, 1)]
+    assert losses.differences[0].message == (
+        "the loss on rank 1 at step 2 is 2.5 in BEFORE and 2.6 in AFTER"
+    )
+    assert (losses.count, losses.identical) == (6, 4)
+    assert norms.equal
+    assert rates.equal
+    # each rank has its part of the gradient
+    assert steps.norm(before, 0) == 2.0
+
+
+def test_a_tolerance_is_relative() -> None:
+    before, after = ranks([1000.0]), ranks([999.99])
+    assert not steps.compare(before, after, 1e-6)[0].equal
+    loose = steps.compare(before, after, 1e-4)[0]
+    assert loose.equal
+    assert loose.relative == pytest.approx(1e-5)
+
+
+def test_losses_that_are_no_numbers_are_equal_only_to_each_other() -> None:
+    before = [RankReport(0, steps=[Step([None]), Step([None])])]
+    after = [RankReport(0, steps=[Step([None]), Step([1.0])])]
+    losses = steps.compare(before, after, 0.1)[0]
+    assert [d.step for d in losses.differences] == [2]
+    assert "no finite number in BEFORE and 1 in AFTER" in losses.differences[0].message
+
+
+def test_other_numbers_of_steps_and_of_backward_calls_and_of_groups() -> None:
+    shorter = steps.compare(ranks([1.0, 1.0]), ranks([1.0]), 0.0)[0]
+    assert [(d.kind, d.step) for d in shorter.differences] == [("steps", 2)]
+    twice = [RankReport(0, steps=[Step([1.0, 1.0], 2.0, [0.1])])]
+    fewer = steps.compare(twice, ranks([1.0]), 0.0)[0]
+    assert fewer.differences[0].message == (
+        "BEFORE calls backward twice on rank 0 for step 1, AFTER once"
+    )
+    rates = steps.compare(ranks([1.0], rates=(0.1, 0.2)), ranks([1.0]), 0.0)[2]
+    assert "has 2 parameter groups in BEFORE and 1 in AFTER" in rates.differences[0].message
+    lost = steps.compare(ranks([1.0], rates=(0.1, 0.2)), ranks([1.0], rates=(0.1, 0.3)), 0.0)[2]
+    assert lost.differences[0].message == (
+        "the learning rate of parameter group 1 at step 1 is 0.2 in BEFORE and 0.3 in AFTER"
+    )
+
+
+def test_checkpoints_of_one_name_or_of_one_step_belong_together() -> None:
+    def made(*named: tuple[str, int]) -> list[Checkpoint]:
+        return [Checkpoint(name, name, step) for name, step in named]
+
+    before = made(("a.pt", 2), ("model.pt", 4), ("optimizer.pt", 4), ("last.pt", 6))
+    after = made(("a.pt", 2), ("step4", 4))
+    names = [([b.name for b in old], [a.name for a in new]) for old, new in pair(before, after)]
+    assert names == [
+        (["a.pt"], ["a.pt"]),
+        (["model.pt", "optimizer.pt"], ["step4"]),
+        (["last.pt"], []),
+    ]
+
+
+def test_curves_that_meet_share_a_sign() -> None:
+    rows = "\n".join(chart([3.0, 2.0, 1.0], [3.0, 2.0, 2.0]))
+    signs = [row.split("│")[-1].split("┤")[-1] for row in rows.splitlines()[:9]]
+    drawn = "".join(signs)
+    assert (drawn.count("●"), drawn.count("○"), drawn.count("×")) == (2, 1, 1)
+    assert rows.splitlines()[0].lstrip().startswith("3 ┤●")
+    assert chart([1.0], [1.0]) == []
+    assert chart([None, None], [None]) == []
+
+
+def test_the_ladder_is_as_high_as_it_holds() -> None:
+    text, plan = ladder.rung(0, True), ladder.rung(2, None)
+    assert ladder.reached([ladder.rung(3, True), text, plan]) == 3
+    assert ladder.reached([text, ladder.rung(2, False), ladder.rung(3, True)]) == 0
+    assert ladder.reached([ladder.rung(0, False)]) is None
+
+
+def test_text_that_check_complains_about_is_not_on_the_ladder() -> None:
+    rules = ROOT / "fixtures" / "rules" / "optimizer_before_shard"
+    bad = ladder.text([str(rules / "bad_straight_line.py")])
+    assert bad.state == "failed"
+    assert "FSDP201" in bad.why
+    assert ladder.text([str(rules / "good_groups_rebuilt.py")]).state == "reached"
+
+
+def test_a_folder_is_run_by_its_entry(tmp_path: Path) -> None:
+    for name in ("helpers.py", "run_it.py", "train.py"):
+        guard = "if __name__ == '__main__':\n    pass\n" if name == "run_it.py" else "x = 1\n"
+        (tmp_path / name).write_text(guard)
+    assert Path(find(str(tmp_path)).target).name == "train.py"
+    assert find(str(tmp_path)).folder == tmp_path.resolve()
+    assert Path(find(str(tmp_path), entry="helpers.py").target).name == "helpers.py"
+    (tmp_path / "train.py").unlink()
+    assert Path(find(str(tmp_path)).target).name == "run_it.py"
+    module = find(str(tmp_path), module="run_it")
+    assert (module.target, module.module) == ("run_it", True)
+    (tmp_path / "run_it.py").unlink()
+    for arguments in ({}, {"entry": "gone.py"}, {"module": "gone"}):
+        with pytest.raises(NoEntry):
+            find(str(tmp_path), **arguments)
+    with pytest.raises(NoEntry, match="--entry names a script in a folder"):
+        find(str(tmp_path / "helpers.py"), entry="x.py")
+
+
+WRITING = """
+import os, sys
+from pathlib import Path
+from fsdp2lint.verify.workfolder import protect
+protect(os.getcwd())
+Path(sys.argv[1]).write_text("new")  # a link of the user's own, elsewhere
+print(Path("data/read.txt").read_text())
+Path("data/read.txt").write_text("new")
+with open("log.txt", "a") as log:
+    log.write(" more")
+os.makedirs("runs/one", exist_ok=True)
+Path("runs/one/model.pt").write_bytes(b"weights")
+os.remove("gone.txt")
+"""
+
+
+def test_what_is_written_stays_in_the_working_folder(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    (home / "data").mkdir(parents=True)
+    (home / "runs").mkdir()
+    for name in ("data/read.txt", "log.txt", "gone.txt"):
+        (home / name).write_text("old")
+    work = workfolder.make(home, tmp_path / "work")
+    (tmp_path / "theirs").write_text("old")
+    (tmp_path / "link").symlink_to(tmp_path / "theirs")
+    ran = subprocess.run(
+        [sys.executable, "-c", WRITING, str(tmp_path / "link")],
+        cwd=work,
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ran.stdout == "old\n"
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "theirs").read_text() == "new"
+    assert {p.name for p in home.rglob("*") if p.is_file()} == {"read.txt", "log.txt", "gone.txt"}
+    assert all(p.read_text() == "old" for p in home.rglob("*.txt"))
+    assert sorted(map(str, workfolder.written(work))) == [
+        "data/read.txt",
+        "log.txt",
+        "runs/one/model.pt",
+    ]
+    assert (work / "log.txt").read_text() == "old more"
+    other = workfolder.make(home, tmp_path / "other")
+    workfolder.carry(work, other)
+    assert (other / "data" / "read.txt").read_text() == "new"
+    assert (other / "runs" / "one" / "model.pt").read_bytes() == b"weights"
+    assert (home / "data" / "read.txt").read_text() == "old"
+
+
+def test_a_large_tree_is_linked_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workfolder, "LIMIT", 6)
+    for name in "abcd":
+        (tmp_path / "home" / name).mkdir(parents=True)
+        (tmp_path / "home" / name / "file").touch()
+    work = workfolder.make(tmp_path / "home", tmp_path / "home" / "scratch" / "work")
+    assert [(work / name).is_symlink() for name in "abcd"] == [False, False, True, True]
+    assert not (work / "scratch").exists()
+    assert all((work / name / "file").exists() for name in "abcd")
+
+
+def test_what_lies_outside_is_kept_as_it_was(tmp_path: Path) -> None:
+    file, folder = tmp_path / "model.pt", tmp_path / "dcp"
+    file.write_text("first")
+    folder.mkdir()
+    (folder / ".metadata").write_text("first")
+    outside = workfolder.Outside(tmp_path / "kept")
+    outside.keep([str(file), str(folder), str(tmp_path / "gone")])
+    file.write_text("second")
+    (folder / "more").touch()
+    assert outside.kept[str(file)].read_text() == "first"
+    outside.restore()
+    assert file.read_text() == "first"
+    assert [p.name for p in folder.iterdir()] == [".metadata"]
+
+
+def test_nothing_of_it_imports_pytorch() -> None:
+    code = (
+        "import sys, json\n"
+        "import fsdp2lint.verify.compare, fsdp2lint.verify.equality.telling\n"
+        "print(json.dumps('torch' in sys.modules))"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert json.loads(ran.stdout) is False
