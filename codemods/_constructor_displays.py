@@ -1,0 +1,150 @@
+"""Where a dictionary of keywords is written, and whether what is written there is all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import libcst as cst
+
+from fsdp2lint.api import Layout, Names, Program, Source, Trace, Wrapping, dotted, scope_of, walk
+
+from ._constructor_origins import Origin, origins
+
+Entries = list[tuple[str, cst.CSTNode, cst.BaseExpression]]
+Events = Sequence[tuple[Trace, Wrapping]]
+
+
+def display_of(
+    program: Program, source: Source, node: cst.BaseExpression, events: Events
+) -> Origin | None:
+    """The one display that an expression has its value from; None when it is not known."""
+    found = origins(program, source, node)
+    if len(found) == 1 and found[0].node is None and isinstance(node, cst.Name):
+        given = {one.node: one for one in _given(node.value, source, events)}
+        if len(given) == 1 and (only := next(iter(given.values()))).node is not None:
+            return display_of(program, only.source, only.node, ())
+    if len(found) != 1 or not isinstance(found[0].node, cst.Dict | cst.Call):
+        return None
+    one = found[0]
+    known = one.source in program.sources and entries_of(one.node) is not None
+    beside = isinstance(node, cst.Name) and one.source is source and _same_scope(source, node, one)
+    return one if known and (beside or unchanged(one.source, found[0].node)) else None
+
+
+def _same_scope(source: Source, node: cst.BaseExpression, one: Origin) -> bool:
+    layout = Layout.of(source)
+    assert one.node is not None
+    return scope_of(layout.ancestors(node)) is scope_of(layout.ancestors(one.node))
+
+
+def _given(name: str, source: Source, events: Events) -> list[Origin]:
+    """What the calls that led to the events give for a parameter of the function that they are in.
+
+    Where some run calls the function, its lives without a caller in sight do not count.
+    """
+    found = []
+    for _, event in events:
+        if not event.moment.inside:
+            return []
+        if not event.calls:
+            continue
+        function, call = event.moment.inside[-1], event.calls[-1]
+        params = [p.name.value for p in function.node.params.params]
+        if name not in params or function.scope.source is not source:
+            return []
+        at = params.index(name) - (params[0] in ("self", "cls"))
+        value = _argument(call.node, name, at)
+        if value is None:
+            return []
+        found.append(Origin(call.source, value))
+    return found
+
+
+def _argument(call: cst.CSTNode, name: str, at: int) -> cst.BaseExpression | None:
+    plain = []
+    for arg in call.args if isinstance(call, cst.Call) else ():
+        if arg.keyword is not None and arg.keyword.value == name:
+            return arg.value
+        if arg.star:
+            return None
+        if arg.keyword is None:
+            plain.append(arg.value)
+    return plain[at] if 0 <= at < len(plain) else None
+
+
+def entries_of(node: cst.BaseExpression | None) -> Entries | None:
+    """The entries of a display: key, the node that writes it, and value; None when it may have more."""
+    found: Entries = []
+    if isinstance(node, cst.Dict):
+        for element in node.elements:
+            key = getattr(element, "key", None)
+            if not isinstance(key, cst.SimpleString):
+                return None
+            found.append((str(key.evaluated_value), element, element.value))
+        return found
+    if isinstance(node, cst.Call) and dotted(node.func) == "dict":
+        for arg in node.args:
+            if arg.keyword is None:
+                return None
+            found.append((arg.keyword.value, arg, arg.value))
+        return found
+    return None
+
+
+@dataclass(frozen=True)
+class Write:
+    """``name["key"] = value`` after the display; ``sometimes`` it does not run before the call."""
+
+    key: str
+    statement: cst.Assign
+    value: cst.BaseExpression
+    sometimes: bool
+
+
+def unchanged(source: Source, display: cst.BaseExpression) -> bool:
+    """Whether the name that a dictionary is bound to is bound once, and nothing writes into it."""
+    statement = Layout.of(source).parents.get(display)
+    if not isinstance(statement, cst.Assign):
+        return isinstance(statement, cst.Return | cst.Arg)
+    return writes_of(source, display, display) == []
+
+
+def writes_of(source: Source, display: cst.BaseExpression, call: cst.CSTNode) -> list[Write] | None:
+    """What is written into a dictionary after it was made, by key; None when that is not known."""
+    layout, names = Layout.of(source), Names.of(source)
+    statement = layout.parents.get(display)
+    target = statement.targets[0].target if isinstance(statement, cst.Assign) else None
+    if not isinstance(target, cst.Name):
+        return []
+    scope = scope_of(layout.ancestors(display))
+    if len(names.bindings.get(scope, {}).get(target.value, [])) != 1:
+        return None
+    around = set(layout.ancestors(call))
+    found: list[Write] = []
+    for node in walk(scope):
+        owner = getattr(node, "value", None)
+        if not isinstance(owner, cst.Name) or owner.value != target.value:
+            continue
+        if isinstance(node, cst.Attribute) and node.attr.value in _CHANGING:
+            return None
+        if isinstance(node, cst.Subscript):
+            one = _write(layout, node, around)
+            if one is None:
+                return None
+            found.append(one)
+    return found
+
+
+_CHANGING = frozenset({"update", "pop", "setdefault", "clear", "popitem"})
+
+
+def _write(layout: Layout, node: cst.Subscript, around: set[cst.CSTNode]) -> Write | None:
+    target = layout.parents[node]
+    assign = layout.parents[target]
+    index = node.slice[0].slice
+    key = index.value if isinstance(index, cst.Index) else None
+    if not isinstance(assign, cst.Assign) or not isinstance(key, cst.SimpleString):
+        return None
+    sometimes = layout.block(assign) not in around
+    return Write(str(key.evaluated_value), assign, assign.value, sometimes)

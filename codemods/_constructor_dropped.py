@@ -1,0 +1,44 @@
+"""Arguments of FSDP1 that ``fully_shard`` does not need, each with the reason.
+
+Facts (torch/distributed/fsdp/_fully_shard, measured on torch 2.13).
+"""
+
+from __future__ import annotations
+
+from fsdp2lint.api import Literal
+
+from ._constructor_names import external, is_none
+from ._constructor_site import Argument, Construction
+
+WHY = {
+    "limit_all_gathers": "FSDP2 frees memory in stream order and needs no rate limiter",
+    "forward_prefetch": "a hint for speed only; `set_modules_to_forward_prefetch` is there if wanted",
+    "use_orig_params": "FSDP2 always shows the original parameters",
+}
+
+
+def drop(site: Construction) -> None:
+    """Account for the arguments that just go."""
+    for name, why in WHY.items():
+        argument = site.arguments.get(name)
+        if argument is not None:
+            site.account(argument.node, "dropped", _flat(argument) or why)
+    argument = site.arguments.get("backward_prefetch")
+    if argument is not None:
+        site.account(argument.node, "dropped", _prefetch(argument))
+
+
+def _flat(argument: Argument) -> str:
+    off = [isinstance(v, Literal) and v.value is False for v in argument.values]
+    if argument.name == "use_orig_params" and off and all(off):
+        return "FSDP2 has no flat parameters: each keeps its name and shape"
+    return ""
+
+
+def _prefetch(argument: Argument) -> str:
+    names = {external(v).rpartition(".")[2] for v in argument.values}
+    if names and names <= {"BACKWARD_PRE"}:
+        return "FSDP2 always prefetches like BACKWARD_PRE"
+    if any(is_none(v) for v in argument.values) or "BACKWARD_POST" in names:
+        return "FSDP2 always prefetches like BACKWARD_PRE: the same numbers, a little more memory"
+    return "FSDP2 always prefetches like BACKWARD_PRE: the same numbers"

@@ -1,0 +1,257 @@
+"""Functions that are written into a file where what FSDP1 was given is known only when the program runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import libcst as cst
+
+from fsdp2lint.api import Edit, InsertBefore, Layout, Names, Source, name_for
+
+from ._constructor_site import Construction, dots_of
+
+FSDP = "torch.distributed.fsdp."
+STRATEGY = f"{FSDP}ShardingStrategy"
+MESH = "torch.distributed.device_mesh.init_device_mesh"
+DIMENSIONS = '("dp_replicate", "dp_shard")'
+
+Naming = Callable[[str], str]
+"""How a dotted name is written at the place of a function."""
+
+Build = Callable[[str, Naming], str]
+"""The text of a function, made of the function's name and how other names are written."""
+
+
+@dataclass(eq=False)
+class Helpers:
+    """The functions that the calls of one file need: each once, above the first call that needs one."""
+
+    source: Source
+    place: cst.CSTNode
+    """The statement of the file above which they come."""
+    texts: dict[str, str] = field(default_factory=dict)
+    edits: list[Edit] = field(default_factory=list)
+    locals: set[str] = field(default_factory=set)
+    """The names of functions that calls of this file have defined beside themselves."""
+
+    @classmethod
+    def above(cls, source: Source, node: cst.CSTNode) -> Helpers:
+        """For a file: above the statement of the file that ``node`` is in."""
+        around = (node, *Layout.of(source).ancestors(node))
+        pairs = pairwise(around)
+        return cls(source, next(n for n, outer in pairs if outer is source.tree))
+
+    def add(self, wanted: str, build: Build) -> str:
+        """The name of such a function, which may be there already."""
+        number = 1
+        while True:
+            name = wanted if number == 1 else f"{wanted}_{number}"
+            edits: list[Edit] = []
+            text = build(name, self._naming(edits))
+            unit = Layout.of(self.source).unit
+            if (
+                stepped(text, unit) in self.source.text.replace("\r\n", "\n")
+                or self.texts.get(name) == text
+            ):
+                return name
+            if name not in self.texts and not self._bound(name):
+                self.texts[name] = text
+                self.edits += edits
+                return name
+            number += 1
+
+    def local(self, site: Construction, *wanted: str) -> str:
+        """A free name for a function beside a call, which no other call of the file has taken."""
+        site.taken |= self.locals
+        name = site.free(*wanted)
+        self.locals.add(name)
+        return name
+
+    def all_edits(self) -> list[Edit]:
+        """The functions and what they import."""
+        if not self.texts:
+            return []
+        layout = Layout.of(self.source)
+        top = layout.comments_above(self.place)
+        blank = self.source.text[layout.blank_above(top) : top].count("\n")
+        above = "\n" * (2 - min(blank, 2)) if layout.blank_above(top) else ""
+        text = above + stepped("\n\n\n".join(self.texts.values()), layout.unit)
+        return [InsertBefore(self.source, self.place, f"{text}\n\n\n"), *self.edits]
+
+    def _naming(self, edits: list[Edit]) -> Naming:
+        def named(target: str) -> str:
+            found = name_for(self.source, self.place, target, dots=dots_of(target))
+            edits.extend(found.edits)
+            return found.text
+
+        return named
+
+    def _bound(self, name: str) -> bool:
+        names = Names.of(self.source)
+        return name in names.bindings.get(self.source.tree, {}) or name in names.uses
+
+
+def stepped(text: str, unit: str) -> str:
+    """Text that is indented by four spaces, indented by the file's own unit."""
+    if unit == "    ":
+        return text
+    lines = []
+    for line in text.split("\n"):
+        bare = line.lstrip(" ")
+        steps, rest = divmod(len(line) - len(bare), 4)
+        lines.append(unit * steps + " " * rest + bare)
+    return "\n".join(lines)
+
+
+def policy_helper(always_down: bool, ignores: bool) -> Build:
+    """The function that asks a policy as ``_recursive_wrap`` does (torch/distributed/fsdp/wrap.py).
+
+    With mixed precision FSDP1 joins the policy with one for batch norms, which always goes down. Lists of
+    modules have no forward, so that ``fully_shard`` refuses them.
+    """
+
+    def build(name: str, named: Naming) -> str:
+        more = "shard, ignored" if ignores else "shard"
+        lists = f"({named('torch.nn.ModuleList')}, {named('torch.nn.ModuleDict')})"
+        unless = " if p not in ignored" if ignores else ""
+        lines = [
+            f"def {name}(module, policy, {more}, is_root=True):",
+            '    """Shard the submodules that a wrap policy chooses; return how many parameters they have."""',
+            f"    numel = sum(p.numel() for p in module.parameters(){unless})",
+            f"    if isinstance(module, {named(f'{FSDP}FSDPModule')}):",
+            "        return numel",
+            "    if not policy(module=module, recurse=True, nonwrapped_numel=numel):",
+            "        return 0",
+            f"    done = sum({name}(m, policy, {more}, False) for m in module.children())",
+            f"    if is_root or isinstance(module, {lists}):",
+            "        return done",
+            "    if not policy(module=module, recurse=False, nonwrapped_numel=numel - done):",
+            "        return done",
+            "    shard(module)",
+            "    return numel",
+        ]
+        return "\n".join(lines[:5] + lines[7:] if always_down else lines)
+
+    return build
+
+
+def children_first(name: str, named: Naming) -> str:
+    """The function that goes through modules in the order in which FSDP1 wraps them."""
+    return f'''def {name}(module):
+    """All modules inside a module, each before what holds it."""
+    for child in module.children():
+        yield from {name}(child)
+    yield module'''
+
+
+def pair_helper(device: str) -> Build:
+    """The function that makes a mesh of FSDP1's pair of process groups, which is (shard, replicate)."""
+
+    def build(name: str, named: Naming) -> str:
+        dist = named("torch.distributed.all_gather_object").removesuffix("all_gather_object")
+        mesh = named("torch.distributed.device_mesh.DeviceMesh")
+        return f'''def {name}(shard_group, replicate_group):
+    """The mesh (replicate, shard) that two process groups make."""
+    rows = [None] * {dist}get_world_size()
+    {dist}all_gather_object(rows, {dist}get_process_group_ranks(shard_group))
+    return {mesh}.from_group(
+        [replicate_group, shard_group],
+        "{device}",
+        mesh=sorted({{tuple(row) for row in rows}}),
+        mesh_dim_names={DIMENSIONS},
+    )'''
+
+    return build
+
+
+def strategy_helper(members: frozenset[str], device: str, meshed: bool) -> Build:
+    """The function that turns a sharding strategy that is known at run time into arguments.
+
+    With ``meshed`` it is given a mesh too, which may be None.
+    """
+
+    def build(name: str, named: Naming) -> str:
+        strategy = named(STRATEGY)
+        start = '{} if mesh is None else {"mesh": mesh}' if meshed else "{}"
+        lines = [
+            f"def {name}(strategy{', mesh' if meshed else ''}):",
+            '    """The arguments of fully_shard that stand for a sharding strategy."""',
+            f"    options = {start}",
+        ]
+        unmeshed = " and mesh is None" if meshed else ""
+        kept = _among(members, ("SHARD_GRAD_OP", "_HYBRID_SHARD_ZERO2"), strategy)
+        if kept:
+            lines += [
+                f"    if strategy {kept}:",
+                '        options["reshard_after_forward"] = False',
+            ]
+        hybrid = _among(members, ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2"), strategy)
+        if hybrid:
+            made = hybrid_mesh(named, device, 'options["mesh"]')
+            if hybrid.startswith("in "):
+                lines.append(f"    hybrid = {hybrid.removeprefix('in ')}")
+                hybrid = "in hybrid"
+            lines += [f"    if strategy {hybrid}{unmeshed}:", *(f"        {one}" for one in made)]
+        if "NO_SHARD" in members:
+            made = replicated_mesh(named, device, 'options["mesh"]')
+            lines += [f"    if strategy is {strategy}.NO_SHARD{unmeshed}:"]
+            lines += [f"        {one}" for one in made]
+        return "\n".join([*lines, "    return options"])
+
+    return build
+
+
+def precision_helper(name: str, named: Naming) -> str:
+    """The function that turns mixed precision settings that are known at run time into a policy."""
+    policy = named(f"{FSDP}MixedPrecisionPolicy")
+    return f'''def {name}(precision, is_root):
+    """The policy of fully_shard that stands for mixed precision settings, which may be None."""
+    if precision is None:
+        return {policy}()
+    casts = precision.cast_root_forward_inputs if is_root else precision.cast_forward_inputs
+    return {policy}(
+        precision.param_dtype, precision.reduce_dtype, cast_forward_inputs=casts
+    )'''
+
+
+def _among(members: frozenset[str], wanted: tuple[str, ...], strategy: str) -> str:
+    found = [f"{strategy}.{name}" for name in wanted if name in members]
+    if not found:
+        return ""
+    return f"is {found[0]}" if len(found) == 1 else f"in ({', '.join(found)})"
+
+
+def hybrid_mesh(named: Naming, device: str, name: str = "mesh") -> list[str]:
+    """Statements that make the mesh of ``HYBRID_SHARD``: shards within a node, copies across nodes.
+
+    FSDP1 takes the number of devices of this node for the size of a node
+    (torch/distributed/fsdp/_init_utils.py, ``_init_intra_and_inter_node_groups``).
+    """
+    size = f'int({named("os.environ")}["LOCAL_WORLD_SIZE"])'
+    if device == "cuda":
+        size = f"{named('torch.cuda.device_count')}()"
+    world = f"{named('torch.distributed.get_world_size')}()"
+    return [
+        f"local_size = {size}",
+        f"shape = ({world} // local_size, local_size)",
+        *_mesh(named, device, name, "shape"),
+    ]
+
+
+def replicated_mesh(named: Naming, device: str, name: str = "mesh") -> list[str]:
+    """Statements that make the mesh on which every rank keeps all parameters."""
+    world = f"{named('torch.distributed.get_world_size')}()"
+    return _mesh(named, device, name, f"({world}, 1)")
+
+
+def _mesh(named: Naming, device: str, name: str, shape: str) -> list[str]:
+    line = f'{name} = {named(MESH)}("{device}", {shape}, mesh_dim_names={DIMENSIONS})'
+    if len(line) < 80:
+        return [line]
+    return [
+        f"{name} = {named(MESH)}(",
+        f'    "{device}", {shape}, mesh_dim_names={DIMENSIONS}',
+        ")",
+    ]

@@ -1,0 +1,208 @@
+"""Where an expression gets its value from, by the text alone: through names, imports and returns.
+
+The trace follows the values that a run has with the settings as they are; a settings file may say
+something else tomorrow. What is written must be right for all that the text can mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+import libcst as cst
+
+from fsdp2lint.api import Layout, Names, Program, Source, dotted, scope_of, walk
+
+MAX_DEPTH = 12
+
+
+@dataclass(frozen=True)
+class Origin:
+    """An expression that a value can come from; ``node`` is None where the text does not say."""
+
+    source: Source
+    node: cst.BaseExpression | None
+
+    @property
+    def is_none(self) -> bool:
+        """Whether it is the constant None."""
+        return self.node is not None and dotted(self.node) == "None"
+
+
+def origins(program: Program, source: Source, node: cst.BaseExpression) -> list[Origin]:
+    """All expressions that ``node`` can get its value from."""
+    found: dict[cst.CSTNode | None, Origin] = {}
+    for one in _from(program, source, node, None, 0):
+        found.setdefault(one.node, one)
+    return list(found.values())
+
+
+def meaning(program: Program, source: Source, node: cst.CSTNode | None) -> str:
+    """The canonical dotted name that a node stands for through imports; empty if it is no such name."""
+    known = _meanings.setdefault(program, {}).get(source)
+    if known is None:
+        known = dict[cst.CSTNode, str]((r.node, r.name) for r in program.named(source))
+        _meanings[program][source] = known
+    return known.get(node, "") if node is not None else ""
+
+
+_meanings: WeakKeyDictionary[Program, dict[Source, dict[cst.CSTNode, str]]] = WeakKeyDictionary()
+
+
+def _from(
+    program: Program, source: Source, node: cst.BaseExpression, index: int | None, depth: int
+) -> Iterator[Origin]:
+    """``index`` is the place in the tuple that ``node`` stands for, if only that is meant."""
+    if depth > MAX_DEPTH:
+        yield Origin(source, None)
+    elif isinstance(node, cst.IfExp):
+        yield from _from(program, source, node.body, index, depth + 1)
+        yield from _from(program, source, node.orelse, index, depth + 1)
+    elif index is not None and isinstance(node, cst.Tuple | cst.List):
+        if index < len(node.elements):
+            yield from _from(program, source, node.elements[index].value, None, depth + 1)
+    elif isinstance(node, cst.Name) and node.value not in ("None", "True", "False"):
+        yield from _of_name(program, source, node, index, depth)
+    elif isinstance(node, cst.Attribute) and (found := _in_module(program, source, node)):
+        for other, binding in found:
+            yield from _of_binding(program, other, binding, node.attr.value, index, depth)
+    elif isinstance(node, cst.Call) and isinstance(node.func, cst.Name | cst.Attribute):
+        yield from _of_call(program, source, node, index, depth)
+    elif index is not None:
+        yield Origin(source, None)
+    else:
+        yield Origin(source, node)
+
+
+def _of_name(
+    program: Program, source: Source, node: cst.Name, index: int | None, depth: int
+) -> Iterator[Origin]:
+    names = Names.of(source)
+    scope = names.owner(node.value, scope_of(Layout.of(source).ancestors(node)))
+    found = list(definitions(program, source, node.value, scope or source.tree))
+    if not found:
+        yield Origin(source, node if index is None else None)
+    for other, binding in found:
+        if isinstance(binding, cst.FunctionDef | cst.ClassDef | cst.ImportAlias):
+            yield Origin(source, node if index is None else None)
+        else:
+            yield from _of_binding(program, other, binding, node.value, index, depth)
+
+
+def _of_binding(
+    program: Program, source: Source, binding: cst.CSTNode, name: str, index: int | None, depth: int
+) -> Iterator[Origin]:
+    given = _bound_value(source, binding, name)
+    if given is None or (given[1] is not None and index is not None):
+        yield Origin(source, None)
+    else:
+        value, place = given
+        at = index if place is None else place
+        yield from _from(program, source, value, at, depth + 1)
+
+
+def _of_call(
+    program: Program, source: Source, node: cst.Call, index: int | None, depth: int
+) -> Iterator[Origin]:
+    found: list[tuple[Source, cst.CSTNode]] = []
+    if isinstance(node.func, cst.Name):
+        names = Names.of(source)
+        scope = names.owner(node.func.value, scope_of(Layout.of(source).ancestors(node)))
+        found = list(definitions(program, source, node.func.value, scope or source.tree))
+    elif isinstance(node.func, cst.Attribute):
+        found = _in_module(program, source, node.func)
+    functions = [(s, f) for s, f in found if isinstance(f, cst.FunctionDef)]
+    if len(functions) != len(found) or not found:
+        yield Origin(source, node if index is None else None)
+        return
+    for other, function in functions:
+        for value in returned(function):
+            if value is None:
+                yield Origin(other, cst.Name("None"))
+            else:
+                yield from _from(program, other, value, index, depth + 1)
+
+
+def _in_module(
+    program: Program, source: Source, node: cst.Attribute
+) -> list[tuple[Source, cst.CSTNode]]:
+    """What binds ``module.name`` in a module of the project."""
+    root = node.value
+    if not isinstance(root, cst.Name):
+        return []
+    names = Names.of(source)
+    scope = names.owner(root.value, scope_of(Layout.of(source).ancestors(node)))
+    for one in names.imports:
+        if one.name == root.value and one.scope is scope:
+            level = len(one.target) - len(one.target.lstrip("."))
+            other = _file(program, source, one.target[level:], level)
+            if other is not None:
+                return list(definitions(program, other, node.attr.value, other.tree))
+    return []
+
+
+def returned(function: cst.FunctionDef) -> list[cst.BaseExpression | None]:
+    """What a function returns, in the order of the text."""
+    return [n.value for n in walk(function.body, into=False) if isinstance(n, cst.Return)]
+
+
+def definitions(
+    program: Program, source: Source, name: str, scope: cst.CSTNode, depth: int = 0
+) -> Iterator[tuple[Source, cst.CSTNode]]:
+    """The nodes that bind a name of a scope, through imports from other files of the project."""
+    names = Names.of(source)
+    bound = names.bindings.get(scope, {}).get(name, [])
+    for node in bound:
+        imported = next((i for i in names.imports if i.alias is node), None)
+        if imported is None or not isinstance(imported.statement, cst.ImportFrom):
+            yield source, node
+            continue
+        level = len(imported.target) - len(imported.target.lstrip("."))
+        module, _, last = imported.target[level:].rpartition(".")
+        other = _file(program, source, module, level)
+        if other is None or depth > MAX_DEPTH:
+            yield source, node
+        else:
+            yield from definitions(program, other, last, other.tree, depth + 1)
+    if not bound and scope is source.tree and depth <= MAX_DEPTH:
+        yield from _starred(program, source, name, depth)
+
+
+def _starred(
+    program: Program, source: Source, name: str, depth: int
+) -> Iterator[tuple[Source, cst.CSTNode]]:
+    for node in walk(source.tree, into=False):
+        if isinstance(node, cst.ImportFrom) and isinstance(node.names, cst.ImportStar):
+            other = _file(program, source, dotted(node.module), len(node.relative))
+            if other is not None:
+                yield from definitions(program, other, name, other.tree, depth + 1)
+
+
+def _file(program: Program, source: Source, module: str, level: int) -> Source | None:
+    path = program.project.resolve(module, level, source)
+    return program.project.source(path) if path and path.endswith(".py") else None
+
+
+def _bound_value(
+    source: Source, binding: cst.CSTNode, name: str
+) -> tuple[cst.BaseExpression, int | None] | None:
+    """The expression that a binding gives a name, and which element of it; None when there is none."""
+    layout = Layout.of(source)
+    if isinstance(binding, cst.AnnAssign):
+        return (binding.value, None) if binding.value is not None else None
+    if isinstance(binding, cst.NamedExpr):
+        return binding.value, None
+    assign = layout.parents.get(binding)
+    if not isinstance(binding, cst.AssignTarget) or not isinstance(assign, cst.Assign):
+        return None
+    target = binding.target
+    if isinstance(target, cst.Tuple | cst.List):
+        for index, element in enumerate(target.elements):
+            if isinstance(element.value, cst.Name) and element.value.value == name:
+                return assign.value, index
+        return None
+    return assign.value, None
+
+
+__all__ = ["Origin", "definitions", "meaning", "origins", "returned"]

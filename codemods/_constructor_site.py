@@ -1,0 +1,344 @@
+"""A call that wraps a module with FSDP1: what it is given, where that is written, what it can be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from textwrap import dedent, indent
+from typing import Literal
+
+import libcst as cst
+
+from fsdp2lint.api import (
+    POSITIONS,
+    Account,
+    Edit,
+    External,
+    Layout,
+    Program,
+    Reference,
+    Source,
+    Trace,
+    Value,
+    Wrapping,
+    dotted,
+    name_for,
+    options,
+)
+from fsdp2lint.api import Literal as Constant
+
+from ._constructor_displays import display_of, entries_of, writes_of
+from ._constructor_names import born, function_scope, is_none, is_taken
+from ._constructor_origins import Origin, meaning, origins
+
+Fate = Literal["preserved", "changed", "dropped"]
+
+LINE = 76
+FSDP1 = "torch.distributed.fsdp.FullyShardedDataParallel"
+WRAP = "torch.distributed.fsdp.wrap.wrap"
+
+OLD_NAMES = {"fsdp_auto_wrap_policy": "auto_wrap_policy"}
+"""Names that arguments had in torch 1.11."""
+
+
+@dataclass(eq=False)
+class Argument:
+    """One argument of the constructor: ``node`` is what the ledger knows, ``value`` the expression."""
+
+    name: str
+    node: cst.CSTNode
+    value: cst.BaseExpression
+    values: tuple[Value, ...]
+    """What it can be, in all runs; empty when nothing is known."""
+    spread: cst.Arg | None = None
+    """The ``**kwargs`` of the call that it comes through."""
+    home: tuple[Source, cst.BaseExpression] | None = None
+    """The dictionary in another function that writes it."""
+    said: str = ""
+    """The text that stands for it, where only the run knows whether it is given."""
+    written: cst.BaseExpression | None = None
+    """The expression that is written, where ``value`` only asks for it."""
+
+    def asked(self, said: str) -> None:
+        """Know it only through ``said``, which is None where it is not given."""
+        self.said, self.written = said, self.value
+        self.value = cst.parse_expression(said)
+        self.values = (*self.values, Constant(None))
+
+
+@dataclass(eq=False)
+class Construction:
+    """A call of the constructor, with all that is needed to write what comes instead."""
+
+    program: Program
+    source: Source
+    call: cst.BaseExpression
+    """The call; or the dictionary of its keywords, while that is rewritten."""
+    events: Sequence[tuple[Trace, Wrapping]]
+    module: cst.BaseExpression
+    arguments: dict[str, Argument]
+    edits: list[Edit] = field(default_factory=list)
+    accounts: list[Account] = field(default_factory=list)
+    taken: set[str] = field(default_factory=set)
+    elsewhere: dict[cst.CSTNode, tuple[Edit, ...]] = field(default_factory=dict)
+    """The edits of what is made elsewhere, which several calls may share, by its node."""
+    device: str = ""
+    """The kind of device, where ``device_id`` came in a dictionary from elsewhere."""
+    fixed: frozenset[cst.CSTNode] = frozenset()
+    """What is made elsewhere and must stay, because another call needs it as it is."""
+
+    @property
+    def layout(self) -> Layout:
+        """The layout of the file."""
+        return Layout.of(self.source)
+
+    @property
+    def scope(self) -> cst.CSTNode:
+        """The scope that the statement of the call stands in: comprehensions and lambdas left out."""
+        return function_scope(self.source, self.call)
+
+    def anew(self, fixed: frozenset[cst.CSTNode]) -> Construction:
+        """The same call with nothing planned yet."""
+        return Construction(
+            self.program,
+            self.source,
+            self.call,
+            self.events,
+            self.module,
+            dict(self.arguments),
+            fixed=fixed,
+        )
+
+    def text(self, node: cst.CSTNode) -> str:
+        """The text of an expression as it stands, in the parentheses that it needs inside an argument."""
+        for argument in self.arguments.values():
+            if argument.value is node and argument.said:
+                return argument.said
+        return self.source.text[slice(*self.layout.whole(node))]
+
+    @property
+    def module_text(self) -> str:
+        """The text of the module; a name without parentheses."""
+        if isinstance(self.module, cst.Name | cst.Attribute):
+            return self.source.text[slice(*self.layout.span(self.module))]
+        return self.text(self.module)
+
+    def flat(self, node: cst.CSTNode) -> str:
+        """The text of an expression as it stands alone: on one line if it fits, else from where it begins."""
+        whole = self.text(node)
+        if "\n" not in whole:
+            return whole
+        text = self.source.text[slice(*self.layout.span(node))]
+        line = " ".join(text.split())
+        if len(line) < LINE and "#" not in text and '"""' not in text:
+            return line.replace("( ", "(").replace(" )", ")").replace(",)", ")")
+        if not getattr(node, "lpar", ()):
+            head, _, rest = text.partition("\n")
+            whole = f"(\n    {head}\n{indent(dedent(rest), '    ')}\n)"
+        return reindented(whole)
+
+    def name(self, target: str, alias: str = "") -> str:
+        """How a name of another module is written at the call; its import comes along."""
+        found = name_for(self.source, self.call, target, alias=alias, dots=dots_of(target))
+        self.edits += found.edits
+        return found.text
+
+    def free(self, *wanted: str) -> str:
+        """The first of these names that means nothing yet around the call; else one with a number."""
+        numbered = (f"{wanted[0]}_{n}" for n in range(2, 100))
+        for name in (*wanted, *numbered):
+            if name not in self.taken and not is_taken(self.source, self.scope, name):
+                self.taken.add(name)
+                return name
+        raise ValueError(f"no free name like {wanted[0]}")
+
+    def account(
+        self, node: cst.CSTNode, fate: Fate, why: str, source: Source | None = None
+    ) -> None:
+        """Say what became of a piece."""
+        homes = (a.home for a in self.arguments.values() if a.node is node)
+        home = next((h for h in homes if h is not None), None)
+        known = home[0] if home is not None else self.source
+        self.accounts.append(Account(source or known, node, fate, why))
+
+
+def constructions(program: Program) -> Iterator[Construction | tuple[Source, cst.CSTNode, str]]:
+    """Every call that wraps with FSDP1 itself; for one that cannot be read, why."""
+    seen: set[cst.CSTNode] = set()
+    for events in program.sites(Wrapping):
+        events = [(trace, event) for trace, event in events if event.by == "fsdp1"]
+        if not events:
+            continue
+        at = events[0][1].at
+        seen.add(at.node)
+        if isinstance(at.node, cst.Call) and meaning(program, at.source, at.node.func) != WRAP:
+            yield _construction(program, at.source, at.node, events)
+    for reference in program.references(FSDP1):
+        parent = Layout.of(reference.source).parents[reference.node]
+        if isinstance(parent, cst.Call) and parent.func is reference.node and parent not in seen:
+            yield _construction(program, reference.source, parent, ())
+        elif isinstance(parent, cst.Arg) and _is_base(reference, parent):
+            why = "a class derived from FSDP1 has no counterpart: fully_shard makes the class"
+            yield reference.source, parent, why
+
+
+def _is_base(reference: Reference, arg: cst.Arg) -> bool:
+    around = Layout.of(reference.source).parents[arg]
+    return isinstance(around, cst.ClassDef)
+
+
+def _construction(
+    program: Program, source: Source, call: cst.Call, events: Sequence[tuple[Trace, Wrapping]]
+) -> Construction | tuple[Source, cst.CSTNode, str]:
+    found = arguments(program, source, call, events)
+    if isinstance(found, str):
+        return source, call, found
+    given = _given_before(program, source, call, events)
+    if isinstance(given, str):
+        return source, call, given
+    found = {**given, **found}
+    module = found.pop("module", None)
+    if module is None:
+        return source, call, "the module comes in a dictionary"
+    return Construction(program, source, call, events, module.value, found)
+
+
+def _given_before(
+    program: Program, source: Source, call: cst.Call, events: Sequence[tuple[Trace, Wrapping]]
+) -> dict[str, Argument] | str:
+    """The arguments that ``functools.partial`` gives to the constructor; why they are not known, if so."""
+    if meaning(program, source, call.func) == FSDP1:
+        return {}
+    found = origins(program, source, call.func)
+    if all(meaning(program, one.source, one.node) == FSDP1 for one in found):
+        return {}
+    made = found[0].node if len(found) == 1 else None
+    if not isinstance(made, cst.Call) or not made.args or found[0].source is not source:
+        return "what wraps the module is chosen at run time"
+    partial = meaning(program, source, made.func) == "functools.partial"
+    if not partial or meaning(program, source, made.args[0].value) != FSDP1:
+        return "what wraps the module is chosen at run time"
+    if function_scope(source, made) is not function_scope(source, call):
+        return "its arguments are given in another function"
+    if any(arg.keyword is None for arg in made.args[1:]):
+        return "its arguments are given in another place"
+    return arguments(program, source, made, events)
+
+
+def _home(
+    source: Source, call: cst.Call, display: Origin
+) -> tuple[Source, cst.BaseExpression] | None:
+    """Where a display stands, unless its entries mean the same in the function of the call."""
+    assert display.node is not None
+    beside = display.source is source
+    if beside and function_scope(source, display.node) is function_scope(source, call):
+        return None
+    return display.source, display.node
+
+
+def arguments(
+    program: Program, source: Source, call: cst.Call, events: Sequence[tuple[Trace, Wrapping]]
+) -> dict[str, Argument] | str:
+    """The arguments of a call by name; why they are not known, if so."""
+    found: dict[str, Argument] = {}
+    position = 0
+    for arg in call.args:
+        if arg.star == "*":
+            return "the arguments come in a tuple"
+        if arg.star == "**":
+            display = display_of(program, source, arg.value, events)
+            entries = entries_of(display.node) if display is not None else None
+            if display is None or entries is None:
+                return "the keywords come in a dictionary that is built elsewhere"
+            shown = display.node
+            assert shown is not None
+            home = _home(source, call, display)
+            writes = writes_of(source, shown, call) if home is None else []
+            if writes is None:
+                return "the dictionary of its keywords is changed after it was made"
+            for name, node, value in entries:
+                values = _values(events, name, value)
+                found[name] = Argument(name, node, value, values, arg, home)
+            for one in writes:
+                values = _values(events, one.key, one.value)
+                found[one.key] = Argument(one.key, one.statement, one.value, values, arg)
+                if one.sometimes:
+                    said = f'{dotted(arg.value)}.get("{one.key}")'
+                    found[one.key].asked(said)
+            continue
+        name = arg.keyword.value if arg.keyword is not None else ""
+        if not name:
+            name = POSITIONS[min(position, len(POSITIONS) - 1)]
+            position += 1
+            if meaning(program, source, arg.value) == FSDP1:
+                continue  # what functools.partial calls
+        values = _values(events, name, arg.value)
+        name = OLD_NAMES.get(name, name)
+        found[name] = Argument(name, arg, arg.value, values)
+    return found
+
+
+def _values(
+    events: Sequence[tuple[Trace, Wrapping]], name: str, node: cst.BaseExpression
+) -> tuple[Value, ...]:
+    found: dict[Value, None] = {}
+    for _, event in events:
+        value = event.options.get(name)
+        if value is None:
+            continue
+        for one in options(value):
+            found[one] = None
+    if isinstance(node, cst.Attribute) and any(_is_setting(node, one) for one in found):
+        return ()
+    return tuple(found) or _constant(node)
+
+
+def _is_setting(node: cst.Attribute, value: Value) -> bool:
+    """Whether a constant is what a field holds at first: a command line or a file may set another."""
+    if isinstance(value, External):
+        return value.name.rpartition(".")[2] != node.attr.value
+    return isinstance(value, Constant)
+
+
+_CONSTANTS = {"True": True, "False": False, "None": None}
+
+
+def _constant(node: cst.BaseExpression) -> tuple[Value, ...]:
+    text = dotted(node)
+    return (Constant(_CONSTANTS[text]),) if text in _CONSTANTS else ()
+
+
+def dots_of(target: str) -> int:
+    """How many dots the name of something may have: meshes are imported rather than spelled out."""
+    return 1 if ".device_mesh." in target else 2
+
+
+def reindented(text: str) -> str:
+    """An expression of several lines as it stands where its last line is not indented."""
+    last = text.rpartition("\n")[2]
+    margin = " " * (len(last) - len(last.lstrip()))
+    return text.replace("\n" + margin, "\n")
+
+
+def sources_of(site: Construction, argument: Argument) -> list[Origin] | None:
+    """All expressions that an argument can get its value from; None when some are not known.
+
+    What the text does not say (a parameter) the trace may know.
+    """
+    if argument.said:
+        return None
+    found = origins(site.program, site.source, argument.value)
+    known = [one for one in found if one.node is not None]
+    if len(known) == len(found):
+        return known
+    if not argument.values:
+        return None
+    for value in argument.values:
+        at = born(value)
+        if is_none(value):
+            known.append(Origin(site.source, cst.Name("None")))
+        elif at is None or not isinstance(at.node, cst.BaseExpression):
+            return None
+        else:
+            known.append(Origin(at.source, at.node))
+    return list({one.node: one for one in known}.values())

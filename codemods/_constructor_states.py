@@ -1,0 +1,287 @@
+"""What FSDP1 does to a module before it shards it: move, materialise, broadcast; and what it leaves alone.
+
+Facts (torch/distributed/fsdp/_init_utils.py, ``_init_param_handle_from_module``, torch 2.13): unit by unit,
+children first, it calls ``param_init_fn`` on each module of a unit that has meta parameters, moves the
+unit to ``device_id``, and broadcasts parameters and buffers from rank 0 (``sync_module_states``).
+"""
+
+from __future__ import annotations
+
+import re
+
+import libcst as cst
+
+from fsdp2lint.api import Literal, Moved, dotted
+
+from ._constructor_helpers import FSDP, Helpers, Naming
+from ._constructor_names import class_of, external, is_none, only_binding
+from ._constructor_plan import Plan
+from ._constructor_sharding import device_type
+from ._constructor_site import Argument, Construction
+
+OFFLOAD = f"{FSDP}CPUOffload"
+LONG = 60
+_SETS_DEVICE = (
+    "torch.cuda.set_device",
+    "torch.accelerator.set_device_index",
+    "torch.accelerator.set_device_idx",
+    "torch.xpu.set_device",
+    "torch.npu.set_device",
+)
+
+
+def states(site: Construction, plan: Plan, helpers: Helpers) -> None:
+    """Plan what happens to parameters and buffers before they are sharded."""
+    ignored(site, plan)
+    offload(site, plan)
+    device(site, plan)
+    materialises = initialise(site, plan, helpers)
+    synchronise(site, plan, helpers, materialises)
+
+
+# -- offload -------------------------------------------------------------------------------------------------------
+
+
+def offload(site: Construction, plan: Plan) -> None:
+    """``cpu_offload``."""
+    argument = site.arguments.get("cpu_offload")
+    if argument is None:
+        return
+    if argument.values and all(is_none(v) for v in argument.values):
+        site.account(argument.node, "dropped", "without it nothing is offloaded, in both")
+        return
+    test = _offloads(site, argument.value)
+    if test == "False":
+        site.account(argument.node, "dropped", "it offloads nothing")
+        return
+    policy = f"{site.name(f'{FSDP}CPUOffloadPolicy')}()"
+    if test is None:
+        text = site.text(argument.value)
+        test = f"{text} is not None and {text}.offload_params"
+    if test != "True":
+        policy += f" if {test} else {site.name(f'{FSDP}OffloadPolicy')}()"
+    plan.shared["offload_policy"] = policy
+    site.account(argument.node, "changed", "`CPUOffloadPolicy` keeps the parameters on the CPU")
+
+
+def _offloads(site: Construction, node: cst.BaseExpression) -> str | None:
+    """Under which condition an expression offloads parameters; None when it does not say."""
+    if dotted(node) == "None":
+        return "False"
+    if isinstance(node, cst.Name):
+        made = only_binding(site.source, node)
+        return (
+            None
+            if made is None or isinstance(made.value, cst.Name)
+            else _offloads(site, made.value)
+        )
+    if isinstance(node, cst.IfExp):
+        return _either_side(site, node)
+    if not isinstance(node, cst.Call):
+        return None
+    if not any(r.node is node.func and r.name == OFFLOAD for r in site.program.named(site.source)):
+        return None
+    if not node.args:
+        return "False"
+    return site.text(node.args[0].value) if len(node.args) == 1 and not node.args[0].star else None
+
+
+def _either_side(site: Construction, node: cst.IfExp) -> str | None:
+    body, other = _offloads(site, node.body), _offloads(site, node.orelse)
+    test = site.text(node.test)
+    if body is not None and other == "False":
+        return test if body == "True" else f"{test} and {body}"
+    if (body, other) == ("False", "True"):
+        return f"not ({test})"
+    return body if body == other else None
+
+
+# -- devices ------------------------------------------------------------------------------------------------------
+
+
+def device(site: Construction, plan: Plan) -> None:
+    """``device_id``."""
+    argument = site.arguments.get("device_id")
+    if argument is None:
+        return
+    why = "fully_shard moves parameters and buffers to the current device"
+    if argument.values and all(is_none(v) for v in argument.values):
+        site.account(argument.node, "dropped", "without it the current device is meant, in both")
+        return
+    if device_type(site) == "cpu":
+        site.account(argument.node, "dropped", "the mesh is on the CPU")
+        return
+    if not _is_current(site, argument) and not _device_is_set(site):
+        plan.before.insert(0, f"{site.name('torch.cuda.set_device')}({site.text(argument.value)})")
+        site.account(argument.node, "changed", f"{why}, which is set here")
+        return
+    site.account(argument.node, "dropped", why)
+
+
+def _is_current(site: Construction, argument: Argument) -> bool:
+    node = argument.value
+    if isinstance(node, cst.Name):
+        made = only_binding(site.source, node)
+        node = made.value if made is not None else node
+    return "current_device" in site.source.code(node)
+
+
+def _device_is_set(site: Construction) -> bool:
+    return all(any(trace.calls(*_SETS_DEVICE)) for trace, _ in site.events)
+
+
+# -- values ---------------------------------------------------------------------------------------------------------
+
+
+def initialise(site: Construction, plan: Plan, helpers: Helpers) -> bool:
+    """``param_init_fn``; whether units may have to be materialised."""
+    argument = site.arguments.get("param_init_fn")
+    if argument is None:
+        return False
+    if argument.values and all(is_none(v) for v in argument.values):
+        site.account(argument.node, "dropped", "there is nothing to initialise")
+        return False
+    text = site.text(argument.value)
+    if not re.fullmatch(r"[\w.]+", text):
+        name = site.free("param_init_fn", "init_fn")
+        plan.before.append(f"{name} = {site.flat(argument.value)}")
+        text = name
+    plan.prepare.append(f"{helpers.add('materialize', materialize_helper)}({{module}}, {text})")
+    why = (
+        "it is called on the modules of each unit that is on the meta device, before it is sharded"
+    )
+    site.account(argument.node, "changed", why)
+    return True
+
+
+def materialize_helper(name: str, named: Naming) -> str:
+    """The function that gives a unit on the meta device its parameters, as FSDP1 does."""
+    return f'''def {name}(unit, init_fn):
+    """Initialise a module that is on the meta device, but for the parts that are sharded already."""
+    if init_fn is None or not any(p.is_meta for p in unit.parameters()):
+        return
+    modules = [unit]
+    for module in modules:
+        init_fn(module)
+        modules += [m for m in module.children() if not isinstance(m, {named(f"{FSDP}FSDPModule")})]'''
+
+
+def synchronise(site: Construction, plan: Plan, helpers: Helpers, materialises: bool) -> None:
+    """``sync_module_states``."""
+    argument = site.arguments.get("sync_module_states")
+    if argument is None:
+        return
+    values = [v.value if isinstance(v, Literal) else ... for v in argument.values]
+    if values and all(v is not ... and not v for v in values):
+        site.account(argument.node, "dropped", "nothing is broadcast by default, in both")
+        return
+    test = "" if values and all(v is True for v in values) else site.text(argument.value)
+    where = _target(site)
+    if materialises:
+        helper = helpers.add("broadcast", broadcast_helper)
+        call = f"{helper}({{module}}, {where or _any_device(site)})"
+        plan.prepare += [f"if {test}:", f"    {call}"] if test else [call]
+    else:
+        lines = _broadcast(site, where)
+        plan.before += [f"if {test}:", *(f"    {one}" for one in lines)] if test else lines
+    why = "the parameters and buffers of rank 0 are broadcast here, before they are sharded"
+    site.account(argument.node, "changed", why)
+
+
+def _broadcast(site: Construction, where: str) -> list[str]:
+    tensor, value = site.free("tensor", "state"), ""
+    broadcast = site.name("torch.distributed.broadcast")
+    head = f"for {tensor} in (*{{model}}.parameters(), *{{model}}.buffers()):"
+    if not where:
+        return [head, f"    {broadcast}({tensor}.detach(), src=0)"]
+    value = site.free("value", "full_value")
+    return [
+        head,
+        f"    {value} = {tensor}.detach().to({where})",
+        f"    {broadcast}({value}, src=0)",
+        f"    {tensor}.data.copy_({value})",
+    ]
+
+
+def _target(site: Construction) -> str:
+    """The device on which to broadcast; empty when the module is there already."""
+    argument = site.arguments.get("device_id")
+    if site.device:
+        return f'"{site.device}"'
+    moved = all(
+        any(_to_device(m) and trace.concerns(m, event.module) for m in trace.before(event, Moved))
+        for trace, event in site.events
+    )
+    if argument is None or moved or device_type(site) == "cpu":
+        return ""
+    text = site.text(argument.value)
+    return text if re.fullmatch(r"[\w.]+(\(\))?", text) else f'"{device_type(site)}"'
+
+
+def _to_device(moved: Moved) -> bool:
+    """Whether a move is one to an accelerator, not to another dtype or to the CPU."""
+    if moved.how == "cuda":
+        return True
+    given = [v for v in moved.to if not external(v).startswith("torch.")]
+    names = [str(v.value) for v in given if isinstance(v, Literal)]
+    return moved.how == "to" and bool(given) and not any(n.startswith("cpu") for n in names)
+
+
+def _any_device(site: Construction) -> str:
+    return f'"{device_type(site)}"'
+
+
+def broadcast_helper(name: str, named: Naming) -> str:
+    """The function that broadcasts what is not sharded yet."""
+    tensor = named("torch.distributed.tensor.DTensor")
+    broadcast = named("torch.distributed.broadcast")
+    return f'''def {name}(module, device):
+    """Give the parameters and buffers of a module that are not sharded yet the values of rank 0."""
+    for state in (*module.parameters(), *module.buffers()):
+        if not isinstance(state, {tensor}):
+            value = state.detach().to(device)
+            {broadcast}(value, src=0)
+            state.data.copy_(value)'''
+
+
+# -- what is left alone ---------------------------------------------------------------------------------------------
+
+
+def ignored(site: Construction, plan: Plan) -> None:
+    """``ignored_modules`` and ``ignored_states``."""
+    parts = []
+    for name in ("ignored_modules", "ignored_states"):
+        argument = site.arguments.get(name)
+        if argument is None:
+            continue
+        if argument.values and all(is_none(v) for v in argument.values):
+            site.account(argument.node, "dropped", "nothing is ignored by default, in both")
+            continue
+        parts.append(_ignored(site, argument, name))
+        site.account(argument.node, "changed", "`ignored_params` takes the parameters (torch 2.7)")
+    if parts:
+        name = site.free("ignored_params", "unsharded_params")
+        plan.before += [f"{name} = {parts[0]}", *(f"{name} |= {part}" for part in parts[1:])]
+        plan.shared["ignored_params"] = name
+
+
+def _ignored(site: Construction, argument: Argument, name: str) -> str:
+    text = site.text(argument.value)
+    node = argument.value
+    if name == "ignored_modules" and isinstance(node, cst.List | cst.Set | cst.Tuple):
+        said = [site.text(e.value) for e in node.elements]
+        if len(said) == 1:
+            return f"set({said[0]}.parameters())"
+    if not argument.values or any(is_none(v) for v in argument.values):
+        text = f"({text} or ())"
+    each = "m.parameters()"
+    if name == "ignored_states":
+        module = site.name("torch.nn.Module")
+        each = f"(m.parameters() if isinstance(m, {module}) else [m])"
+    whole = f"{{p for m in {text} for p in {each}}}"
+    if len(whole) < LONG:
+        return whole
+    return f"{{\n    p\n    for m in {text}\n    for p in {each}\n}}"
+
+
+__all__ = ["class_of", "states"]

@@ -1,0 +1,168 @@
+"""From the calls of FSDP1's constructor to the steps that rewrite them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from fsdp2lint.api import (
+    Edit,
+    Layout,
+    Left,
+    Program,
+    Source,
+    Step,
+    Wrapping,
+    options,
+    unwrapped,
+)
+
+from ._constructor_dictionaries import outside
+from ._constructor_dropped import drop
+from ._constructor_helpers import Helpers
+from ._constructor_imports import unimports
+from ._constructor_plan import Plan
+from ._constructor_policies import Nothing, Policy, policy_of
+from ._constructor_precision import place, precision
+from ._constructor_sharding import sharding
+from ._constructor_site import Construction, constructions, sources_of
+from ._constructor_states import states
+from ._constructor_sweep import sweep
+from ._constructor_write import write
+
+TODO = "call fully_shard by hand: {why}"
+
+
+def steps(program: Program) -> Iterator[Step | Left]:
+    """What becomes of every constructor call."""
+    sites: list[Construction] = []
+    for one in constructions(program):
+        if isinstance(one, Construction):
+            sites.append(one)
+        else:
+            source, node, why = one
+            yield Left(source, node, why, TODO.format(why=why))
+    waiting = {site for site in sites if _holds_another(site, sites)}
+    fixed: frozenset[cst.CSTNode] = frozenset()
+    while True:
+        helpers: dict[Source, Helpers] = {}
+        done, left = _planned([site.anew(fixed) for site in sites if site not in waiting], helpers)
+        kept = [*waiting, *(site for site, _ in left)]
+        more = frozenset(node for site in done for node in site.elsewhere) & _needed(kept)
+        if not more:
+            break
+        fixed |= more
+    for site, why in left:
+        yield Left(site.source, site.call, why, TODO.format(why=why))
+    for together in _together(done):
+        yield _step(program, together, helpers)
+    if not done and not waiting:
+        yield from sweep(program)
+
+
+def _planned(
+    sites: list[Construction], helpers: dict[Source, Helpers]
+) -> tuple[list[Construction], list[tuple[Construction, str]]]:
+    """The sites that are rewritten, and the others with the reason."""
+    done: list[Construction] = []
+    left: list[tuple[Construction, str]] = []
+    for site in sites:
+        here = helpers.setdefault(site.source, Helpers.above(site.source, site.call))
+        if why := plan(site, here):
+            left.append((site, why))
+        else:
+            done.append(site)
+    return done, left
+
+
+def _step(program: Program, sites: list[Construction], helpers: dict[Source, Helpers]) -> Step:
+    """The calls of some files, which share functions and what is made elsewhere."""
+    edits: list[Edit] = [edit for site in sites for edit in site.edits]
+    elsewhere = {node: one for site in sites for node, one in site.elsewhere.items()}
+    edits += [edit for one in elsewhere.values() for edit in one]
+    for source in dict.fromkeys(site.source for site in sites):
+        edits += helpers[source].all_edits()
+    touched = {edit.source for edit in edits}
+    accounts = tuple(account for site in sites for account in site.accounts)
+    return Step((*edits, *unimports(program, touched)), accounts)
+
+
+def _together(sites: list[Construction]) -> list[list[Construction]]:
+    """The sites in groups that stand in the same file or change the same thing elsewhere."""
+    groups: list[list[Construction]] = []
+    for site in sites:
+        touching = [g for g in groups if any(_belong(site, other) for other in g)]
+        groups = [g for g in groups if g not in touching]
+        groups.append([*(one for g in touching for one in g), site])
+    return groups
+
+
+def _belong(site: Construction, other: Construction) -> bool:
+    return site.source is other.source or bool(site.elsewhere.keys() & other.elsewhere.keys())
+
+
+def _needed(kept: list[Construction]) -> frozenset[cst.CSTNode]:
+    """What is made elsewhere and given to calls that stay for now."""
+    return frozenset(
+        one.node
+        for site in kept
+        for argument in site.arguments.values()
+        for one in sources_of(site, argument) or ()
+        if one.node is not None
+    )
+
+
+def plan(site: Construction, helpers: Helpers) -> str:
+    """Plan one site and write its edits; why it cannot be done, if so."""
+    made = Plan()
+    policy = planned(site, made, helpers)
+    if isinstance(policy, str):
+        return policy
+    site.account(site.call, "changed", "fully_shard takes its place")
+    return write(site, made, policy, helpers)
+
+
+def planned(site: Construction, made: Plan, helpers: Helpers) -> Policy | str:
+    """Plan what the arguments come to; why it cannot be done, if so."""
+    known = outside(site, made)
+    if isinstance(known, str):
+        return known
+    drop(site)
+    policy = policy_of(site)
+    if isinstance(policy, str):
+        return policy
+    if isinstance(policy, Nothing):
+        policy = known.policy
+    chosen = not isinstance(policy, Nothing)
+    states(site, made, helpers)
+    inner = _is_inner(site)
+    if known.precision is not None:
+        place(site, made, known.precision, policy=chosen, inner=inner)
+    why = sharding(site, made, helpers) or precision(
+        site, made, helpers, policy=chosen, inner=inner
+    )
+    return why or policy
+
+
+def _is_inner(site: Construction) -> bool:
+    """Whether the module becomes a part of another that is wrapped too."""
+    return any(
+        other.by == "fsdp1"
+        and other.at.node is not event.at.node
+        and event.result not in options(other.module)
+        and trace.memory.inside(event.result, unwrapped(other.module))
+        for trace, event in site.events
+        for other in trace.of(Wrapping)
+    )
+
+
+def _holds_another(site: Construction, sites: list[Construction]) -> bool:
+    """Whether another such call stands inside this one: then that one goes first."""
+    layout = Layout.of(site.source)
+    return any(
+        other is not site
+        and other.source is site.source
+        and site.call in layout.ancestors(other.call)
+        for other in sites
+    )

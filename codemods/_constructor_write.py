@@ -1,0 +1,396 @@
+"""The statements that shard a module, and where they come to stand."""
+
+from __future__ import annotations
+
+import re
+
+import libcst as cst
+
+from fsdp2lint.api import Edit, InsertBefore, Layout, Replace, Rewrite, walk
+
+from ._constructor_custom import Mapped
+from ._constructor_helpers import FSDP, Helpers, children_first, policy_helper, stepped
+from ._constructor_plan import Plan
+from ._constructor_policies import Asked, Chosen, Nothing, Policy
+from ._constructor_site import Construction
+
+LINE = 88
+SHORT = 30
+"""Longer values get a name when several calls have them."""
+_PLAIN = re.compile(r"[\w.]+(\[(\w+|\"\w+\"|'\w+')\])*")
+
+
+def write(site: Construction, plan: Plan, policy: Policy, helpers: Helpers) -> str:
+    """Add the edits that make a site's call what is planned; why it cannot be done, if so."""
+    layout = site.layout
+    statement = layout.statement(site.call)
+    writer = Writer(site, plan, policy, helpers)
+    if isinstance(statement, cst.BaseCompoundStatement) or _is_deferred(
+        layout, site.call, statement
+    ):
+        return writer.deferred(statement)
+    target = _only_target(statement, site.call)
+    if target is not None and _stands_alone(layout, statement):
+        writer.assigned(statement, target)
+    elif isinstance(statement, cst.Expr) and statement.value is site.call:
+        writer.assigned(statement, None)
+    else:
+        writer.in_place(statement)
+    return ""
+
+
+def _only_target(statement: cst.CSTNode, call: cst.BaseExpression) -> cst.BaseExpression | None:
+    """What ``statement`` assigns the call to, when it does only that."""
+    if (
+        isinstance(statement, cst.Assign)
+        and statement.value is call
+        and len(statement.targets) == 1
+    ):
+        target = statement.targets[0].target
+        return target if isinstance(target, cst.Name | cst.Attribute | cst.Subscript) else None
+    return None
+
+
+def _stands_alone(layout: Layout, statement: cst.CSTNode) -> bool:
+    line = layout.line(statement)
+    return isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1
+
+
+def _is_deferred(layout: Layout, call: cst.BaseExpression, statement: cst.CSTNode) -> bool:
+    """Whether the call is evaluated only sometimes, or more than once, where its statement runs."""
+    inner: cst.CSTNode = call
+    for around in layout.ancestors(call):
+        if around is statement:
+            return False
+        if isinstance(around, cst.Lambda | cst.BaseComp | cst.BooleanOperation | cst.CompFor):
+            return True
+        if isinstance(around, cst.IfExp) and around.test is not inner:
+            return True
+        inner = around
+    return False
+
+
+def _bound_between(layout: Layout, call: cst.BaseExpression, statement: cst.CSTNode) -> set[str]:
+    """The names that lambdas and comprehensions around a call bind."""
+    found: set[str] = set()
+    for around in layout.ancestors(call):
+        if around is statement:
+            break
+        if isinstance(around, cst.Lambda):
+            found |= {param.name.value for param in around.params.params}
+        elif isinstance(around, cst.BaseComp):
+            found |= {n.value for n in walk(around.for_in.target) if isinstance(n, cst.Name)}
+    return found
+
+
+class Writer:
+    """Writes the statements for one call."""
+
+    def __init__(self, site: Construction, plan: Plan, policy: Policy, helpers: Helpers) -> None:
+        self.site, self.plan, self.policy, self.helpers = site, plan, policy, helpers
+        self.shard = site.name(f"{FSDP}fully_shard")
+        self.lines: list[str] = []
+        self.common: list[str] = []
+        """The arguments of each call, as they are written."""
+
+    # -- places ---------------------------------------------------------------------------------------------------
+
+    def assigned(self, statement: cst.CSTNode, target: cst.BaseExpression | None) -> None:
+        """``model = FSDP(model, …)`` and its like: the statement becomes several."""
+        given = self.site.module_text
+        bound = self.site.text(target) if target is not None else given
+        model = given
+        if target is not None and not _PLAIN.fullmatch(given) and self.needs_name():
+            self.lines.append(f"{bound} = {given}")
+            model = bound
+        self._prepare(model)
+        call = self._root(model)
+        if self.plan.after:
+            self.lines += [call, *self._after(model)]
+            call = model
+        if bound != model:
+            self.lines.append(f"{bound} = {call}")
+        elif call != model:
+            self.lines.append(call)
+        self._replace(statement)
+
+    def in_place(self, statement: cst.CSTNode) -> None:
+        """The call is a part of its statement: what must come before comes before that."""
+        model = self.site.module_text
+        if not _PLAIN.fullmatch(model) and self.needs_name():
+            name = self.site.free("model", "sharded_model", "net")
+            self.lines.append(f"{name} = {model}")
+            model = name
+        self._prepare(model)
+        call = self._root(model)
+        if self.plan.after:
+            self.lines += [call, *self._after(model)]
+            call = model
+        layout = self.site.layout
+        indent = layout.newline + layout.indentation(layout.line(statement))
+        call = stepped(call, layout.unit).replace("\n", indent)
+        self._edit(Replace(self.site.source, self.site.call, call))
+        if self.lines:
+            text = stepped("\n".join(self.lines), layout.unit)
+            self._edit(InsertBefore(self.site.source, statement, text))
+
+    def deferred(self, statement: cst.CSTNode) -> str:
+        """The call may not run, or run more than once: a function holds what must come before it."""
+        model = self.site.module_text
+        if not self.needs_name():
+            self._prepare(model)
+            self._edit(Replace(self.site.source, self.site.call, self._root(model)))
+            return ""
+        if isinstance(statement, cst.BaseCompoundStatement):
+            return "it stands in the header of a compound statement"
+        name, text = self.function()
+        inside = _bound_between(self.site.layout, self.site.call, statement)
+        if any(re.search(rf"\b{one}\b", text) for one in inside):
+            return "what it is given is known only inside of an expression"
+        self._edit(InsertBefore(self.site.source, statement, text))
+        self._edit(Replace(self.site.source, self.site.call, f"{name}({model})"))
+        return ""
+
+    def function(self) -> tuple[str, str]:
+        """A function that shards the module that it is given, and returns it: its name and its text."""
+        name = self.helpers.local(self.site, "shard", "shard_module")
+        inside = self.site.free("module", "unit", "part")
+        self._prepare(inside)
+        call = self._root(inside)
+        if self.plan.after:
+            self.lines += [call, *self._after(inside)]
+            call = inside
+        self.lines.append(f"return {call}")
+        body = "\n".join(
+            f"    {line}" if line else "" for line in "\n".join(self.lines).split("\n")
+        )
+        return name, stepped(f"\ndef {name}({inside}):\n{body}\n\n", self.site.layout.unit)
+
+    def _after(self, model: str) -> list[str]:
+        return [line.replace("{model}", model) for line in self.plan.after]
+
+    def arguments(self, several: bool) -> list[str]:
+        """The arguments of calls that shard a module each, when nothing has to come before them."""
+        self._share(several)
+        root = self.plan.root.get("mp_policy", "")
+        if several and len(root) > SHORT:
+            root = self._bind(root, "mp_policy", "precision")
+        return [*([f"mp_policy={root}"] if root else []), *self.common]
+
+    def needs_name(self) -> bool:
+        """Whether the module is spoken of more than once."""
+        plan = self.plan
+        more = (plan.before, plan.first, plan.prepare, plan.after, plan.conditional)
+        return any(more) or not isinstance(self.policy, Nothing)
+
+    def _edit(self, edit: Edit) -> None:
+        self.site.edits.append(edit)
+
+    def _replace(self, statement: cst.CSTNode) -> None:
+        layout = self.site.layout
+        indent = layout.indentation(layout.line(statement))
+        text = stepped("\n".join([*self._comments(), *self.lines]), layout.unit)
+        text = re.sub(r"[ \t]+\n", "\n", text.replace("\n", "\n" + indent))
+        text = text.replace("\n", layout.newline)
+        self._edit(Rewrite(self.site.source, statement, lambda inner: text))
+
+    def _comments(self) -> list[str]:
+        """The comments inside the call that speak of what is not dropped."""
+        dropped = [a.node for a in self.site.accounts if a.fate == "dropped"]
+        at = [self.site.source.range(node) for node in dropped]
+        whole = self.site.source.range(self.site.call)
+        found = []
+        for comment in self.site.source.comments:
+            inside = (whole.line, whole.column) < (comment.line, comment.column)
+            inside &= (comment.line, comment.column) < (whole.end_line, whole.end_column)
+            if inside and not any(r.line <= comment.line <= r.end_line for r in at):
+                found.append(comment.text)
+        return found
+
+    # -- statements -----------------------------------------------------------------------------------------------
+
+    def _prepare(self, model: str) -> None:
+        """All statements before the last sharding."""
+        plan = self.plan
+        self.lines += (line.replace("{model}", model) for line in plan.before)
+        loops = bool(plan.first) or not isinstance(self.policy, Nothing)
+        self._share(loops)
+        if not loops:
+            return
+        inner = plan.inner.get("mp_policy", "")
+        if inner and not _PLAIN.fullmatch(inner):
+            inner = self._bind(inner, "inner_policy", "unit_policy")
+        plan.inner = {"mp_policy": inner} if inner else {}
+        if isinstance(self.policy, Chosen):
+            self._loop(model, self.policy)
+        elif isinstance(self.policy, Asked):
+            self._ask(model, self.policy)
+        elif isinstance(self.policy, Mapped):
+            self._map(model, self.policy)
+
+    def _share(self, loops: bool) -> None:
+        """The arguments that all calls have: in a dictionary when they are several."""
+        plan = self.plan
+        if len(plan.spread) == 1 and re.fullmatch(r"\w+", plan.spread[0]) and not plan.conditional:
+            self.common = [*(f"{k}={v}" for k, v in plan.shared.items()), f"**{plan.spread[0]}"]
+        elif plan.conditional or (plan.spread and (loops or plan.shared)):
+            self._in_dictionary()
+        elif plan.spread:
+            self.common = [f"**{one}" for one in plan.spread]
+        elif len(plan.shared) > 1 and loops:
+            self._in_dictionary()
+        else:
+            for name, value in plan.shared.items():
+                if loops and len(value) > SHORT:
+                    value = self._bind(value, name, f"fsdp_{name}")
+                self.common.append(f"{name}={value}")
+
+    def _in_dictionary(self) -> None:
+        plan = self.plan
+        said = [f'"{name}": {value}' for name, value in plan.shared.items()]
+        said += [f"**{one}" for one in plan.spread]
+        text = _bracketed("{", said, "}", len("fsdp_kwargs = "))
+        if not plan.shared and len(plan.spread) == 1:
+            text = plan.spread[0]
+        name = self._bind(text, "fsdp_kwargs", "shard_kwargs")
+        for test, key, value in plan.conditional:
+            self.lines += [f"if {test}:", f'    {name}["{key}"] = {value}']
+        self.common = [f"**{name}"]
+
+    def _bind(self, text: str, *names: str) -> str:
+        name = self.site.free(*names)
+        self.lines.append(_fitted(f"{name} = {text}"))
+        return name
+
+    def _loop(self, model: str, policy: Chosen) -> None:
+        module = self.site.free("module", "submodule", "layer", "child")
+        lines = []
+        if policy.first:
+            self.lines.append(policy.first)
+        for classes, options in self.plan.first:
+            own = {k: self._bind(v, "fp32_policy", "norm_policy") for k, v in options.items()}
+            lines += [f"if isinstance({module}, {classes}):", *self._unit(module, own)]
+        word = "elif" if lines else "if"
+        chosen = policy.test(module)
+        if len(chosen) > LINE - len(f"        if  and {module} is not {model}:"):
+            name = self.site.free("chosen", "is_unit")
+            lines.insert(0, f"{name} = {chosen}")
+            chosen = name
+        elif policy.loose:
+            chosen = f"({chosen})"
+        lines += [f"{word} {chosen} and {module} is not {model}:"]
+        lines += self._unit(module, self.plan.inner)
+        each = f"reversed(list({model}.modules()))"
+        if self.plan.prepare:  # what is drawn at random is drawn in the order of FSDP1
+            each = f"dict.fromkeys({self.helpers.add('children_first', children_first)}({model}))"
+        self.lines.append(f"for {module} in {each}:")
+        self.lines += (f"    {line}" for line in lines)
+
+    def _map(self, model: str, policy: Mapped) -> None:
+        """Each module has arguments of its own."""
+        if self.plan.first:
+            self._first(model)
+        module = self.site.free("module", "submodule", "layer", "child")
+        chosen = self.site.free("chosen", "own_kwargs")
+        said = [*(f'"{k}": {v}' for k, v in self.plan.inner.items())]
+        said += [one if one.startswith("**") else _entry(one) for one in self.common]
+        given = self._bind(f"{{{', '.join(said)}}}", "unit_kwargs", "inner_kwargs")
+        lines = [
+            f"for {module} in reversed(list({model}.modules())):",
+            f"    {chosen} = {policy.function}({module})",
+            f"    if {chosen} and {module} is not {model}:",
+            f"        {chosen} = {{}} if {chosen} is True else {chosen}",
+            *(f"        {one.replace('{module}', module)}" for one in self.plan.prepare),
+            f"        {self.shard}({module}, **{{**{given}, **{chosen}}})",
+        ]
+        self.lines += lines
+
+    def _unit(self, module: str, own: dict[str, str]) -> list[str]:
+        prepared = [line.replace("{module}", module) for line in self.plan.prepare]
+        call = self._call(module, own, indent=8)
+        return [f"    {line}" for line in (*prepared, *call.split("\n"))]
+
+    def _call(self, module: str, own: dict[str, str], indent: int = 0) -> str:
+        arguments = [*(f"{k}={v}" for k, v in own.items()), *self.common]
+        return _bracketed(f"{self.shard}(", [module, *arguments], ")", indent)
+
+    def _ask(self, model: str, policy: Asked) -> None:
+        """A small function asks the policy which modules to shard."""
+        mixed = "mp_policy" in self.plan.root
+        ignored = self.plan.shared.get("ignored_params", "")
+        asked = policy.policy
+        if "\n" in asked or (" " in asked and (policy.maybe_none or len(asked) > SHORT + 20)):
+            asked = self._bind(asked, "policy", "wrap_policy")
+        helper = self.helpers.add("shard_by_policy", policy_helper(mixed, bool(ignored)))
+        own = [f"{k}={v}" for k, v in self.plan.inner.items()]
+        if self.plan.first:
+            self._first(model)
+        if self.plan.prepare:
+            shard = self._local(own)
+        elif own or self.common:
+            partial = self.site.name("functools.partial")
+            shard = f"{partial}({', '.join([self.shard, *own, *self.common])})"
+            if len(shard) > SHORT + 20:
+                shard = self._bind(shard, "shard", "shard_unit")
+        else:
+            shard = self.shard
+        call = f"{helper}({', '.join(x for x in (model, asked, shard, ignored) if x)})"
+        if policy.maybe_none:
+            self.lines += [f"if {asked} is not None:", f"    {call}"]
+        else:
+            self.lines.append(call)
+
+    def _first(self, model: str) -> None:
+        module = self.site.free("module", "submodule", "layer", "child")
+        self.lines.append(f"for {module} in {model}.modules():")
+        for classes, options in self.plan.first:
+            own = {k: self._bind_above(v) for k, v in options.items()}
+            lines = [f"if isinstance({module}, {classes}):", *self._unit(module, own)]
+            self.lines += (f"    {line}" for line in lines)
+
+    def _bind_above(self, text: str) -> str:
+        name = self.site.free("fp32_policy", "norm_policy")
+        self.lines.insert(len(self.lines) - 1, f"{name} = {text}")
+        return name
+
+    def _local(self, own: list[str]) -> str:
+        """A function that prepares and shards one module."""
+        name = self.helpers.local(self.site, "shard", "shard_unit")
+        module = self.site.free("unit", "part")
+        prepared = [line.replace("{module}", module) for line in self.plan.prepare]
+        call = f"{self.shard}({', '.join([module, *own, *self.common])})"
+        body = (f"    {one}" for one in (*prepared, call))
+        self.lines += ["", f"def {name}({module}):", *body, ""]
+        return name
+
+    def _root(self, model: str) -> str:
+        """The call for the module itself, with what is prepared for it above."""
+        self.lines += (line.replace("{module}", model) for line in self.plan.prepare)
+        return self._call(model, self.plan.root)
+
+
+def _entry(argument: str) -> str:
+    name, _, value = argument.partition("=")
+    return f'"{name}": {value}'
+
+
+def _bracketed(head: str, items: list[str], tail: str, indent: int) -> str:
+    """Items between brackets, on one line if they fit."""
+    text = f"{head}{', '.join(items)}{tail}"
+    if indent + len(text) <= LINE or "\n" in text:
+        return text
+    body = "".join(f"    {item},\n" for item in items)
+    return f"{head}\n{body}{tail}"
+
+
+def _fitted(statement: str) -> str:
+    """An assignment on several lines when it is too long for one."""
+    name, _, value = statement.partition(" = ")
+    if len(statement) > LINE and " if " in value and "\n" not in value:
+        return f"{name} = (\n    {value}\n)"
+    head, opened, rest = statement.partition("(")
+    if len(statement) <= LINE or not opened or not rest.endswith(")") or "\n" in statement:
+        return statement
+    if not re.fullmatch(r"[\w.]+ = [\w.]+", head):
+        return statement
+    return f"{head}(\n    {rest[:-1]}\n)"

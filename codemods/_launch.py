@@ -1,0 +1,117 @@
+"""What a program does for itself that torchrun does for it: addresses, ports, ranks, world sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from fsdp2lint.api import (
+    Arguments,
+    Edit,
+    Function,
+    GroupStarted,
+    Layout,
+    Names,
+    Site,
+    Source,
+    Trace,
+    scope_of,
+    walk,
+)
+
+VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "WORLD_SIZE")
+RENDEZVOUS = ("init_method", "rank", "world_size")
+
+
+def named_once(source: Source, node: cst.BaseExpression) -> cst.BaseExpression | None:
+    """The value that a name is bound to, when it is bound just once, in the scope in which it is used."""
+    if not isinstance(node, cst.Name):
+        return None
+    names = Names.of(source)
+    scope = scope_of(Layout.of(source).ancestors(node))
+    bound = names.bindings.get(scope, {}).get(node.value, [])
+    if len(bound) != 1:
+        return None
+    statement = Layout.of(source).parents.get(bound[0])
+    for one in (bound[0], statement):
+        if isinstance(one, cst.Assign) and len(one.targets) == 1:
+            return one.value if isinstance(one.targets[0].target, cst.Name) else None
+    return None
+
+
+def without_rendezvous(started: Site) -> Iterator[Edit]:
+    """``init_process_group`` without what torchrun passes in the environment."""
+    call = started.node
+    if not isinstance(call, cst.Call):
+        return
+    given = [a.keyword.value for a in call.args if a.keyword is not None]
+    arguments = Arguments(started.source, call)
+    by_position = [a for a in call.args if a.keyword is None and not a.star]
+    if len(by_position) == 2:  # backend, init_method
+        arguments.remove(by_position[1])
+        yield arguments
+    for keyword in RENDEZVOUS:
+        if keyword in given:
+            arguments.remove(keyword)
+    if set(given) & set(RENDEZVOUS) and len(by_position) != 2:
+        yield arguments
+
+
+def environment_writes(trace: Trace, spawn: cst.Call) -> Iterator[tuple[Source, cst.CSTNode]]:
+    """The statements that set torchrun's variables: where the spawned functions join their group."""
+    seen: set[cst.CSTNode] = set()
+    for source, body in _bodies(trace, spawn):
+        for node in walk(body):
+            if isinstance(node, cst.Assign) and node not in seen and _sets_one(node):
+                seen.add(node)
+                yield source, node
+
+
+def _bodies(trace: Trace, spawn: cst.Call) -> Iterator[tuple[Source, cst.CSTNode]]:
+    """The functions that run between the spawn and the start of the group, and the one that spawns."""
+    seen: set[cst.CSTNode] = set()
+    for started in trace.of(GroupStarted):
+        if not any(site.node is spawn for site in started.moment.calls):
+            continue
+        functions: tuple[Function, ...] = started.moment.inside
+        for function in functions:
+            if function.node not in seen:
+                seen.add(function.node)
+                yield function.scope.source, function.node
+        for site in started.moment.calls:
+            if site.node is spawn:
+                scope = scope_of(Layout.of(site.source).ancestors(spawn))
+                if not isinstance(scope, cst.Module) and scope not in seen:
+                    seen.add(scope)
+                    yield site.source, scope
+
+
+def _sets_one(node: cst.Assign) -> bool:
+    """``os.environ["MASTER_PORT"] = …``."""
+    target = node.targets[0].target
+    if len(node.targets) != 1 or not isinstance(target, cst.Subscript):
+        return False
+    held = target.value
+    name = held.attr.value if isinstance(held, cst.Attribute) else getattr(held, "value", "")
+    index = target.slice[0].slice
+    key = getattr(index, "value", None)
+    return (
+        name == "environ" and isinstance(key, cst.SimpleString) and key.evaluated_value in VARIABLES
+    )
+
+
+def base_name(source: Source) -> str:
+    """The file's name as commands give it."""
+    return source.path.replace("\\", "/").rpartition("/")[2]
+
+
+def needs_torchrun(source: Source) -> bool:
+    """Whether a program reads ``os.environ["LOCAL_RANK"]``: only torchrun can start it then."""
+    return any(
+        isinstance(node, cst.Subscript)
+        and isinstance(node.value, cst.Attribute | cst.Name)
+        and source.code(node.value).endswith("environ")
+        and source.code(node.slice[0]).strip("\"'") == "LOCAL_RANK"
+        for node in walk(source.tree)
+    )

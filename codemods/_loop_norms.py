@@ -1,0 +1,84 @@
+"""Clipping that ``torch.nn.utils.clip_grad_norm_`` cannot do for sharded gradients."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from fsdp2lint.api import Literal, Program, Value, Wrapped, Wrapping, options
+
+from ._loop_models import DTENSOR
+from ._shared import Build, Naming
+
+_INFINITE = re.compile(
+    r"""float\(\s*["']inf(inity)?["']\s*\)|(math|torch|np|numpy)\.inf|["']inf["']"""
+)
+_IGNORED = ("ignored_modules", "ignored_states")
+
+
+def is_infinite(text: str) -> bool:
+    """Whether a norm type is written as infinity."""
+    return bool(_INFINITE.fullmatch(text.strip()))
+
+
+def ignores_some(program: Program, models: Iterable[Value]) -> bool:
+    """Whether FSDP1 leaves some parameters of one of the models alone: their gradients are plain tensors."""
+    wrapped = {one for model in models for one in options(model) if isinstance(one, Wrapped)}
+    for _, wrapping in program.of(Wrapping):
+        if wrapping.by == "fsdp1" and (wrapping.result in wrapped or not wrapped):
+            for name in _IGNORED:
+                given = wrapping.options.get(name)
+                if given is not None and not (isinstance(given, Literal) and not given.value):
+                    return True
+    return False
+
+
+def by_largest_entry() -> Build:
+    """The norm of order infinity: a shard may be empty, for which torch has no such norm."""
+    return lambda name, named: "\n".join(_by_largest_entry(name, named))
+
+
+def _by_largest_entry(name: str, named: Naming) -> Iterator[str]:
+    dist = named("torch.distributed.all_reduce").rpartition(".")[0]
+    yield f"def {name}(model, max_norm):"
+    yield '    """Clip the gradients by their largest entry on any rank."""'
+    yield from _gradients()
+    yield f"    shards = [g.to_local() if isinstance(g, {named(DTENSOR)}) else g for g in grads]"
+    yield "    largest = [s.abs().max() if s.numel() else s.new_zeros(()) for s in shards]"
+    yield f"    norm = {named('torch.stack')}(largest).max()"
+    yield (
+        f"    {named('torch.distributed.all_reduce')}(norm, {dist}.ReduceOp.MAX)"
+        if dist
+        else (
+            f"    {named('torch.distributed.all_reduce')}(norm, {named('torch.distributed.ReduceOp')}.MAX)"
+        )
+    )
+    yield from _scaled()
+
+
+def of_shards_and_whole() -> Build:
+    """One norm over shards and over parameters that FSDP leaves alone, which FSDP1 counted as they are."""
+    return lambda name, named: "\n".join(_of_shards_and_whole(name, named))
+
+
+def _of_shards_and_whole(name: str, named: Naming) -> Iterator[str]:
+    norm = named("torch.nn.utils.get_total_norm")
+    yield f"def {name}(model, max_norm, norm_type=2.0):"
+    yield '    """Clip the gradients of sharded and of ignored parameters by one norm."""'
+    yield from _gradients()
+    yield f"    sharded = [g for g in grads if isinstance(g, {named(DTENSOR)})]"
+    yield f"    whole = [g for g in grads if not isinstance(g, {named(DTENSOR)})]"
+    yield f"    norms = [{norm}(sharded, norm_type).full_tensor(), {norm}(whole, norm_type)]"
+    yield f"    norm = {norm}(norms, norm_type)"
+    yield from _scaled()
+
+
+def _gradients() -> Iterator[str]:
+    yield "    grads = [p.grad for p in model.parameters() if p.grad is not None]"
+
+
+def _scaled() -> Iterator[str]:
+    yield "    coefficient = (max_norm / (norm + 1e-6)).clamp(max=1.0)"
+    yield "    for grad in grads:"
+    yield "        grad.mul_(coefficient)"
+    yield "    return norm"

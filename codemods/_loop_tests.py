@@ -1,0 +1,81 @@
+"""Tests that ask for something that only FSDP1's wrapper has, as a test for ``FSDPModule``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from fsdp2lint.api import (
+    Account,
+    Called,
+    Event,
+    External,
+    Guard,
+    Guards,
+    Layout,
+    Literal,
+    Program,
+    Replace,
+    Source,
+    Step,
+    Value,
+    name_for,
+    options,
+)
+
+from ._loop_models import FSDP_MODULE, kinds
+from ._loop_text import text_of
+
+
+def is_fsdp_module(source: Source, node: cst.CSTNode, model: str) -> tuple[str, Step]:
+    """The test whether ``model`` is sharded, and what makes it mean that at ``node``."""
+    name = name_for(source, node, FSDP_MODULE)
+    return f"isinstance({model}, {name.text})", Step(name.edits, ())
+
+
+def hasattr_steps(program: Program, name: str) -> Iterator[Step]:
+    """``hasattr(model, name)`` asked of what FSDP1 wraps: DDP's models keep their answer."""
+    for events in program.sites(Called):
+        called, call = events[0][1], events[0][1].at.node
+        if called.name != "builtins.hasattr" or not isinstance(call, cst.Call):
+            continue
+        asked = [e.argument(0, "") for _, e in events]
+        wanted = called.argument(1, "")
+        if not isinstance(wanted, Literal) or wanted.value != name or len(call.args) != 2:
+            continue
+        found = kinds(program, [value for value in asked if value is not None])
+        source = called.at.source
+        test, needed = is_fsdp_module(source, call, text_of(source, call.args[0].value))
+        if "fsdp1" not in found or _asked_already(source, call, test):
+            continue
+        if name == "no_sync" and "ddp" in found:
+            test = f"({test} or {source.code(call)})"
+        why = f"modules that fully_shard has changed have no `{name}`: their class tells them"
+        yield Step(
+            (Replace(source, call, test), *needed.edits), (Account(source, call, "changed", why),)
+        )
+
+
+def told_apart(event: Event, model: Value) -> bool:
+    """Whether ``model`` comes here only when it is no ``FSDPModule``."""
+    tests = {guard.test for clause in event.guards.clauses for guard in clause}
+    return any(
+        _asks(test)
+        and any(test.owner is one for one in options(model))
+        and event.guards.excludes(Guards(frozenset((frozenset((Guard(test, True),)),))))
+        for test in tests
+    )
+
+
+def _asked_already(source: Source, call: cst.Call, test: str) -> bool:
+    """Whether the test stands behind one for ``FSDPModule``: ``isinstance(m, FSDPModule) or hasattr(…)``."""
+    parent = Layout.of(source).parents[call]
+    return isinstance(parent, cst.BooleanOperation) and text_of(source, parent.left) == test
+
+
+def _asks(test: Value) -> bool:
+    key = test.key
+    if not isinstance(key, tuple) or key[0] != "isinstance":
+        return False
+    return any(isinstance(one, External) and one.name == FSDP_MODULE for one in key[1:])

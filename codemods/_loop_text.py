@@ -1,0 +1,100 @@
+"""Places in the text of a training loop: what a call's value is for, and what stands around it."""
+
+from __future__ import annotations
+
+import re
+
+import libcst as cst
+
+from fsdp2lint.api import Layout, Source, walk
+
+_SPACE = re.compile(r"\s+|,(?=\s*[)\]}])")
+_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*|\[\d+\])*\Z")
+_LAZY = (
+    cst.Lambda,
+    cst.BaseComp,
+    cst.IfExp,
+    cst.BooleanOperation,
+    cst.While,
+    cst.Assert,
+    cst.Comparison,
+)
+_ATOMS = (cst.Name, cst.Attribute, cst.Call, cst.Subscript)
+
+
+def text_of(source: Source, node: cst.CSTNode) -> str:
+    """The text of a node with the parentheses that belong to it."""
+    return source.text[slice(*Layout.of(source).whole(node))]
+
+
+def receiver_text(source: Source, node: cst.BaseExpression) -> str:
+    """The text of a node, such that a dot can follow."""
+    text = text_of(source, node)
+    return text if node.lpar or isinstance(node, _ATOMS) else f"({text})"
+
+
+def is_path(text: str) -> bool:
+    """Whether a text is a name or a path of attributes, which can be said again."""
+    return bool(_PATH.match(text))
+
+
+def same_text(one: str, other: str) -> bool:
+    """Whether two pieces of code differ in blanks, line breaks and trailing commas at most."""
+    return _SPACE.sub("", one) == _SPACE.sub("", other)
+
+
+def around(source: Source, node: cst.CSTNode) -> cst.CSTNode:
+    """The function that a node stands in, or the module."""
+    layout = Layout.of(source)
+    kinds = cst.FunctionDef | cst.Module
+    return next(a for a in layout.ancestors(node) if isinstance(a, kinds))
+
+
+def is_lazy(source: Source, node: cst.CSTNode) -> bool:
+    """Whether a node may be computed another number of times than once when its statement runs."""
+    for one in Layout.of(source).ancestors(node):
+        if isinstance(one, _LAZY):
+            return True
+        if isinstance(one, cst.BaseSmallStatement | cst.BaseCompoundStatement):
+            return not isinstance(one, cst.BaseSmallStatement | cst.If)
+    return True
+
+
+def bound_name(source: Source, node: cst.BaseExpression) -> str:
+    """The plain name that a statement gives to exactly this value; empty when it does something else."""
+    statement = Layout.of(source).parents[node]
+    if isinstance(statement, cst.Assign) and len(statement.targets) == 1:
+        target = statement.targets[0].target
+    elif isinstance(statement, cst.AnnAssign):
+        target = statement.target
+    else:
+        return ""
+    return target.value if isinstance(target, cst.Name) else ""
+
+
+def is_dropped(source: Source, node: cst.BaseExpression) -> bool:
+    """Whether nothing is done with a value."""
+    if isinstance(Layout.of(source).parents[node], cst.Expr):
+        return True
+    name = bound_name(source, node)
+    place = around(source, node)
+    return bool(name) and isinstance(place, cst.FunctionDef) and _mentions(place, name) < 2
+
+
+def _mentions(place: cst.CSTNode, name: str) -> int:
+    return sum(isinstance(one, cst.Name) and one.value == name for one in walk(place))
+
+
+def free_name(source: Source, node: cst.CSTNode, wanted: str) -> str:
+    """``wanted``, or that with a number where the function of ``node`` has something of that name."""
+    used = {one.value for one in walk(around(source, node)) if isinstance(one, cst.Name)}
+    name, number = wanted, 2
+    while name in used:
+        name, number = f"{wanted}_{number}", number + 1
+    return name
+
+
+def has_comment(source: Source, start: int, end: int) -> bool:
+    """Whether a comment stands between two offsets."""
+    layout = Layout.of(source)
+    return any(start <= layout.offset(c.line, c.column) < end for c in source.comments)

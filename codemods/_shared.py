@@ -1,0 +1,121 @@
+"""What several codemods need: functions written into the script, and imports that go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import libcst as cst
+
+from fsdp2lint.api import (
+    NEWLINE,
+    Edit,
+    InsertAfter,
+    InsertBefore,
+    Layout,
+    Names,
+    Program,
+    Source,
+    Unimport,
+    name_for,
+)
+
+Naming = Callable[[str], str]
+"""How a dotted name is written at the place of a function."""
+
+Build = Callable[[str, Naming], str]
+"""The text of a function, made of the function's name and how other names are written."""
+
+
+@dataclass(eq=False)
+class Helpers:
+    """The functions that the calls of one file need: each once, above the first call that needs one."""
+
+    source: Source
+    place: cst.CSTNode
+    """The statement of the file above which they come."""
+    texts: dict[str, str] = field(default_factory=dict)
+    edits: list[Edit] = field(default_factory=list)
+
+    @classmethod
+    def above(cls, source: Source, node: cst.CSTNode) -> Helpers:
+        """For a file: above the function or class that ``node`` is in, or below the file's imports."""
+        around = (node, *Layout.of(source).ancestors(node))
+        place = next(n for n, outer in pairwise(around) if outer is source.tree)
+        return cls(source, place)
+
+    def add(self, wanted: str, build: Build) -> str:
+        """The name of such a function, which may be there already."""
+        number = 1
+        while True:
+            name = wanted if number == 1 else f"{wanted}_{number}"
+            edits: list[Edit] = []
+
+            def named(target: str, into: list[Edit] = edits) -> str:
+                return self._name(target, into)
+
+            text = build(name, named)
+            if text in self.source.text.replace("\r\n", "\n") or self.texts.get(name) == text:
+                return name
+            if name not in self.texts and not self._bound(name):
+                self.texts[name] = text
+                self.edits += edits
+                return name
+            number += 1
+
+    def all_edits(self) -> list[Edit]:
+        """The functions and what they import."""
+        if not self.texts:
+            return []
+        text = "\n\n\n".join(self.texts.values())
+        last = self._last_import()
+        if isinstance(self.place, cst.FunctionDef | cst.ClassDef) or last is None:
+            return [*self.edits, InsertBefore(self.source, self.place, f"{text}\n\n\n")]
+        gap = "\n" * (2 - self._blank_lines_below(last))
+        return [*self.edits, InsertAfter(self.source, last, f"\n\n{text}\n{gap}")]
+
+    def _last_import(self) -> cst.CSTNode | None:
+        """The last import of the file above the place."""
+        found: cst.CSTNode | None = None
+        for line in self.source.tree.body:
+            if line is self.place:
+                break
+            if isinstance(line, cst.SimpleStatementLine):
+                if isinstance(line.body[0], cst.Import | cst.ImportFrom):
+                    found = line
+        return found
+
+    def _blank_lines_below(self, line: cst.CSTNode) -> int:
+        layout = Layout.of(self.source)
+        below = layout.bottom(line)
+        blank = self.source.text[below : layout.blank_below(below)]
+        return min(2, len(NEWLINE.findall(blank)))
+
+    def _name(self, target: str, edits: list[Edit]) -> str:
+        found = name_for(self.source, self.place, target)
+        edits += found.edits
+        return found.text
+
+    def _bound(self, name: str) -> bool:
+        names = Names.of(self.source)
+        return name in names.bindings.get(self.source.tree, {}) or name in names.uses
+
+
+def unimports(program: Program, source: Source, target: str) -> Iterator[Unimport]:
+    """No import of ``target`` any more that nothing uses, in this file or through it in another.
+
+    A file that has the name from another of the project loses that import.
+    """
+    for one in Names.of(source).imports:
+        if program.meaning(source, one.alias, one.name) != target:
+            continue
+        if not any(_takes(program, other, source, one.name) for other in program.sources):
+            yield Unimport(source, one.loads)
+
+
+def _takes(program: Program, other: Source, source: Source, name: str) -> bool:
+    """Whether ``other`` imports ``name`` from ``source``."""
+    if other is source or name not in other.text:
+        return False
+    return any(program.comes_from(other, one, source, name) for one in Names.of(other).imports)

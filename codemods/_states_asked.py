@@ -1,0 +1,151 @@
+"""Which kind of state dict FSDP1 was asked for at some point of a run.
+
+Source: torch/distributed/fsdp/api.py (``StateDictType``, the ``*Config`` classes and their defaults),
+torch/distributed/fsdp/fully_sharded_data_parallel.py (``state_dict_type``, ``set_state_dict_type``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import libcst as cst
+
+from fsdp2lint.api import (
+    Called,
+    Event,
+    External,
+    Instance,
+    Literal,
+    Trace,
+    Value,
+    options,
+    unwrapped,
+)
+
+FSDP1 = "torch.distributed.fsdp.FullyShardedDataParallel"
+CONTEXT = f"{FSDP1}.state_dict_type"
+SETTER = f"{FSDP1}.set_state_dict_type"
+KINDS = "torch.distributed.fsdp.StateDictType"
+
+FULL, SHARDED, LOCAL = "FULL_STATE_DICT", "SHARDED_STATE_DICT", "LOCAL_STATE_DICT"
+
+LOCAL_WHY = "LOCAL_STATE_DICT has no counterpart: its flat shards can be read under FSDP1 only"
+LOCAL_TODO = "convert old checkpoints under FSDP1, then use get_model_state_dict and dcp here"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """``kind`` is empty when only the run knows it; ``by`` is the call that asked, if any did.
+
+    ``rank0_only`` and ``offloaded`` are None when they are not known.
+    """
+
+    kind: str
+    rank0_only: bool | None
+    offloaded: bool | None
+    by: Called | None = None
+
+
+def asked(trace: Trace, event: Event, *, optimizer: bool = False) -> Asked:
+    """What is in force at ``event``: the innermost context, else the last setter, else full everywhere."""
+    by = context_of(trace, event) or _setter(trace, event)
+    offload = (
+        optimizer  # FullOptimStateDictConfig offloads unless told otherwise, the model's does not
+    )
+    if by is None:
+        return Asked(FULL, False, offload)
+    config = by.argument(3 if optimizer else 2, _CONFIGS[optimizer])
+    given = config is not None and not (isinstance(config, Literal) and config.value is None)
+    if by.open:
+        return Asked(_kind(by), None, None, by)
+    if not given:
+        return Asked(_kind(by), False, offload, by)
+    return Asked(
+        _kind(by),
+        _switch(trace, config, "rank0_only", False),
+        _switch(trace, config, "offload_to_cpu", offload),
+        by,
+    )
+
+
+_CONFIGS = {False: "state_dict_config", True: "optim_state_dict_config"}
+
+
+def context_of(trace: Trace, event: Event) -> Called | None:
+    """The call of the innermost ``state_dict_type`` that is open at ``event``."""
+    for manager in reversed(event.within):
+        for one in options(manager):
+            if is_context(one):
+                return next((c for c in trace.calls(CONTEXT) if c.result is one), None)
+    return None
+
+
+def is_context(value: Value) -> bool:
+    """Whether a value is what ``state_dict_type`` returned."""
+    cls = value.cls if isinstance(value, Instance) else None
+    return isinstance(cls, External) and cls.name == CONTEXT
+
+
+def _setter(trace: Trace, event: Event) -> Called | None:
+    if not any(True for _ in trace.calls(SETTER)):
+        return None
+    for called in trace.before(event, Called):
+        if called.name == SETTER and not _about_another(called, event):
+            return called
+    return None
+
+
+def setter_of(trace: Trace, event: Event, model: Value) -> Called | None:
+    """The last ``set_state_dict_type`` of that very model before ``event``."""
+    if not any(True for _ in trace.calls(SETTER)):
+        return None
+    for called in trace.before(event, Called):
+        given = called.argument(0, "module") if called.name == SETTER else None
+        if given is not None and set(options(given)) & set(options(model)):
+            return called
+    return None
+
+
+def _about_another(called: Called, event: Event) -> bool:
+    """Whether a setter surely names another model than the event is about."""
+    model = called.argument(0, "module")
+    state = getattr(event, "state", None)
+    about = getattr(event, "into", None) or getattr(state, "of", None)
+    known = (options(model) if model is not None else (), options(about) if about else ())
+    both = [{unwrapped(v) for v in values if isinstance(v, Instance)} for values in known]
+    return bool(both[0] and both[1] and not both[0] & both[1])
+
+
+def is_local(by: Called) -> bool:
+    """Whether a context or a setter asks for flat shards."""
+    return _kind(by) == LOCAL
+
+
+def _kind(by: Called) -> str:
+    value = by.argument(1, "state_dict_type")
+    if isinstance(value, External) and value.name.startswith(KINDS + "."):
+        return value.name.rpartition(".")[2]
+    return ""
+
+
+def _switch(trace: Trace, config: Value | None, name: str, default: bool) -> bool | None:
+    sides = (
+        {_one_switch(trace, one, name, default) for one in options(config)} if config else {None}
+    )
+    return sides.pop() if len(sides) == 1 else None
+
+
+def _one_switch(trace: Trace, config: Value, name: str, default: bool) -> bool | None:
+    if isinstance(config, Literal) and config.value is None:
+        return default
+    if not isinstance(config, Instance):
+        return None
+    if f".{name}" in trace.memory.fields.get(config, {}):
+        return None  # set by an assignment later
+    value = config.part(f".{name}")
+    if isinstance(value, Literal) and isinstance(value.value, bool):
+        return value.value
+    made = config.born.node if config.born is not None else None
+    if isinstance(made, cst.Call) and not made.args:
+        return default
+    return None

@@ -1,0 +1,156 @@
+"""How the calls that take and restore state dicts are written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+import libcst as cst
+
+from fsdp2lint.api import Edit, Layout, Names, Program, Source, Unimport, dotted, name_for, walk
+
+HOME = "torch.distributed.checkpoint.state_dict"
+
+_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*|\[(\d+|\"\w+\"|'\w+')\])*\Z")
+_CONTEXT = ".state_dict_type"
+_FSDP1 = "torch.distributed.fsdp."
+_KINDS = (
+    "StateDictType StateDictConfig FullStateDictConfig ShardedStateDictConfig LocalStateDictConfig"
+    " OptimStateDictConfig FullOptimStateDictConfig ShardedOptimStateDictConfig"
+    " LocalOptimStateDictConfig StateDictSettings OptimStateKeyType"
+).split()
+OF_STATES = frozenset(_FSDP1 + kind for kind in _KINDS)
+"""The names of FSDP1 that have to do with nothing but state dicts."""
+
+
+def argument(call: cst.Call, position: int, name: str) -> cst.Arg | None:
+    """The argument of a call that is given at ``position`` or as ``name``."""
+    for index, arg in enumerate(call.args):
+        if arg.keyword is not None:
+            if arg.keyword.value == name:
+                return arg
+        elif index == position and not arg.star:
+            return arg
+    return None
+
+
+def starred(call: cst.Call) -> bool:
+    """Whether arguments are handed on that the call does not name."""
+    return any(arg.star for arg in call.args)
+
+
+def text_of(source: Source, node: cst.CSTNode) -> str:
+    """The text of a node as it is written, with its parentheses."""
+    return source.text[slice(*Layout.of(source).whole(node))]
+
+
+def is_path(source: Source, node: cst.CSTNode) -> bool:
+    """Whether a node is a name, or attributes and constant entries of one: it can be said again."""
+    return bool(_PATH.match(source.code(node)))
+
+
+def function_of(source: Source, node: cst.CSTNode) -> cst.CSTNode:
+    """The function, or the module, that a node is in."""
+    around = Layout.of(source).ancestors(node)
+    return next((a for a in around if isinstance(a, cst.FunctionDef | cst.Lambda)), source.tree)
+
+
+def fitted(
+    source: Source,
+    node: cst.CSTNode,
+    head: str,
+    arguments: Iterable[str],
+    *,
+    inserted: bool = False,
+    lead: int = 0,
+) -> str:
+    """``head(arguments)`` for the place of ``node``: on one line if it fits, else one step deeper.
+
+    Text that is ``inserted`` as a statement, behind ``lead`` characters, is indented when it comes to its place.
+    """
+    layout = Layout.of(source)
+    start, end = layout.whole(node)
+    saved = len(layout.unit) * _contexts_around(layout, node)
+    before = source.text[layout.line_start(start) : start]
+    behind = source.text[end : layout.line_end(end)].split("#")[0].rstrip()
+    parts = list(arguments)
+    one = f"{head}({', '.join(parts)})"
+    length = len(before) + lead + len(one) + len(behind) - saved
+    if len(parts) == 1 or "\n" in one or length <= _limit(source):
+        return one
+    indent = before[: len(before) - len(before.lstrip())]
+    fits = len(indent) + len(layout.unit) + len(", ".join(parts)) - saved <= _limit(source)
+    newline, indent = ("\n", "") if inserted else (layout.newline, indent)
+    inner = newline + indent + layout.unit
+    if fits:
+        return f"{head}({inner}{', '.join(parts)}{newline}{indent})"
+    return f"{head}({''.join(f'{inner}{part},' for part in parts)}{newline}{indent})"
+
+
+def chosen(
+    source: Source,
+    node: cst.CSTNode,
+    one: str,
+    test: str,
+    other: str,
+    *,
+    inserted: bool = False,
+) -> str:
+    """``one if test else other`` for the place of ``node``, on three lines in parentheses."""
+    layout = Layout.of(source)
+    start = layout.whole(node)[0]
+    before = source.text[layout.line_start(start) : start]
+    indent = "\n" if inserted else layout.newline + before[: len(before) - len(before.lstrip())]
+    inner = indent + layout.unit
+    one = one.replace("\n", inner)
+    return f"({inner}{one}{inner}if {test}{inner}else {other}{indent})"
+
+
+def asks_already(source: Source, call: cst.CSTNode, model: str) -> bool:
+    """Whether a call stands on a side of the question whether the model is sharded."""
+    for around in Layout.of(source).ancestors(call):
+        if isinstance(around, cst.If | cst.IfExp):
+            test = source.code(around.test)
+            if test.startswith(f"isinstance({model}, ") and test.endswith("FSDPModule)"):
+                return True
+    return False
+
+
+def _contexts_around(layout: Layout, node: cst.CSTNode) -> int:
+    """How many steps a node moves out when the ``state_dict_type`` contexts around it are gone."""
+    around = (a for a in layout.ancestors(node) if isinstance(a, cst.With) and len(a.items) == 1)
+    calls = (a.items[0].item for a in around)
+    return sum(isinstance(c, cst.Call) and dotted(c.func).endswith(_CONTEXT) for c in calls)
+
+
+def _limit(source: Source) -> int:
+    """The line length that the file keeps: 88, or 100 when it has longer lines."""
+    return 100 if sum(len(line) > 88 for line in source.lines) > 1 else 88
+
+
+def options_for(
+    source: Source, node: cst.CSTNode, switches: Iterable[str]
+) -> tuple[str, tuple[Edit, ...]]:
+    """``options=StateDictOptions(…)`` with these switches; empty without any."""
+    said = ", ".join(switches)
+    if not said:
+        return "", ()
+    name = name_for(source, node, f"{HOME}.StateDictOptions")
+    return f"options={name.text}({said})", name.edits
+
+
+def unimports(program: Program, source: Source) -> Iterator[Unimport]:
+    """No import any more of what only state dicts needed, where nothing uses it."""
+    for one in Names.of(source).imports:
+        if program.origin(source, one.loads, one.statement) and _canonical(one.loads) in OF_STATES:
+            yield Unimport(source, one.loads)
+
+
+def _canonical(name: str) -> str:
+    """The public name of something that is also found in the modules below ``torch.distributed.fsdp``."""
+    return _FSDP1 + name.rpartition(".")[2] if name.startswith(_FSDP1) else name
+
+
+def names_in(node: cst.CSTNode) -> set[str]:
+    """All names that stand in a node."""
+    return {one.value for one in walk(node) if isinstance(one, cst.Name)}

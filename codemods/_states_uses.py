@@ -1,0 +1,70 @@
+"""Who uses a state dict, and what FSDP1 has to do with whom it was taken of."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from fsdp2lint.api import (
+    Event,
+    Guards,
+    MainRank,
+    Module,
+    Optimizer,
+    Restored,
+    Saved,
+    StateDict,
+    Trace,
+    Value,
+    Wrapped,
+    Wrapping,
+    options,
+    unwrapped,
+)
+
+from ._states_asked import context_of, setter_of
+
+Wrapper = Literal["fsdp1", "ddp", "none", "unknown"]
+
+
+def on_first_rank(guards: Guards) -> bool:
+    """Whether only the first rank of all comes where ``guards`` hold."""
+    return any(
+        isinstance(g.test, MainRank) and g.test.scope == "global" and g.taken for g in guards
+    )
+
+
+def for_first_rank_only(trace: Trace, state: StateDict) -> bool:
+    """Whether a state is surely saved by the first rank, and used by no other."""
+    saves = [s for s in trace.of(Saved) if state in s.states]
+    uses: list[Event] = [*saves, *trace.escapes(state)]
+    if any(state in options(r.state) for r in trace.of(Restored)):
+        return False
+    return bool(saves) and all(on_first_rank(use.guards) for use in uses)
+
+
+def wrappers_of(trace: Trace, event: Event, value: Value) -> set[Wrapper]:
+    """What may be around a model at ``event``: where ``state_dict_type`` holds for it, it is FSDP1."""
+    if context_of(trace, event) is not None or setter_of(trace, event, value) is not None:
+        return {"fsdp1"}
+    return {_wrapper(one) for one in options(value)}
+
+
+def _wrapper(value: Value) -> Wrapper:
+    while isinstance(value, Wrapped):
+        if value.by == "fsdp1":
+            return "fsdp1"
+        if value.by == "ddp":
+            return "ddp"
+        value = value.of
+    return "none" if isinstance(value, Module) else "unknown"
+
+
+def fsdp1_models_of(trace: Trace, optimizer: Value) -> list[Value]:
+    """The models that FSDP1 wraps whose parameters an optimizer holds."""
+    wrapped = [e for e in trace.of(Wrapping) if e.by == "fsdp1"]
+    found: list[Value] = []
+    for one in options(optimizer):
+        for parameters in one.over if isinstance(one, Optimizer) else ():
+            for of in options(parameters.of):
+                found += [e.result for e in wrapped if unwrapped(e.module) is unwrapped(of)]
+    return list(dict.fromkeys(found))

@@ -1,0 +1,266 @@
+"""The wrapper's `clip_grad_norm_` becomes the one of `torch.nn.utils`.
+
+## What it does
+
+Rewrites `model.clip_grad_norm_(max_norm)` and `FSDP.clip_grad_norm_(model, max_norm)`. Where the norm is used
+(logged, compared, added up), `.full_tensor()` follows the call, on all ranks; the same for
+`torch.nn.utils.clip_grad_norm_` of such a model, asking for a DTensor first where the model may be another. Two branches that come to the same become one. For the norm of order infinity and for models with ignored
+parameters a function comes into the file: `torch.nn.utils` raises for empty shards and for a mixture.
+
+## Why
+
+`FSDPModule` has no such method. `torch.nn.utils.clip_grad_norm_` knows DTensor gradients and gives the norm over
+all ranks. That norm is a DTensor: it cannot be formatted (`f"{norm:.3f}"` raises TypeError), and with
+`norm_type=inf` its `.item()` is another number on each rank. FSDP1's was a plain tensor.
+
+## Before
+
+```python
+import torch
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(nn.Linear(8, 8))
+model(torch.randn(4, 8)).sum().backward()
+norm = model.clip_grad_norm_(1.0)
+print(f"{norm:.3f}")
+```
+
+## After
+
+```python
+import torch
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(nn.Linear(8, 8))
+model(torch.randn(4, 8)).sum().backward()
+norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0).full_tensor()
+print(f"{norm:.3f}")
+```
+
+## What it leaves
+
+- A norm that is used inside a lambda, a comprehension or a condition, of a model that may be wrapped by DDP.
+- FSDP1 added up in fp32; `torch.nn.utils.clip_grad_norm_` adds up in the dtype of the gradients. That differs
+  when the parameters themselves are bf16 or fp16.
+- A program that gave an FSDP1 model's parameters to `torch.nn.utils.clip_grad_norm_` clipped by the norm of each
+  rank's shard. It now clips by the norm of the whole gradient.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html
+- `torch/distributed/fsdp/fully_sharded_data_parallel.py` (`clip_grad_norm_`)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import libcst as cst
+
+from fsdp2lint.api import (
+    Account,
+    Arguments,
+    Clipped,
+    Edit,
+    InsertAfter,
+    InsertBefore,
+    Layout,
+    Left,
+    Name,
+    Program,
+    Replace,
+    Rewrite,
+    Source,
+    Step,
+    Value,
+    codemod,
+    name_for,
+    walk,
+)
+
+from ._loop_branches import merged_branches
+from ._loop_models import DTENSOR, FSDP1, kinds, unseen_methods, wrapper, wrappers
+from ._loop_norms import by_largest_entry, ignores_some, is_infinite, of_shards_and_whole
+from ._loop_tests import hasattr_steps, told_apart
+from ._loop_text import (
+    around,
+    bound_name,
+    free_name,
+    is_dropped,
+    is_lazy,
+    receiver_text,
+    text_of,
+)
+from ._shared import Build, Helpers, unimports
+
+CLIP = "torch.nn.utils.clip_grad_norm_"
+METHOD = "clip_grad_norm_"
+
+
+def _takes_parameters(source: Source, call: cst.Call) -> bool:
+    """Whether a call is given the parameters, as the method of an engine is, and not of a wrapper."""
+    return not call.args or ".parameters()" in text_of(source, call.args[0].value)
+
+
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """A call in whose place comes one of a function of the script's own."""
+
+    call: cst.Call
+    name: str
+    function: Build
+    arguments: tuple[str, ...]
+    why: str
+
+
+@codemod()
+def rewrite(program: Program) -> Iterator[Step | Left]:
+    """Clipping by the wrapper, and norms that are DTensors now."""
+    unbound = {r.node for r in program.references(f"{FSDP1}.{METHOD}")}
+    functions = {r.node for r in program.references(CLIP)}
+    apart: dict[Source, list[_Own]] = {}
+    for events in program.sites(Clipped):
+        source, call = events[0][1].at.source, events[0][1].at.node
+        if not isinstance(call, cst.Call):
+            continue
+        models = [e.module for _, e in events if e.module is not None]
+        if models and "fsdp1" in kinds(program, models):
+            own = _own_function(program, source, call, models, call.func in unbound)
+            if own is not None:
+                apart.setdefault(source, []).append(own)
+            else:
+                yield _by_function(program, source, call, call.func in unbound)
+        elif not models and call.func in functions:
+            over = [p.of for _, e in events for p in e.parameters if not told_apart(e, p.of)]
+            yield from _read_whole(source, call, over)
+    for source, node in unseen_methods(program, METHOD):
+        call = Layout.of(source).parents[node]
+        if "fsdp1" in wrappers(program) and isinstance(call, cst.Call) and call.func is node:
+            if not _takes_parameters(source, call):
+                yield _by_function(program, source, call, call.func in unbound)
+    for source, calls in apart.items():
+        yield _by_own_function(program, source, calls)
+    yield from hasattr_steps(program, METHOD)
+    yield from merged_branches(program, functions)
+
+
+def _own_function(
+    program: Program, source: Source, call: cst.Call, models: Sequence[Value], unbound: bool
+) -> _Own | None:
+    """The function that clips where ``torch.nn.utils.clip_grad_norm_`` would raise."""
+    if any(a.star for a in call.args) or not isinstance(call.func, cst.Attribute):
+        return None
+    names = (("model",) if unbound else ()) + ("max_norm", "norm_type")
+    given = {
+        names[i] if a.keyword is None else a.keyword.value: text_of(source, a.value)
+        for i, a in enumerate(call.args[: len(names)])
+    }
+    model = given.get("model", "") if unbound else text_of(source, call.func.value)
+    if not model or "max_norm" not in given:
+        return None
+    if is_infinite(given.get("norm_type", "")):
+        why = "a shard may be empty, and torch has no largest entry of nothing: the script's own function"
+        return _Own(
+            call, "clip_grad_max_norm_", by_largest_entry(), (model, given["max_norm"]), why
+        )
+    if ignores_some(program, models):
+        why = "torch clips shards and whole gradients not together: a function of the script's own does"
+        rest = (given["max_norm"], *((given["norm_type"],) if "norm_type" in given else ()))
+        return _Own(call, METHOD, of_shards_and_whole(), (model, *rest), why)
+    return None
+
+
+def _by_own_function(program: Program, source: Source, calls: Sequence[_Own]) -> Step:
+    """Calls of functions that are written into the file."""
+    helpers = Helpers.above(source, calls[0].call)
+    edits: list[Edit] = []
+    for one in calls:
+        name = helpers.add(one.name, one.function)
+        edits.append(Replace(source, one.call, f"{name}({', '.join(one.arguments)})"))
+    accounts = tuple(Account(source, one.call, "changed", one.why) for one in calls)
+    unused = [one for name in (FSDP1, "math") for one in unimports(program, source, name)]
+    return Step((*edits, *helpers.all_edits(), *unused), accounts)
+
+
+def _by_function(program: Program, source: Source, call: cst.Call, unbound: bool) -> Step | Left:
+    """``torch.nn.utils.clip_grad_norm_(model.parameters(), …)`` in place of the method."""
+    clip = _spelled(program, source, call)
+    arguments = Arguments(source, call)
+    if unbound:
+        if not call.args or call.args[0].star or call.args[0].keyword is not None:
+            return _left(source, call, "which model it clips cannot be seen")
+        model = receiver_text(source, call.args[0].value)
+        arguments.replace(0, f"{model}.parameters()")
+    else:
+        assert isinstance(call.func, cst.Attribute)
+        model = receiver_text(source, call.func.value)
+        arguments.first(f"{model}.parameters()")
+    edits: list[Edit] = [Rewrite(source, call.func, lambda inner: clip.text), arguments]
+    edits += clip.edits
+    if unbound:
+        edits += unimports(program, source, FSDP1)
+    why = "the same norm over all ranks, by the function that knows DTensors"
+    if not is_dropped(source, call):
+        edits.append(Rewrite(source, call, lambda inner: f"{inner.text}.full_tensor()"))
+        why += "; full_tensor() makes its result a plain tensor"
+    return Step(tuple(edits), (Account(source, call, "changed", why),))
+
+
+def _spelled(program: Program, source: Source, call: cst.Call) -> Name:
+    """The function as the file writes it elsewhere."""
+    for reference in program.named(source):
+        text = text_of(source, reference.node)
+        if reference.name == CLIP and program.meaning(source, call, text) == CLIP:
+            return Name(text)
+    return name_for(source, call, CLIP)
+
+
+def _read_whole(source: Source, call: cst.Call, over: Sequence[Value]) -> Iterator[Step | Left]:
+    """``full_tensor()`` for the norm of gradients that are DTensors from now on."""
+    found = {wrapper(one) for one in over}
+    if "fsdp1" not in found or is_dropped(source, call) or _is_whole(source, call):
+        return
+    edits: tuple[Edit, ...] | None = (
+        Rewrite(source, call, lambda inner: f"{inner.text}.full_tensor()"),
+    )
+    if found != {"fsdp1"}:
+        edits = _whole_if_sharded(source, call)
+    if edits is None:
+        yield _left(source, call, "its norm may be a DTensor and is used in an expression")
+        return
+    why = "the norm of a sharded model is a DTensor; full_tensor() makes it a plain tensor"
+    yield Step(edits, (Account(source, call, "changed", why),))
+
+
+def _whole_if_sharded(source: Source, call: cst.Call) -> tuple[Edit, ...] | None:
+    """A plain tensor of the norm where it is a DTensor; None where no statement can ask that."""
+    if is_lazy(source, call):
+        return None
+    dtensor = name_for(source, call, DTENSOR)
+    name = bound_name(source, call)
+    ask = "if isinstance({0}, " + dtensor.text + "):\n    {0} = {0}.full_tensor()"
+    if name:
+        return (InsertAfter(source, call, ask.format(name)), *dtensor.edits)
+    name = free_name(source, call, "grad_norm")
+    above = f"{name} = {text_of(source, call)}\n{ask.format(name)}"
+    return (InsertBefore(source, call, above), Replace(source, call, name), *dtensor.edits)
+
+
+def _is_whole(source: Source, call: cst.Call) -> bool:
+    """Whether the script makes a plain tensor of the norm itself."""
+    name = bound_name(source, call)
+    for one in walk(around(source, call)):
+        if isinstance(one, cst.Attribute) and one.attr.value in ("full_tensor", "to_local"):
+            value = one.value
+            if value is call or (name and isinstance(value, cst.Name) and value.value == name):
+                return True
+    return False
+
+
+def _left(source: Source, call: cst.Call, why: str) -> Left:
+    return Left(
+        source, call, why, "clip with torch.nn.utils.clip_grad_norm_ and read full_tensor()"
+    )

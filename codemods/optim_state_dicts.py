@@ -1,0 +1,147 @@
+"""FSDP1's optimizer states are taken by `get_optimizer_state_dict`.
+
+## What it does
+
+Rewrites `FSDP.optim_state_dict`, `FSDP.full_optim_state_dict` and `FSDP.sharded_optim_state_dict`. The kind that
+`state_dict_type` or `set_state_dict_type` asks for becomes `StateDictOptions` of the call.
+
+## Why
+
+The static methods work on the flat parameters of FSDP1. `get_optimizer_state_dict` gives the same dictionary, by
+parameter names, for sharded modules.
+
+## Before
+
+```python
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(nn.Linear(8, 8))
+optimizer = torch.optim.AdamW(model.parameters())
+state = FSDP.full_optim_state_dict(model, optimizer)
+if dist.get_rank() == 0:
+    torch.save(state, "optimizer.pt")
+```
+
+## After
+
+```python
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_optimizer_state_dict,
+)
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(nn.Linear(8, 8))
+optimizer = torch.optim.AdamW(model.parameters())
+state = get_optimizer_state_dict(
+    model, optimizer, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
+)
+if dist.get_rank() == 0:
+    torch.save(state, "optimizer.pt")
+```
+
+## What it leaves
+
+`LOCAL_STATE_DICT`, which has no counterpart; a state that is given as the third argument; a function that
+is asked for different kinds by different callers. `get_optimizer_state_dict` before the first step makes the
+optimizer's state by a step with learning rate 0, which counts.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/distributed.checkpoint.html (`get_optimizer_state_dict`)
+- `torch/distributed/fsdp/fully_sharded_data_parallel.py` (`optim_state_dict`, `full_optim_state_dict`)
+- `torch/distributed/checkpoint/state_dict.py` (`_init_optim_state`)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import libcst as cst
+
+from fsdp2lint.api import (
+    Account,
+    Inner,
+    Left,
+    Program,
+    Rewrite,
+    StateDictTaken,
+    Step,
+    Trace,
+    codemod,
+    name_for,
+)
+
+from ._states_asked import FSDP1, FULL, SHARDED, Asked, asked
+from ._states_kinds import Kind, agreed
+from ._states_text import HOME, argument, fitted, options_for, starred, unimports
+from ._states_uses import for_first_rank_only
+
+_GETTERS = {
+    f"{FSDP1}.optim_state_dict": "",
+    f"{FSDP1}.full_optim_state_dict": FULL,
+    f"{FSDP1}.sharded_optim_state_dict": SHARDED,
+}
+_KINDS = {
+    FULL: "the whole state",
+    SHARDED: "the sharded state",
+    "": "the kind that the run asks for",
+}
+
+Events = Sequence[tuple[Trace, StateDictTaken]]
+
+
+@codemod()
+def rewrite(program: Program) -> Iterator[Step | Left]:
+    """Optimizer states that FSDP1 takes."""
+    for events in program.sites(StateDictTaken):
+        if events[0][1].state.via in _GETTERS:
+            yield _step(program, events)
+
+
+def _step(program: Program, events: Events) -> Step | Left:
+    _, taken = events[0]
+    source, call = taken.at.source, taken.at.node
+    kind = agreed(
+        source, call, [(_asked(t, e), for_first_rank_only(t, e.state)) for t, e in events]
+    )
+    problem = "" if isinstance(kind, Kind) else kind
+    if not isinstance(call, cst.Call) or starred(call):
+        problem = "its arguments are handed on from elsewhere"
+    elif taken.state.via == f"{FSDP1}.optim_state_dict" and argument(call, 2, "optim_state_dict"):
+        problem = "it is given a state of its own to gather"
+    if problem or not isinstance(kind, Kind) or not isinstance(call, cst.Call):
+        return Left(source, call, problem, _TODO)
+    model, optimizer = argument(call, 0, "model"), argument(call, 1, "optim")
+    if model is None or optimizer is None:
+        return Left(source, call, "it is not given a model and an optimizer", _TODO)
+    getter = name_for(source, call, f"{HOME}.get_optimizer_state_dict")
+    # DCP brings shards to the CPU itself: only what is gathered keeps that option
+    switches = () if kind.name == SHARDED else kind.switches
+    options, more = options_for(source, call, switches)
+    first, second = model.value, optimizer.value
+
+    def text(inner: Inner) -> str:
+        parts = [inner(first), inner(second), *([options] if options else [])]
+        return fitted(source, call, getter.text, parts)
+
+    imports = (*getter.edits, *more, *kind.imports)
+    edits = (Rewrite(source, call, text), *imports, *unimports(program, source))
+    why = f"{_KINDS[kind.name]} by parameter names, as before; FSDP2 has no flat parameters"
+    return Step(edits, (Account(source, call, "changed", why),))
+
+
+_TODO = "use get_optimizer_state_dict(model, optimizer, options=StateDictOptions(...))"
+
+
+def _asked(trace: Trace, taken: StateDictTaken) -> Asked:
+    kind = _GETTERS[taken.state.via]
+    if kind == FULL:  # rank0_only is on by default, and it is always on the CPU
+        return Asked(FULL, bool(taken.state.offloaded), True)
+    return Asked(kind, False, True) if kind else asked(trace, taken, optimizer=True)

@@ -1,0 +1,210 @@
+"""The state that an optimizer gives of itself is gathered before one rank saves it.
+
+## What it does
+
+Rewrites `optimizer.state_dict()` that `torch.save` writes beside the weights of an FSDP1 model, and the
+`optimizer.load_state_dict` that gets it back.
+
+## Why
+
+The optimizer of a sharded model holds the shards of its rank. A file of one rank lacks the others', under FSDP1 too: it
+was loaded by all ranks as if it were theirs, without an error where the shards have one size.
+
+## Before
+
+```python
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(nn.Linear(8, 8))
+optimizer = torch.optim.AdamW(model.parameters())
+states = model.state_dict()
+if dist.get_rank() == 0:
+    torch.save({"model": states, "optimizer": optimizer.state_dict()}, "last.pt")
+```
+
+## After
+
+```python
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_optimizer_state_dict,
+)
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(nn.Linear(8, 8))
+optimizer = torch.optim.AdamW(model.parameters())
+states = model.state_dict()
+optimizer_state = get_optimizer_state_dict(
+    model, optimizer, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
+)
+if dist.get_rank() == 0:
+    torch.save({"model": states, "optimizer": optimizer_state}, "last.pt")
+```
+
+## What it leaves
+
+States of which no function beside them names the model. Optimizer states that were written before are lost: they hold
+the shards of one rank.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/distributed.checkpoint.html (`get_optimizer_state_dict`)
+- `torch/distributed/fsdp/fully_sharded_data_parallel.py` (`optim_state_dict`)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from fsdp2lint.api import (
+    Account,
+    Edit,
+    InsertBefore,
+    Layout,
+    Loaded,
+    Part,
+    Program,
+    Replace,
+    Restored,
+    Saved,
+    Source,
+    StateDict,
+    StateDictTaken,
+    Step,
+    Trace,
+    Value,
+    codemod,
+    name_for,
+    options,
+    rank_dependent,
+)
+
+from ._states_guards import besides_rank, test_above
+from ._states_taking import hoisted
+from ._states_text import HOME, fitted, function_of, is_path, options_for, text_of
+from ._states_uses import fsdp1_models_of
+
+_NAMES = ("optimizer_state", "whole_optimizer_state")
+_LOST = (
+    "# files from before hold the state of one rank's shards: only the weights of those can be used"
+)
+_WHY = "an optimizer's own state holds the shards of one rank"
+
+
+@codemod()
+def rewrite(program: Program) -> Iterator[Step]:
+    """States of optimizers that one rank saves."""
+    for taken in program.sites(StateDictTaken):
+        step = _taken(*taken[0]) if len({t.state.of for _, t in taken}) == 1 else None
+        if step is not None:
+            yield step
+    if not any(_is_gathered(s) for t in program.traces for e in t.of(Saved) for s in e.states):
+        return
+    for restored in program.sites(Restored):
+        step = _restored(*restored[0])
+        if step is not None:
+            yield step
+
+
+def _is_gathered(state: StateDict) -> bool:
+    return state.kind == "optimizer" and state.via == f"{HOME}.get_optimizer_state_dict"
+
+
+def _taken(trace: Trace, taken: StateDictTaken) -> Step | None:
+    state, source, call = taken.state, taken.at.source, taken.at.node
+    if state.kind != "optimizer" or state.via != ".state_dict" or not isinstance(call, cst.Call):
+        return None
+    saved = next((s for s in trace.of(Saved) if state in s.states), None)
+    if saved is None or saved.via != "torch.save" or not isinstance(call.func, cst.Attribute):
+        return None
+    models = fsdp1_models_of(trace, state.of)
+    beside = (t for t in trace.of(StateDictTaken) if t.state in saved.states)
+    model = next((m for t in beside if (m := _model(t, models, source, call))), None)
+    if model is None:
+        return None
+    optimizer = call.func.value
+    getter = name_for(source, call, f"{HOME}.get_optimizer_state_dict")
+    said, more = options_for(source, call, ("full_state_dict=True", "cpu_offload=True"))
+    parts = [text_of(source, model), text_of(source, optimizer), said]
+    edits: tuple[Edit, ...] = (*getter.edits, *more)
+    if any(rank_dependent(g.test) for g in taken.guards):
+        test = test_above([taken], call, optimizer)
+        if test is None:
+            return None
+        text = fitted(source, test, getter.text, parts, inserted=True, lead=18)
+        asked = besides_rank(taken, test)
+        edits = (*hoisted(source, call, text, test, asked, _NAMES), *edits)
+    else:
+        edits = (Replace(source, call, fitted(source, call, getter.text, parts)), *edits)
+    return Step(edits, (Account(source, call, "changed", _WHY),))
+
+
+def _model(
+    taken: StateDictTaken, models: list[Value], source: Source, call: cst.CSTNode
+) -> cst.BaseExpression | None:
+    """The model of a state dict, as it is written in the function of ``call``."""
+    node = taken.at.node
+    if taken.state.of not in models or taken.at.source is not source:
+        return None
+    if not isinstance(node, cst.Call) or function_of(source, node) is not function_of(source, call):
+        return None
+    if taken.state.via == ".state_dict":
+        return node.func.value if isinstance(node.func, cst.Attribute) else None
+    return node.args[0].value if node.args else None
+
+
+def _restored(trace: Trace, restored: Restored) -> Step | None:
+    source, call = restored.at.source, restored.at.node
+    if restored.kind != "optimizer" or restored.via != ".load_state_dict":
+        return None
+    if not isinstance(call, cst.Call) or not isinstance(call.func, cst.Attribute):
+        return None
+    if len(call.args) != 1 or not any(_from_file(trace, o) for o in options(restored.state)):
+        return None
+    models = fsdp1_models_of(trace, restored.into)
+    model = next((m for r in trace.of(Restored) if (m := _into(r, models, source, call))), "")
+    if not model or not isinstance(Layout.of(source).parents[call], cst.Expr):
+        return None
+    setter = name_for(source, call, f"{HOME}.set_optimizer_state_dict")
+    said, more = options_for(source, call, ("full_state_dict=True",))
+    state = text_of(source, call.args[0].value)
+    parts = [model, text_of(source, call.func.value), state, said]
+    edits = (
+        Replace(source, call, fitted(source, call, setter.text, parts)),
+        InsertBefore(source, call, _LOST),
+        *setter.edits,
+        *more,
+    )
+    return Step(edits, (Account(source, call, "changed", _WHY),))
+
+
+def _from_file(trace: Trace, value: Value) -> bool:
+    """Whether a value is what ``torch.load`` read, or an entry of it."""
+    read = {e.result for e in trace.of(Loaded) if e.via == "torch.load"}
+    one: Value | None = value
+    while one is not None and one not in read:
+        one = one.owner if isinstance(one, Part) else None
+    return one is not None
+
+
+def _into(restored: Restored, models: list[Value], source: Source, call: cst.CSTNode) -> str:
+    """The model that is loaded in the function of ``call``, as it is written there."""
+    node = restored.at.node
+    if restored.kind != "model" or not set(options(restored.into)) & set(models):
+        return ""
+    if restored.at.source is not source or not isinstance(node, cst.Call):
+        return ""
+    if function_of(source, node) is not function_of(source, call):
+        return ""
+    model = node.func.value if isinstance(node.func, cst.Attribute) else None
+    if restored.via != ".load_state_dict":
+        model = node.args[0].value if node.args else None
+    return text_of(source, model) if model is not None and is_path(source, model) else ""

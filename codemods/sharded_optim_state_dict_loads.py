@@ -1,0 +1,150 @@
+"""`load_sharded_optimizer_state_dict` becomes a load into the state of the optimizer.
+
+## What it does
+
+Rewrites `load_sharded_optimizer_state_dict(model_state_dict, key, reader)`, whose result goes to
+`FSDP.optim_state_dict_to_load`: the optimizer's state is made by `get_optimizer_state_dict` and filled by `dcp.load`.
+
+## Why
+
+The function reads the sharded tensors of FSDP1 only. `dcp.load` reads the same folder, the ones that FSDP1 has
+written too.
+
+## Before
+
+```python
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.checkpoint.optimizer import load_sharded_optimizer_state_dict
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(nn.Linear(8, 8))
+optimizer = torch.optim.AdamW(model.parameters())
+state = load_sharded_optimizer_state_dict(
+    model_state_dict=model.state_dict(),
+    optimizer_key="optimizer",
+    storage_reader=dcp.FileSystemReader("folder"),
+)
+flat = FSDP.optim_state_dict_to_load(model, optimizer, state["optimizer"])
+optimizer.load_state_dict(flat)
+```
+
+## After
+
+```python
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(nn.Linear(8, 8))
+optimizer = torch.optim.AdamW(model.parameters())
+state = {"optimizer": get_optimizer_state_dict(model, optimizer)}
+dcp.load(state, storage_reader=dcp.FileSystemReader("folder"))
+flat = FSDP.optim_state_dict_to_load(model, optimizer, state["optimizer"])
+optimizer.load_state_dict(flat)
+```
+
+## What it leaves
+
+A result that is not bound to a name or goes to no `optim_state_dict_to_load` in the same function.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/distributed.checkpoint.html
+- `torch/distributed/checkpoint/optimizer.py` (`load_sharded_optimizer_state_dict`)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import libcst as cst
+
+from fsdp2lint.api import (
+    Account,
+    Called,
+    InsertAfter,
+    Left,
+    Part,
+    Program,
+    Replace,
+    Source,
+    Step,
+    Trace,
+    Unimport,
+    Value,
+    codemod,
+    name_for,
+)
+
+from ._states_flattening import FLATTENERS, Flattening, all_flattenings, name_of, statement_of
+from ._states_text import HOME, argument, fitted, function_of, text_of
+
+OLD = "torch.distributed.checkpoint.load_sharded_optimizer_state_dict"
+_IMPORTS = (OLD, "torch.distributed.checkpoint.optimizer.load_sharded_optimizer_state_dict")
+_TODO = "fill get_optimizer_state_dict(model, optimizer) by dcp.load and set it"
+
+
+@codemod(after=("checkpoint-functions", "optim-state-dicts"))
+def rewrite(program: Program) -> Iterator[Step | Left]:
+    """Each load of a sharded optimizer state."""
+    flattenings = [one for one in all_flattenings(program) if isinstance(one, Flattening)]
+    for events in program.sites(Called):
+        mine = [(trace, called) for trace, called in events if called.name == OLD]
+        if mine:
+            yield _step(mine, flattenings)
+
+
+def _step(mine: Sequence[tuple[Trace, Called]], flattenings: list[Flattening]) -> Step | Left:
+    source, call = mine[0][1].at.source, mine[0][1].at.node
+    name = name_of(statement_of(source, call))
+    results = {called.result for _, called in mine}
+    found = next((one for one in flattenings if _gets(one, results)), None)
+    problem = ""
+    if not name or not isinstance(call, cst.Call):
+        problem = "its result is not bound to a name"
+    elif found is None or found.source is not source or found.optimizer is None:
+        problem = "which optimizer its result is for cannot be seen here"
+    elif function_of(source, found.call) is not function_of(source, call):
+        problem = "its result goes to an optimizer in another function"
+    key = argument(call, 1, "optimizer_key") if isinstance(call, cst.Call) else None
+    reader = argument(call, 2, "storage_reader") if isinstance(call, cst.Call) else None
+    if problem or key is None or reader is None or found is None or found.optimizer is None:
+        return Left(source, call, problem or "it is not given a key and a reader", _TODO)
+    getter = name_for(source, call, f"{HOME}.get_optimizer_state_dict")
+    dcp = name_for(source, call, "torch.distributed.checkpoint", alias="dcp", module=True)
+    model, optimizer = text_of(source, found.model), text_of(source, found.optimizer)
+    taken = f"{getter.text}({model}, {optimizer})"
+    parts = [name, f"storage_reader={text_of(source, reader.value)}"]
+    planner = argument(call, 3, "planner") if isinstance(call, cst.Call) else None
+    if planner is not None:
+        parts.append(f"planner={text_of(source, planner.value)}")
+    edits = (
+        Replace(source, call, f"{{{text_of(source, key.value)}: {taken}}}"),
+        InsertAfter(source, call, _load(source, call, f"{dcp.text}.load", parts)),
+        *getter.edits,
+        *dcp.edits,
+        *(Unimport(source, one) for one in _IMPORTS),
+    )
+    why = "dcp.load fills the state of the optimizer, from folders of FSDP1 too"
+    return Step(edits, (Account(source, call, "changed", why),))
+
+
+def _load(source: Source, call: cst.CSTNode, head: str, parts: list[str]) -> str:
+    """The call as a statement; inserted text is indented when it comes to its place."""
+    one = f"{head}({', '.join(parts)})"
+    return one if len(one) < 80 else fitted(source, call, head, parts)
+
+
+def _gets(found: Flattening, results: set[Value]) -> bool:
+    """Whether what a call flattens is one of these results, or an entry of one."""
+    for _, called in found.events:
+        for value in (*called.arguments, *called.keywords.values()):
+            while isinstance(value, Part) and value not in results:
+                value = value.owner
+            if value in results:
+                return called.name in FLATTENERS
+    return False

@@ -1,0 +1,189 @@
+"""A program that starts its ranks with `mp.spawn` becomes one for torchrun.
+
+## What it does
+
+Calls the spawned function in place of `mp.spawn`, with the rank that torchrun gives; takes the world size from
+torchrun; removes addresses, ports, ranks and world sizes that the program set for itself. `--launch keep`
+leaves all of that alone.
+
+## Why
+
+torchrun restarts failed ranks, spans nodes, chooses a free port and passes a rank's error on. What it starts also
+runs under `fsdp2lint rehearse` and `verify`. The semantics stay: `mp.spawn(fn, args)` calls `fn(rank, *args)`.
+
+## Before
+
+```python
+import os
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+def main(rank, world_size):
+    os.environ["MASTER_ADDR"] = "localhost"
+    os.environ["MASTER_PORT"] = "12355"
+    dist.init_process_group("nccl", rank=rank, world_size=world_size)
+    torch.cuda.set_device(rank)
+    model = FSDP(nn.Linear(8, 8).to(rank))
+    print(model)
+
+
+if __name__ == "__main__":
+    world_size = torch.cuda.device_count()
+    mp.spawn(main, args=(world_size,), nprocs=world_size, join=True)
+```
+
+## After
+
+```python
+import os
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+def main(rank, world_size):
+    dist.init_process_group("nccl")
+    torch.cuda.set_device(rank)
+    model = FSDP(nn.Linear(8, 8).to(rank))
+    print(model)
+
+
+if __name__ == "__main__":
+    world_size = int(os.environ["WORLD_SIZE"])
+    main(int(os.environ["LOCAL_RANK"]), world_size)
+```
+
+## What it leaves
+
+`mp.spawn` whose result is used or that does not join; processes that are started one by one; programs whose
+spawned function does not shard a model.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/elastic/run.html
+- `torch/multiprocessing/spawn.py` (`spawn`)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from fsdp2lint.api import (
+    Account,
+    Called,
+    Edit,
+    GroupStarted,
+    Inner,
+    Layout,
+    Left,
+    Program,
+    Remove,
+    Replace,
+    Rewrite,
+    Source,
+    Step,
+    Trace,
+    Unimport,
+    Wrapping,
+    codemod,
+    name_for,
+)
+
+from ._launch import environment_writes, named_once, without_rendezvous
+
+SPAWN = "torch.multiprocessing.spawn"
+
+
+@codemod()
+def rewrite(program: Program) -> Iterator[Step | Left]:
+    """Spawning a function that shards a model."""
+    for events in program.sites(Called):
+        trace, called = events[0]
+        call = called.at.node
+        if called.name != SPAWN or not isinstance(call, cst.Call):
+            continue
+        if not any(_shards(one, call) for one, _ in events):
+            continue
+        source = called.at.source
+        if program.options.launch == "keep":
+            yield Step((), (Account(source, call, "preserved", "the launch is kept, as asked"),))
+        elif (why := _obstacle(source, call)) is not None:
+            yield Left(source, call, why, "start the ranks with torchrun instead of `mp.spawn`")
+        else:
+            yield _step(trace, source, call)
+
+
+def _shards(trace: Trace, spawn: cst.Call) -> bool:
+    """Whether a model is wrapped in what a spawned function runs."""
+    wrapped = (event for event in trace.of(Wrapping) if event.by == "fsdp1")
+    return any(site.node is spawn for event in wrapped for site in event.moment.calls)
+
+
+def _obstacle(source: Source, call: cst.Call) -> str | None:
+    given = _arguments(call)
+    if not isinstance(Layout.of(source).parents.get(call), cst.Expr):
+        return "what `mp.spawn` returns is used"
+    if given is None or "fn" not in given:
+        return "its arguments are not in sight"
+    join = given.get("join")
+    if join is not None and getattr(join.value, "value", "") != "True":
+        return "the program goes on while the ranks run"
+    return None
+
+
+def _arguments(call: cst.Call) -> dict[str, cst.Arg] | None:
+    """The arguments of ``spawn(fn, args=(), nprocs=1, join=True, daemon=False, start_method="spawn")``."""
+    names = ("fn", "args", "nprocs", "join", "daemon", "start_method")
+    found: dict[str, cst.Arg] = {}
+    for position, arg in enumerate(call.args):
+        if arg.star:
+            return None
+        found[arg.keyword.value if arg.keyword is not None else names[position]] = arg
+    return found
+
+
+def _step(trace: Trace, source: Source, call: cst.Call) -> Step:
+    given = _arguments(call) or {}
+    os_module = name_for(source, call, "os", module=True)
+    edits: list[Edit] = [*os_module.edits, Unimport(source, "torch.multiprocessing")]
+    nprocs = given["nprocs"].value if "nprocs" in given else None
+    world = f'int({os_module.text}.environ["WORLD_SIZE"])'
+    count = "" if nprocs is None else source.code(nprocs)
+    bound = None if nprocs is None else named_once(source, nprocs)
+    if bound is not None:
+        edits.append(Replace(source, bound, world))
+
+    def called(inner: Inner) -> str:
+        words = [f'int({os_module.text}.environ["LOCAL_RANK"])']
+        words += _handed_on(given.get("args"), inner, count if bound is None else "", world)
+        return f"{inner(given['fn'].value)}({', '.join(words)})"
+
+    edits.append(Rewrite(source, call, called))
+    for started in trace.of(GroupStarted):
+        if any(site.node is call for site in started.moment.calls):
+            edits += without_rendezvous(started.at)
+    edits += (Remove(s, statement) for s, statement in environment_writes(trace, call))
+    why = "torchrun starts the ranks: torchrun --nproc-per-node=" + (count or "1")
+    return Step(tuple(edits), (Account(source, call, "changed", why),))
+
+
+def _handed_on(args: cst.Arg | None, inner: Inner, count: str, world: str) -> Iterator[str]:
+    """The texts of what comes after the rank; the world size is torchrun's."""
+    if args is None:
+        return
+    if not isinstance(args.value, cst.Tuple | cst.List):
+        yield f"*{inner(args.value)}"
+        return
+    for element in args.value.elements:
+        text = inner(element.value)
+        star = "*" if isinstance(element, cst.StarredElement) else ""
+        yield world if count and text == count else star + text

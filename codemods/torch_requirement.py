@@ -1,0 +1,116 @@
+"""The project asks for a torch release that has FSDP2.
+
+## What it does
+
+Raises the lower bound of torch in `requirements*.txt`, `pyproject.toml`, `setup.cfg` and conda files to the release
+that the migration was asked for (`--target-torch`), when FSDP1 is used here. A pin to an older release is left.
+
+## Why
+
+`fully_shard` is at its public place since torch 2.6, `ignored_params` came with 2.7.
+
+## Before
+
+```python
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(nn.Linear(8, 8))
+```
+
+## After
+
+```python
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(nn.Linear(8, 8))
+```
+
+## What it leaves
+
+Pins (`torch==2.1`), upper bounds below the target, and requirements with extras or markers that it cannot read:
+each is said.
+
+## References
+
+- `torch/distributed/fsdp/__init__.py` of torch 2.6
+- https://packaging.python.org/en/latest/specifications/dependency-specifiers/
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from fsdp2lint.api import Left, Program, Respelling, Source, Step, codemod
+
+LISTS = re.compile(r"(requirements[^/]*\.txt|pyproject\.toml|setup\.cfg|environment[^/]*\.ya?ml)\Z")
+TORCH = re.compile(
+    r"""(?P<before>^[ \t]*(?:-[ \t]*)?|["'][ \t]*)(?P<name>torch|pytorch)
+    (?P<bounds>[ \t]*(?:[<>=!~]=?=?[ \t]*[\w.*+]+[ \t]*(?:,[ \t]*)?)*)
+    (?P<after>(?=[ \t]*(?:["';\#]|\r?$)))""",
+    re.MULTILINE | re.VERBOSE,
+)
+TABLE = re.compile(r"^\[(?P<name>[^\[\]\n]+)\]", re.MULTILINE)
+KEY = re.compile(r"""^(?P<name>[\w"'.-]+)[ \t]*=""", re.MULTILINE)
+TABLES: dict[str, dict[str, str]] = {
+    "pyproject.toml": {
+        "project": "dependencies",
+        "project.optional-dependencies": "*",
+        "dependency-groups": "*",
+    },
+    "setup.cfg": {"options": "install_requires", "options.extras_require": "*"},
+}
+"""Where the requirements stand in files that hold more than those: the table and its key."""
+BOUND = re.compile(r"(?P<sign>[<>=!~]=?=?)[ \t]*(?P<version>[\w.*+]+)")
+
+
+@codemod(after=("spawn-launch",))
+def rewrite(program: Program) -> Iterator[Step | Left | Respelling]:
+    """Requirements of torch."""
+    if "fsdp1" not in program.wrappers:
+        return
+    for text in program.texts:
+        if LISTS.search(text.path.replace("\\", "/")):
+            for found in TORCH.finditer(text.text):
+                if _is_requirement(text, found.start("name")):
+                    yield from _raised(text, found, program.options.target_torch)
+
+
+def _is_requirement(text: Source, offset: int) -> bool:
+    """Whether a word stands in a list of requirements, and not in the settings of some tool."""
+    path = text.path.replace("\\", "/")
+    wanted = TABLES.get(path.rpartition("/")[2])
+    if wanted is None:
+        return True
+    tables = list(TABLE.finditer(text.text, 0, offset))
+    keys = list(KEY.finditer(text.text, tables[-1].end() if tables else 0, offset))
+    table = tables[-1]["name"].strip() if tables else ""
+    key = keys[-1]["name"].strip("\"'") if keys else ""
+    return wanted.get(table) in (key, "*") if table in wanted else False
+
+
+def _raised(text: Source, found: re.Match[str], target: tuple[int, int]) -> Iterator[Respelling]:
+    wanted = ".".join(map(str, target))
+    bounds = list(BOUND.finditer(found["bounds"]))
+    start, end = found.start("name"), found.end("bounds")
+    what = found["name"]
+    lower = [b for b in bounds if b["sign"] in (">=", ">")]
+    if any(b["sign"] in ("==", "===", "=", "~=", "<", "<=") and _parts(b) < target for b in bounds):
+        todo = f"ask for torch {wanted} or later here"
+        yield Respelling(
+            text, start, end, "", what, f"`{found[0].strip()}` is kept: a choice of yours", todo
+        )
+    elif lower and _parts(lower[0]) < target:
+        at = found.start("bounds")
+        first = lower[0]
+        why = f"fully_shard and what comes with it need torch {wanted}"
+        yield Respelling(text, at + first.start(), at + first.end(), f">={wanted}", what, why)
+    elif not bounds:
+        why = f"fully_shard and what comes with it need torch {wanted}"
+        yield Respelling(text, end, end, f">={wanted}", what, why)
+
+
+def _parts(bound: re.Match[str]) -> tuple[int, ...]:
+    return tuple(int(p) for p in re.findall(r"\d+", bound["version"])[:2])

@@ -1,0 +1,259 @@
+"""Names of parameters lose the prefix of the wrapper.
+
+## What it does
+
+Drops what takes `_fsdp_wrapped_module.` out of a name (`replace`, `removeprefix`, `re.sub`, `clean_tensor_name`)
+and the prefix itself from names that the script puts together.
+
+## Why
+
+`fully_shard` keeps the names of a model's parameters: there is nothing to take out. A name with the prefix finds
+nothing.
+
+## Before
+
+```python
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(nn.Linear(8, 8), use_orig_params=True)
+for name, parameter in model.named_parameters():
+    print(name.replace("_fsdp_wrapped_module.", ""), parameter.shape)
+```
+
+## After
+
+```python
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(nn.Linear(8, 8), use_orig_params=True)
+for name, parameter in model.named_parameters():
+    print(name, parameter.shape)
+```
+
+## What it leaves
+
+- Names that come out of a file stay as they are cleaned: a file of an earlier run may have the prefix.
+- Tests for the prefix that do more than clean a name.
+- Everything that works inside FSDP1: flat parameters (`_flat_param`, `FlatParameter`), its private modules.
+
+## References
+
+- `torch/distributed/fsdp/_common_utils.py` (`clean_tensor_name`, `FSDP_PREFIX`)
+- https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from fsdp2lint.api import (
+    Account,
+    Edit,
+    Layout,
+    Left,
+    Program,
+    Remove,
+    Replace,
+    Source,
+    Step,
+    codemod,
+    name_for,
+    walk,
+)
+
+from ._loop_cleaning import (
+    CONSTANTS,
+    HOME,
+    PREFIX,
+    Cleaning,
+    Mention,
+    cleaned_only,
+    cleaning,
+    from_files,
+    is_text,
+    mentions,
+    without_prefix,
+)
+from ._loop_models import FSDP_MODULE
+from ._loop_text import receiver_text, text_of
+from ._shared import unimports
+
+CLEAN = f"{HOME}clean_tensor_name"
+_FSDP = "torch.distributed.fsdp."
+_PRIVATE = (
+    "_common_utils",
+    "_dynamo_utils",
+    "_exec_order_utils",
+    "_flat_param",
+    "_init_utils",
+    "_limiter_utils",
+    "_optim_utils",
+    "_runtime_utils",
+    "_shard_utils",
+    "_state_dict_utils",
+    "_trace_utils",
+    "_traversal_utils",
+    "_unshard_param_utils",
+    "_wrap_utils",
+    "flat_param",
+)
+"""The modules of ``torch/distributed/fsdp`` that are FSDP1's alone."""
+FLAT = "torch.distributed.fsdp.FlatParameter"
+WHY = "FSDP2 keeps the names of parameters: there is no prefix to take out"
+_AC_PREFIX = '"_checkpoint_wrapped_module."'
+
+
+@codemod(after=("wrapped-module",))
+def rewrite(program: Program) -> Iterator[Step | Left]:
+    """The prefix of the wrapper in names."""
+    loaded = from_files(program)
+    gone: set[cst.CSTNode] = set()
+    for mention in mentions(program):
+        if mention.node in gone:
+            continue
+        test = cleaned_only(program, mention)
+        if test is not None:
+            inside = [m for m in mentions(program) if m.node in set(walk(test))]
+            gone |= {m.node for m in inside}
+            accounts = tuple(Account(m.source, m.node, "changed", WHY) for m in inside)
+            yield Step((_removal(mention.source, test),), accounts)
+            continue
+        found = cleaning(program, mention)
+        if found is None:
+            yield _other(program, mention)
+        elif found.call in loaded:
+            why = "the name comes out of a file, which an earlier run may have written with the prefix"
+            yield Step((), (Account(mention.source, mention.node, "preserved", why),))
+        else:
+            yield _uncleaned(program, mention, found)
+    yield from _clean_tensor_name(program)
+    yield from _insides(program)
+
+
+def _uncleaned(program: Program, mention: Mention, found: Cleaning) -> Step:
+    """The name as it is in place of the call that cleans it; no statement that only does that."""
+    source, layout = mention.source, Layout.of(mention.source)
+    account = Account(source, mention.node, "changed", WHY)
+    names = (*CONSTANTS, "re", "re.sub")
+    unused = tuple(one for name in names for one in unimports(program, source, name))
+    name = receiver_text(source, found.name)
+    statement = layout.parents[found.call]
+    if isinstance(statement, cst.Assign) and len(statement.targets) == 1:
+        if text_of(source, statement.targets[0].target) == name:
+            return Step((_removal(source, _alone(source, statement)), *unused), (account,))
+    return Step((Replace(source, found.call, name), *unused), (account,))
+
+
+def _removal(source: Source, statement: cst.CSTNode) -> Remove:
+    """The removal of a statement, with the comments above it where they speak of the prefix."""
+    layout = Layout.of(source)
+    line = layout.line(statement)
+    above = source.text[layout.comments_above(line) : layout.top(line)]
+    return Remove(source, statement, comments=PREFIX in above)
+
+
+def _alone(source: Source, statement: cst.CSTNode) -> cst.CSTNode:
+    """A statement, or the ``if`` around it that holds nothing else and calls nothing."""
+    layout = Layout.of(source)
+    line = layout.line(statement)
+    block = layout.parents[line]
+    around = layout.parents.get(block)
+    if not isinstance(around, cst.If) or around.orelse is not None:
+        return statement
+    if isinstance(layout.parents[around], cst.If):
+        return statement
+    quiet = not any(isinstance(n, cst.Call) for n in walk(around.test))
+    return around if quiet and list(getattr(block, "body", ())) == [line] else statement
+
+
+def _other(program: Program, mention: Mention) -> Step | Left:
+    """A mention that cleans nothing."""
+    source, node = mention.source, mention.node
+    layout = Layout.of(source)
+    parent = layout.parents[node]
+    account = Account(source, node, "changed", WHY)
+    if is_text(node):
+        why = "a text for people"
+        return Step((), (Account(source, node, "preserved", why),))
+    asked = _attribute_asked(source, node)
+    if asked is not None:
+        return Step((*asked,), (account,))
+    if isinstance(parent, cst.BinaryOperation) and isinstance(parent.operator, cst.Add):
+        if not without_prefix(node):
+            other = parent.right if parent.left is node else parent.left
+            return Step((Replace(source, parent, text_of(source, other)),), (account,))
+    new = _shorter(node)
+    if new is not None:
+        return Step((Replace(source, node, new),), (account,))
+    if isinstance(parent, cst.Element) or (isinstance(parent, cst.Assign) and parent.value is node):
+        why = "a prefix among those that the script takes out: no name has it any more"
+        return Step((), (Account(source, node, "preserved", why),))
+    why = "names have no such part in FSDP2: what the script does with it is not certain"
+    return Left(source, node, why, "names have no `_fsdp_wrapped_module` in FSDP2: adapt this")
+
+
+def _shorter(node: cst.CSTNode) -> str | None:
+    """A string of the script without the prefix; None when it is nothing else."""
+    if not isinstance(node, cst.SimpleString | cst.FormattedStringText):
+        return None
+    rest = without_prefix(node)
+    kept = rest or isinstance(node, cst.FormattedStringText)
+    return rest if kept and rest != node.value else None
+
+
+def _attribute_asked(source: Source, node: cst.CSTNode) -> tuple[Edit, ...] | None:
+    """``getattr(m, "_fsdp_wrapped_module", m)`` and ``hasattr`` of it."""
+    layout = Layout.of(source)
+    arg = layout.parents[node]
+    call = layout.parents.get(arg)
+    if not isinstance(call, cst.Call) or not isinstance(call.func, cst.Name) or len(call.args) < 2:
+        return None
+    model = text_of(source, call.args[0].value)
+    if call.args[1] is not arg:
+        return None
+    if call.func.value == "hasattr":
+        name = name_for(source, call, FSDP_MODULE)
+        return (Replace(source, call, f"isinstance({model}, {name.text})"), *name.edits)
+    if call.func.value == "getattr":
+        if len(call.args) == 2 or text_of(source, call.args[2].value) == model:
+            return (Replace(source, call, model),)
+    return None
+
+
+def _clean_tensor_name(program: Program) -> Iterator[Step | Left]:
+    """``clean_tensor_name(name)``, which takes out the prefix of activation checkpointing too."""
+    for reference in program.references(CLEAN):
+        source, call = reference.source, Layout.of(reference.source).parents[reference.node]
+        if not isinstance(call, cst.Call) or call.func is not reference.node or len(call.args) != 1:
+            why = "the function is handed on"
+            todo = "names need no cleaning in FSDP2; drop `clean_tensor_name`"
+            yield Left(source, reference.node, why, todo)
+            continue
+        name = receiver_text(source, call.args[0].value)
+        text = f'{name}.replace({_AC_PREFIX}, "")' if "checkpoint" in program.wrappers else name
+        edits = (Replace(source, call, text), *unimports(program, source, CLEAN))
+        yield Step(edits, (Account(source, call, "changed", WHY),))
+
+
+def _insides(program: Program) -> Iterator[Left]:
+    """What works on flat parameters, and on other things inside FSDP1."""
+    handled = (CLEAN, *CONSTANTS)
+    for reference in program.references(*(f"{_FSDP}{name}.*" for name in _PRIVATE)):
+        if reference.name not in handled and not reference.name.startswith(FLAT):
+            what = reference.name.rpartition(".")[2]
+            inside = "it is a part of FSDP1's own working"
+            todo = f"FSDP2 has no `{what}`: find out what this is for"
+            yield Left(reference.source, reference.node, inside, todo)
+    why = "FSDP2 has no flat parameters"
+    todo = "FSDP2 has no flat parameters: use the module's own parameters, which are DTensors"
+    for reference in program.references(FLAT, f"{FLAT}.*"):
+        yield Left(reference.source, reference.node, why, todo)
+    for source in program.sources:
+        if "_flat_param" in source.text:
+            for node in walk(source.tree):
+                if isinstance(node, cst.Attribute) and node.attr.value == "_flat_param":
+                    yield Left(source, node, why, todo)

@@ -1,0 +1,320 @@
+"""``fsdp2lint migrate``: a repository from FSDP1 to FSDP2 and distributed checkpoints."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from fsdp2lint.cli.output import coloured
+from fsdp2lint.discover import EXCLUDED, Exclusion, NoSuchPath, discover
+from fsdp2lint.settings import OLDEST_TORCH, unknown
+
+if TYPE_CHECKING:
+    from fsdp2lint.declare import Codemod
+    from fsdp2lint.migrate.engine import Migration, Stage
+    from fsdp2lint.migrate.files import Chosen
+
+F = TypeVar("F", bound=Callable[..., Any])
+Given = dict[str, Any]
+
+
+def _split(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(part.strip() for text in given for part in text.split(",") if part.strip())
+
+
+@click.command("migrate", short_help="Rewrite FSDP1 to FSDP2 and distributed checkpoints.")
+@click.argument("paths", nargs=-1, metavar="[FILES|DIRS]...")
+@click.option("--write", is_flag=True, help="Apply the changes: to all files or to none.")
+@click.option("--check", is_flag=True, help="Change nothing; leave with 1 when something would.")
+@click.option("-i", "--interactive", is_flag=True, help="Show and ask for each codemod.")
+@click.option("--create-commits", is_flag=True, help="Apply, with one git commit per codemod.")
+@click.option("--allow-dirty", is_flag=True, help="Write although git has uncommitted changes.")
+@click.option(
+    "--verify",
+    metavar="'SCRIPT ARGS'",
+    help="Run this program of the folder before and after on CPU ranks; write only if they agree.",
+)
+@click.option("--only", multiple=True, callback=_split, metavar="…", help="Only these codemods.")
+@click.option("--skip", multiple=True, callback=_split, metavar="…", help="Not these codemods.")
+@click.option(
+    "--checkpoints",
+    type=click.Choice(["dcp", "full"]),
+    default="dcp",
+    show_default=True,
+    help="Save distributed checkpoints and read old files too, or keep writing single files.",
+)
+@click.option("--async-save", is_flag=True, help="Save in the background, each save awaited.")
+@click.option(
+    "--launch",
+    type=click.Choice(["torchrun", "keep"]),
+    default="torchrun",
+    show_default=True,
+    help="Make `mp.spawn` programs ones for torchrun, or leave them.",
+)
+@click.option("--target-torch", metavar="VERSION", default=OLDEST_TORCH, show_default=True)
+@click.option(
+    "-f",
+    "--output-format",
+    "formats",
+    multiple=True,
+    metavar="F[=FILE]",
+    help="text, markdown, json, html; several go to files.",
+)
+@click.option("--exclude", multiple=True, callback=_split, metavar="…")
+@click.option("--extend-exclude", multiple=True, callback=_split, metavar="…")
+@click.option("--respect-gitignore/--no-respect-gitignore", default=True)
+@click.option("--color", "--colour", type=click.Choice(["auto", "always", "never"]), default="auto")
+@click.option("-q", "--quiet", is_flag=True, help="No diff, only the account.")
+def command(paths: tuple[str, ...], **given: Any) -> int:
+    """Rewrite what FSDP1 is in FILES and below DIRS to FSDP2 and distributed checkpoints.
+
+    Prints a diff and the ledger: what became of every piece of FSDP1. Nothing is written without
+    `--write`. Exit code: 0 when nothing is left for a human, 1 when something is (or, with `--check`,
+    when a file would change), 2 when the run itself went wrong.
+    """
+    codemods = _codemods(given)
+    targets = _targets(given["formats"])
+    chosen = _chosen(paths or (".",), given)
+    if given["write"] or given["create_commits"]:
+        _refuse_dirty(chosen, given)
+    migration = _migrate(chosen, codemods, given)
+    for problem in chosen.problems:
+        click.echo(f"{problem.path}: not migrated, {problem.why}", err=True)
+    _print(migration, targets, given)
+    if given["verify"] and migration.changed:
+        code = _proved(migration, paths or (".",), given["verify"])
+        if code:
+            return code
+    if given["create_commits"]:
+        _commit(migration)
+    elif given["write"]:
+        _write(migration.changed)
+    return _exit_code(migration, chosen, given)
+
+
+def _codemods(given: Given) -> Sequence[Codemod]:
+    from fsdp2lint import knowledge
+
+    known = {one.name: one for one in knowledge.codemods()}
+    for name in (*given["only"], *given["skip"]):
+        if name not in known:
+            raise click.UsageError(
+                f"{unknown('codemod', name, tuple(known))} (known: {', '.join(known)})"
+            )
+    only = given["only"] or tuple(known)
+    return [one for name, one in known.items() if name in only and name not in given["skip"]]
+
+
+def _targets(formats: tuple[str, ...]) -> list[tuple[str, str | None]]:
+    from fsdp2lint.migrate.show import FORMATS
+
+    targets: list[tuple[str, str | None]] = []
+    for text in formats or ("text",):
+        name, _, file = text.partition("=")
+        if name not in FORMATS:
+            known = ", ".join(FORMATS)
+            raise click.UsageError(f"{unknown('output format', name, FORMATS)} (known: {known})")
+        targets.append((name, file or None))
+    if sum(file is None for _, file in targets) > 1:
+        raise click.UsageError("two reports go to standard output: give all but one a file")
+    return targets
+
+
+def _chosen(paths: tuple[str, ...], given: Given) -> Chosen:
+    from fsdp2lint.migrate.files import choose, launch_files
+
+    exclusion = Exclusion(
+        (*(given["exclude"] or EXCLUDED), *given["extend_exclude"]),
+        gitignore=given["respect_gitignore"],
+    )
+    try:
+        files = discover(paths, exclusion)
+        excluded = (*(given["exclude"] or EXCLUDED), *given["extend_exclude"])
+        return choose(files, launch_files(paths, excluded))
+    except NoSuchPath as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _refuse_dirty(chosen: Chosen, given: Given) -> None:
+    from fsdp2lint.git import root_of, uncommitted
+
+    roots = {root_of(source.path) for source in chosen.sources} - {None}
+    if given["create_commits"] and len(roots) != 1:
+        raise click.ClickException("--create-commits needs all files in one git repository")
+    if given["allow_dirty"] and not given["create_commits"]:
+        return
+    for root in roots:
+        dirty = uncommitted(root or "")
+        if dirty:
+            raise click.ClickException(
+                f"{root} has uncommitted changes ({dirty[0].strip()}"
+                f"{' …' if len(dirty) > 1 else ''}): commit them first"
+                + ("" if given["create_commits"] else ", or give --allow-dirty")
+            )
+
+
+def _migrate(chosen: Chosen, codemods: Sequence[Codemod], given: Given) -> Migration:
+    from fsdp2lint.migrate.engine import migrate
+    from fsdp2lint.program import Options
+
+    options = Options(
+        checkpoints=given["checkpoints"],
+        async_save=given["async_save"],
+        launch=given["launch"],
+        target_torch=_version(given["target_torch"]),
+    )
+    whole = not given["only"] and not given["skip"]
+    with _Progress(len(codemods)) as progress:
+        return migrate(
+            chosen.sources,
+            codemods,
+            chosen.roots,
+            options,
+            whole=whole,
+            progress=progress.step,
+            accept=_Asking(given).accept if given["interactive"] else None,
+            texts=chosen.texts,
+        )
+
+
+def _version(text: str) -> tuple[int, int]:
+    try:
+        major, minor = text.split(".")[:2]
+        return int(major), int(minor)
+    except ValueError as error:
+        raise click.UsageError(f"`{text}` is no version of torch, such as 2.6") from error
+
+
+class _Asking:
+    """Shows what a codemod changes and asks whether it should."""
+
+    def __init__(self, given: Given) -> None:
+        self.colour = coloured(given["color"])
+        self.all = False
+
+    def accept(self, stage: Stage) -> bool:
+        from fsdp2lint.fixing import diff
+
+        if self.all:
+            return True
+        for old, new in stage.changed:
+            sys.stdout.write(_painted(diff(old, new.text), self.colour))
+        answer = click.prompt(
+            f"Apply {stage.codemod}?",
+            type=click.Choice(["y", "n", "a", "q"]),
+            default="y",
+            err=True,
+        )
+        if answer == "q":
+            raise click.Abort
+        self.all = answer == "a"
+        return answer != "n"
+
+
+class _Progress:
+    """A bar on a terminal, nothing elsewhere."""
+
+    def __init__(self, codemods: int) -> None:
+        self._total = codemods + 1
+        self._bar: Any = None
+
+    def __enter__(self) -> _Progress:
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import Progress
+
+            self._bar = Progress(console=Console(stderr=True), transient=True)
+            self._task = self._bar.add_task("reading", total=self._total)
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def step(self, name: str) -> None:
+        """One more codemod begins."""
+        if self._bar is not None:
+            self._bar.update(self._task, description=name, advance=1)
+
+
+def _print(migration: Migration, targets: Sequence[tuple[str, str | None]], given: Given) -> None:
+    from fsdp2lint.fixing import diff
+    from fsdp2lint.migrate.show import render
+
+    for kind, file in targets:
+        if file is not None:
+            _save(file, render(migration, kind))
+            continue
+        if kind == "text" and not given["quiet"] and not given["interactive"]:
+            for old, new in migration.changed:
+                sys.stdout.write(_painted(diff(old, new.text), coloured(given["color"])) + "\n")
+        sys.stdout.write(render(migration, kind))
+
+
+def _painted(text: str, colour: bool) -> str:
+    if not colour:
+        return text
+    shades = {"+": "green", "-": "red", "@": "cyan"}
+    lines = (
+        click.style(line, fg=shades[line[0]]) if line[:1] in shades else line
+        for line in text.splitlines(keepends=True)
+    )
+    return "".join(lines)
+
+
+def _save(file: str, text: str) -> None:
+    try:
+        os.makedirs(os.path.dirname(file) or ".", exist_ok=True)
+        with open(file, "w", encoding="utf-8", errors="backslashreplace") as stream:
+            stream.write(text)
+    except OSError as error:
+        raise click.FileError(file, error.strerror) from error
+
+
+def _proved(migration: Migration, paths: tuple[str, ...], command: str) -> int:
+    from fsdp2lint.migrate.proof import NoProof, prove
+
+    if len(paths) > 1 or not os.path.isdir(paths[0]):
+        raise click.UsageError("--verify needs one folder to migrate, the one that is run")
+    sys.stdout.flush()
+    try:
+        return prove(command, paths[0], migration.changed)
+    except NoProof as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _write(changed: Sequence[tuple[Any, Any]]) -> None:
+    from fsdp2lint.fixing import NotWritten, write
+
+    try:
+        write(changed)
+    except NotWritten as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _commit(migration: Migration) -> None:
+    from fsdp2lint.git import GitProblem, commit, root_of
+    from fsdp2lint.migrate.show import message
+
+    for stage in migration.stages:
+        if stage.changed:
+            _write(stage.changed)
+            files = [old.path for old, _ in stage.changed]
+            try:
+                commit(root_of(files[0]) or ".", files, message(stage))
+            except GitProblem as error:
+                raise click.ClickException(str(error)) from error
+
+
+def _exit_code(migration: Migration, chosen: Chosen, given: Given) -> int:
+    if migration.failures:
+        return 2
+    if given["check"] and migration.changed:
+        return 1
+    left = migration.ledger.manual or migration.remaining or chosen.problems
+    return int(bool(left) or not migration.ledger.complete)

@@ -1,0 +1,63 @@
+"""``fsdp2lint migrate-checkpoint``: files and folders of checkpoints, each made of the other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
+
+
+@click.command("migrate-checkpoint", short_help="Convert a checkpoint: file to folder or back.")
+@click.option(
+    "--to",
+    "kind",
+    type=click.Choice(["file", "folder"]),
+    help="What NEW is to be, where its name and OLD do not say it.",
+)
+@click.option("--force", is_flag=True, help="Replace NEW if it exists.")
+@click.option(
+    "--trust",
+    is_flag=True,
+    help="Load pickled objects too, which can run any code: only for checkpoints of your own.",
+)
+@click.argument("old", type=click.Path(path_type=Path))
+@click.argument("new", type=click.Path(path_type=Path))
+def command(old: Path, new: Path, kind: str | None, force: bool, trust: bool) -> int:
+    """Make the checkpoint NEW of OLD, on one process: of a single file (`torch.save` of a full state dict of
+    model and optimizer) a folder of `torch.distributed.checkpoint`, and of a folder, one that FSDP1 wrote
+    too, a single file. Needs the extra `verify`.
+
+    A file becomes a folder unless NEW is named like a file (.pt, .pth, …): then a file again, in which no
+    tensors share memory. The keys stay as they are.
+
+    Exit code: 0 when NEW is there, 2 when it cannot be made; then nothing is changed.
+    """
+    from fsdp2lint.verify.convert import CannotConvert, convert
+
+    try:
+        made = convert(old, new, force=force, trust=trust, kind=kind or "")
+    except CannotConvert as problem:
+        raise click.ClickException(str(problem)) from problem
+    others = f", {made.others} other values" if made.others else ""
+    click.echo(
+        f"{made.source} {old} -> {made.target} {new}: {made.tensors} tensors, {_size(made.size)}{others}"
+    )
+    if made.separated:
+        click.echo(
+            f"{made.separated} tensors shared their memory with others and have their own now"
+        )
+    if made.numbered:
+        click.echo(
+            "note: it holds an optimizer state by numbers; FSDP2 needs one by names: load it into the"
+            " unsharded model's optimizer, or save it again with FSDP.optim_state_dict"
+        )
+    return 0
+
+
+def _size(size: int) -> str:
+    number, unit = float(size), 0
+    while number >= 1024 and unit < len(_UNITS) - 1:
+        number, unit = number / 1024, unit + 1
+    return f"{number:.0f} {_UNITS[unit]}" if unit == 0 else f"{number:.1f} {_UNITS[unit]}"

@@ -1,0 +1,85 @@
+"""The contract of FSDP2 on migrated code: the rules' own fixes where FSDP1 allowed what FSDP2 does not.
+
+FSDP1 trains with an optimizer that was built before wrapping, lets ``model.forward(x)`` through its hooks
+and a method other than ``forward`` compute; ``fully_shard`` does none of this. The rules know these mistakes
+and their fixes, so the migration asks them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from fsdp2lint import knowledge
+from fsdp2lint.findings import Finding
+from fsdp2lint.source import Site
+from fsdp2lint.steps import Step
+
+if TYPE_CHECKING:
+    from fsdp2lint.declare import Rule
+    from fsdp2lint.program import Program
+
+Said = tuple[str, str, str]
+"""What a finding is known by across two texts: its rule, its file, the code that it is at."""
+
+GROUPS = ("correctness", "suspicious")
+
+ANYWAY = ("FSDP230",)
+"""Rules whose fixes belong to the migration also where the old text had the finding: old import paths."""
+
+
+def findings(program: Program) -> Iterator[tuple[Rule, Finding]]:
+    """What the rules of the default groups say of a program, each finding once."""
+    version = program.options.target_torch
+    seen: set[tuple[str, object, str]] = set()
+    mine = set(program.sources)
+    for rule in knowledge.rules():
+        if rule.group not in GROUPS or not _applies(rule, version):
+            continue
+        for trace in program.traces:
+            for finding in rule.check(trace):
+                site = site_of(finding)
+                key = rule.code, site.node, finding.message
+                if site.source in mine and key not in seen:
+                    seen.add(key)
+                    yield rule, finding
+
+
+def new_findings(before: Program, after: Program) -> list[tuple[Rule, Finding]]:
+    """The findings of a later text that an earlier one did not have."""
+    known = Counter(_said(rule, finding) for rule, finding in findings(before))
+    new: list[tuple[Rule, Finding]] = []
+    for rule, finding in findings(after):
+        said = _said(rule, finding)
+        if known[said] > 0 and rule.code not in ANYWAY:
+            known[said] -= 1
+        else:
+            new.append((rule, finding))
+    return new
+
+
+def fixes(found: list[tuple[Rule, Finding]]) -> list[Step]:
+    """The steps that remove findings, as far as they have a fix that may be made."""
+    return [
+        Step(finding.fix.edits, ())
+        for _, finding in found
+        if finding.fix is not None and finding.fix.safety != "shown"
+    ]
+
+
+def site_of(finding: Finding) -> Site:
+    """Where a finding stands."""
+    return finding.at if isinstance(finding.at, Site) else finding.at.at
+
+
+def _said(rule: Rule, finding: Finding) -> Said:
+    site = site_of(finding)
+    return rule.code, site.source.path, site.source.code(site.node)
+
+
+def _applies(rule: Rule, version: tuple[int, int]) -> bool:
+    def parts(text: str) -> tuple[int, ...]:
+        return tuple(int(part) for part in text.split("."))
+
+    return version >= parts(rule.since) and (not rule.until or version <= parts(rule.until))

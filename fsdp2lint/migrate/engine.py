@@ -1,0 +1,262 @@
+"""Run the codemods over a program, one after the other, and keep the account of what they do."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fsdp2lint.edits.apply import Outcome, combine
+from fsdp2lint.edits.changes import Span, apply
+from fsdp2lint.edits.layout import Layout
+from fsdp2lint.inventory import inventory
+from fsdp2lint.migrate.contract import fixes, new_findings
+from fsdp2lint.migrate.ledger import Entry, Ledger
+from fsdp2lint.migrate.leftovers import account_for_the_rest, comments, unused_imports
+from fsdp2lint.program import Options, Program
+from fsdp2lint.source import Source, Unreadable
+from fsdp2lint.steps import Account, Left, Respelling, Step
+
+if TYPE_CHECKING:
+    from fsdp2lint.declare import Codemod, Rule
+    from fsdp2lint.findings import Finding
+
+MAX_ROUNDS = 12
+CONTRACT = "contract"
+IMPORTS = "imports"
+"""What the two stages are called that are no codemods."""
+
+Progress = Callable[[str], None]
+Accept = Callable[["Stage"], bool]
+
+
+@dataclass(slots=True)
+class Stage:
+    """What one codemod changed: its files before and after, and the entries that it accounted for."""
+
+    codemod: str
+    changed: list[tuple[Source, Source]]
+    entries: list[Entry]
+
+
+@dataclass(slots=True)
+class Migration:
+    """The outcome: the files before and after, the ledger, and what failed on the way."""
+
+    before: tuple[Source, ...]
+    after: tuple[Source, ...]
+    ledger: Ledger
+    stages: list[Stage] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    """Codemods that raised: errors in the tool itself."""
+    remaining: list[tuple[Rule, Finding]] = field(default_factory=list)
+    """What ``check`` says of the new text and did not say of the old."""
+
+    @property
+    def changed(self) -> list[tuple[Source, Source]]:
+        """Each file whose text is another now."""
+        pairs = zip(self.before, self.after, strict=True)
+        return [(old, new) for old, new in pairs if old.text != new.text]
+
+
+def migrate(
+    sources: Sequence[Source],
+    codemods: Sequence[Codemod],
+    roots: Sequence[Path] = (),
+    options: Options | None = None,
+    *,
+    whole: bool = True,
+    progress: Progress = lambda name: None,
+    accept: Accept | None = None,
+    texts: Sequence[Source] = (),
+) -> Migration:
+    """What the codemods make of the sources; nothing is written.
+
+    With ``whole``, what no codemod accounts for is left to a person, with a comment in the text;
+    otherwise (some codemods were left out) it stays open. ``accept`` is asked for each stage: what it
+    refuses is undone, and then the migration is not a whole one.
+    """
+    program = Program(tuple(sources), tuple(roots), options or Options(), tuple(texts))
+    run = _Run(program, accept)
+    for codemod in codemods:
+        progress(codemod.name)
+        run.make(codemod)
+    if whole and not run.refused:
+        progress("the contract of fully_shard")
+        run.keep_the_contract(program)
+        run.conclude()
+    after = run.program
+    run.ledger.entries.sort(key=lambda entry: (entry.path, entry.line, entry.column))
+    return Migration(
+        (*program.sources, *program.texts),
+        (*after.sources, *after.texts),
+        run.ledger,
+        run.stages,
+        run.failures,
+        run.remaining,
+    )
+
+
+class _Run:
+    """The state of a migration on its way."""
+
+    def __init__(self, program: Program, accept: Accept | None) -> None:
+        self.program = program
+        self.accept = accept
+        self.refused = False
+        self.ledger = Ledger(inventory(program))
+        self.stages: list[Stage] = []
+        self.failures: list[str] = []
+        self.remaining: list[tuple[Rule, Finding]] = []
+
+    def make(self, codemod: Codemod) -> None:
+        """Run one codemod until it changes nothing more."""
+        first = self.program
+        known = [(entry, copy(entry)) for entry in self.ledger.entries]
+        for _ in range(MAX_ROUNDS):
+            try:
+                said = list(codemod.rewrite(self.program))
+            except Exception as error:
+                self._failed(codemod, error)
+                break
+            for one in said:
+                if isinstance(one, Left):
+                    self._leave(one, codemod.name)
+            steps = [one for one in said if isinstance(one, Step)]
+            words = [one for one in said if isinstance(one, Respelling)]
+            respelled = self._respell(words, codemod.name)
+            if not self._apply(steps, codemod.name) and not respelled:
+                break
+        entries = [entry for entry, old in known if entry.fate != old.fate]
+        if self._remember(codemod.name, first, entries):
+            return
+        self.refused = True
+        self.program = first
+        self.ledger.entries = [old for _, old in known]
+
+    def keep_the_contract(self, before: Program) -> None:
+        """Make the fixes of the rules for what they say of the new text and did not say of the old."""
+        first = self.program
+        for _ in range(MAX_ROUNDS):
+            self.remaining = new_findings(before, self.program)
+            if not self._apply(fixes(self.remaining), CONTRACT):
+                break
+        self._remember(CONTRACT, first, [])
+
+    def _remember(self, name: str, first: Program, entries: list[Entry]) -> bool:
+        """Keep what a stage did; False when whoever is asked does not want it."""
+        before = (*first.sources, *first.texts)
+        pairs = zip(before, (*self.program.sources, *self.program.texts), strict=True)
+        changed = [(old, new) for old, new in pairs if old.text != new.text]
+        if not changed and not entries:
+            return True
+        stage = Stage(name, changed, entries)
+        if changed and self.accept is not None and not self.accept(stage):
+            return False
+        self.stages.append(stage)
+        return True
+
+    def conclude(self) -> None:
+        """Give what is open to a person, and say in the text what a person has to do."""
+        first = self.program
+        self._apply(list(unused_imports(self.program)), IMPORTS)
+        account_for_the_rest(self.program, self.ledger)
+        self._apply(list(comments(self.program, self.ledger)), "")
+        self._remember(IMPORTS, first, [])
+
+    def _apply(self, steps: Sequence[Step], by: str) -> bool:
+        """Make the steps that go together; whether any text changed."""
+        while True:
+            outcome = combine([step.edits for step in steps])
+            bad = {left.index: left for left in outcome.left if not left.again}
+            late = {left.index for left in outcome.left if left.again}
+            for index, left in bad.items():
+                for account in steps[index].accounts:
+                    why = f"the rewriting contradicts itself here: {left.why}"
+                    self._leave(Left(account.source, account.node, why, "migrate this by hand"), by)
+            made = [s for i, s in enumerate(steps) if i not in bad and i not in late]
+            broken = self._broken(outcome)
+            if broken is None:
+                break
+            steps = self._without(made, broken, by)
+        for step in made:
+            for account in step.accounts:
+                self._account(account, by)
+        return self._take(outcome)
+
+    def _respell(self, words: Sequence[Respelling], by: str) -> bool:
+        """Change files that are no Python; whether any text changed."""
+        new: list[Source] = []
+        for source in self.program.texts:
+            mine = sorted((w for w in words if w.source is source), key=lambda w: w.start)
+            self.ledger.add(mine, by)
+            spans = [Span(w.start, w.end, w.text) for w in mine if not w.todo]
+            text = apply(source.text, spans)
+            new.append(_successor(source, text) if text != source.text else source)
+        if tuple(new) == self.program.texts:
+            return False
+        self.program = replace(self.program, texts=tuple(new))
+        return True
+
+    def _take(self, outcome: Outcome) -> bool:
+        texts = outcome.texts
+        new: list[Source] = []
+        for source in self.program.sources:
+            if source in texts and texts[source] != source.text:
+                self.ledger.follow(source, outcome.spans[source])
+                new.append(_successor(source, texts[source]))
+            else:
+                new.append(source)
+        if tuple(new) == self.program.sources:
+            return False
+        self.program = replace(self.program, sources=tuple(new))
+        return True
+
+    def _broken(self, outcome: Outcome) -> Source | None:
+        """A source whose new text would not parse, or may not be changed."""
+        mine = set(self.program.sources)
+        for source, text in outcome.texts.items():
+            if source not in mine:
+                return source
+            try:
+                source.encode(text)
+                if _successor(source, text).tree.code != text:
+                    return source
+            except (Unreadable, UnicodeEncodeError):
+                return source
+        return None
+
+    def _without(self, made: Sequence[Step], broken: Source, by: str) -> list[Step]:
+        """The steps without the first that spoils a file alone, or without all of that file."""
+        touching = [s for s in made if any(e.source is broken for e in s.edits)]
+        alone = [s for s in touching if self._broken(combine([s.edits])) is not None]
+        dropped = alone[:1] or touching
+        for step in dropped:
+            for account in step.accounts:
+                why = f"the rewriting would spoil {broken.path}"
+                self._leave(Left(account.source, account.node, why, "migrate this by hand"), by)
+        return [s for s in made if s not in dropped]
+
+    def _account(self, account: Account, by: str) -> None:
+        start, end = Layout.of(account.source).span(account.node)
+        for entry in self.ledger.inside(account.source, start, end):
+            entry.account(account.fate, account.why, by, end - start)
+
+    def _leave(self, left: Left, by: str) -> None:
+        start, end = Layout.of(left.source).span(left.node)
+        inside = self.ledger.inside(left.source, start, end)
+        for entry in inside or [self.ledger.enter(left.source, left.node)]:
+            if entry.fate == "open":
+                entry.account("manual", left.why, by, end - start, left.todo)
+
+    def _failed(self, codemod: Codemod, error: Exception) -> None:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(last.filename).name}:{last.lineno}"
+        self.failures.append(f"{codemod.name} failed: {type(error).__name__}: {error} ({where})")
+
+
+def _successor(source: Source, text: str) -> Source:
+    return Source(source.path, text, encoding=source.encoding, bom=source.bom)

@@ -1,0 +1,129 @@
+"""Which files a migration reads: those that speak of FSDP, and those that use or serve them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+
+from fsdp2lint.discover import project_roots
+from fsdp2lint.files import Files
+from fsdp2lint.links import Finder
+from fsdp2lint.meanings.fsdp1_symbols import METHODS
+from fsdp2lint.prefilter import MAX_BYTES, relevant
+from fsdp2lint.source import Source, Unreadable
+
+DEPTH = 3
+"""How many imports away from a file that names FSDP another one may be."""
+
+LAUNCH_FILES = (
+    *("*.sh", "*.bash", "*.slurm", "*.sbatch", "*.job", "*.mk", "Makefile"),
+    *("requirements*.txt", "pyproject.toml", "setup.cfg", "environment*.yml", "environment*.yaml"),
+)
+
+_WORDS = (b"torch", b"fsdp", b"FSDP", *(name.encode() for name in METHODS))
+"""A file a few imports away is read when it holds one of these."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A file that speaks of FSDP and cannot be migrated, and why."""
+
+    path: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The sources of a migration, where absolute imports begin, and what could not be read."""
+
+    sources: tuple[Source, ...]
+    texts: tuple[Source, ...]
+    """Launch scripts and lists of requirements."""
+    roots: tuple[Path, ...]
+    problems: tuple[Problem, ...]
+
+
+def choose(files: Sequence[str], texts: Sequence[str] = ()) -> Chosen:
+    """Read the files that matter among the Python ``files``, and all of ``texts``; the others are not parsed."""
+    contents: dict[str, bytes] = {}
+    problems: list[Problem] = []
+    for path in files:
+        try:
+            contents[path] = Path(path).read_bytes()
+        except OSError as error:
+            problems.append(Problem(path, f"cannot read the file: {error.strerror or error}"))
+    roots = project_roots(files)
+    marked = {path for path, raw in contents.items() if relevant(raw)}
+    sources: list[Source] = []
+    for path in sorted(marked | _near(contents, marked, roots)):
+        try:
+            sources.append(_source(path, contents[path]))
+        except Unreadable as problem:
+            problems.append(Problem(path, f"line {problem.line}: {problem.message}"))
+    return Chosen(tuple(sources), tuple(_texts(texts)), tuple(roots), tuple(problems))
+
+
+def launch_files(paths: Sequence[str], excluded: Sequence[str]) -> list[str]:
+    """The launch scripts and lists of requirements below the folders among ``paths``."""
+    found: list[str] = []
+    for path in paths:
+        for folder, folders, names in os.walk(path):
+            folders[:] = sorted(f for f in folders if f not in excluded)
+            found += (
+                os.path.normpath(os.path.join(folder, n)) for n in sorted(names) if _is_launch(n)
+            )
+    return list(dict.fromkeys(found))
+
+
+def _is_launch(name: str) -> bool:
+    return any(fnmatch(name, pattern) for pattern in LAUNCH_FILES)
+
+
+def _texts(paths: Sequence[str]) -> Iterator[Source]:
+    for path in paths:
+        try:
+            with open(path, encoding="utf-8", newline="") as file:
+                text = file.read(MAX_BYTES)
+        except (OSError, UnicodeDecodeError):
+            continue  # nothing of it is promised to be understood
+        yield Source(path, text)
+
+
+def _source(path: str, raw: bytes) -> Source:
+    if len(raw) > MAX_BYTES:
+        raise Unreadable(f"too large to be analysed: {len(raw) / 1e6:.1f} MB")
+    source = Source.decode(raw, path)
+    if source.tree.code != source.text:
+        raise Unreadable("the parser does not give back this file's text")
+    return source
+
+
+def _near(contents: dict[str, bytes], marked: set[str], roots: Sequence[Path]) -> set[str]:
+    """The files up to some imports away from the marked ones, in either direction, that could matter."""
+    if not marked:
+        return set()
+    absolute = {os.path.abspath(path): path for path in contents}
+    finder = Finder(roots, Files(), absolute)
+    beside: dict[str, set[str]] = {path: set() for path in contents}
+    for path, raw in contents.items():
+        for found in finder.imported(raw, path):
+            other = absolute.get(found)
+            if other is not None and other != path:
+                beside[path].add(other)
+                beside[other].add(path)
+    return {path for path in _reach(beside, marked) if _could_matter(contents[path])}
+
+
+def _reach(beside: dict[str, set[str]], start: Iterable[str]) -> set[str]:
+    reached, edge = set(start), set(start)
+    for _ in range(DEPTH):
+        edge = {other for path in edge for other in beside[path]} - reached
+        reached |= edge
+    return reached
+
+
+def _could_matter(raw: bytes) -> bool:
+    return any(word in raw for word in _WORDS)

@@ -1,0 +1,167 @@
+"""The account of a migration: what became of every occurrence of FSDP1 that was there at the beginning."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from difflib import SequenceMatcher
+from typing import TYPE_CHECKING, Literal
+
+from fsdp2lint.edits.changes import Span, apply
+from fsdp2lint.edits.layout import Layout
+from fsdp2lint.inventory import Occurrence
+from fsdp2lint.source import Source
+from fsdp2lint.steps import Fate, Respelling
+
+if TYPE_CHECKING:
+    import libcst as cst
+
+Status = Fate | Literal["open"]
+"""``open``: nobody has accounted for it."""
+
+FATES: tuple[Status, ...] = ("preserved", "changed", "dropped", "manual", "open")
+
+_TOKEN = re.compile(r"\w+|[^\w\s]|\s+")
+
+
+@dataclass(slots=True)
+class Entry:
+    """One occurrence with what became of it; ``at`` is its offset in the text as it is now (None: gone)."""
+
+    path: str
+    line: int
+    column: int
+    kind: str
+    symbol: str
+    code: str
+    at: int | None
+    fate: Status = "open"
+    why: str = ""
+    todo: str = ""
+    by: str = ""
+    """The codemod that accounted for it."""
+    weight: int = field(default=1 << 60)
+    """How large a node the account was given for: a closer one counts more."""
+
+    def account(self, fate: Fate, why: str, by: str, weight: int, todo: str = "") -> None:
+        """Write down what became of it, unless something closer to it has been said."""
+        if self.fate == "open" or weight <= self.weight or self.fate == "manual":
+            self.fate, self.why, self.by, self.weight, self.todo = fate, why, by, weight, todo
+
+
+class Ledger:
+    """The entries of a migration, in the order of the text as it was."""
+
+    def __init__(self, occurrences: Iterable[Occurrence]) -> None:
+        self.entries = [_entry(one) for one in occurrences]
+
+    @property
+    def sums(self) -> dict[Status, int]:
+        """How many entries ended how."""
+        counts = Counter(entry.fate for entry in self.entries)
+        return {fate: counts[fate] for fate in FATES}
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything is accounted for."""
+        return all(entry.fate != "open" for entry in self.entries)
+
+    @property
+    def manual(self) -> list[Entry]:
+        """What is left for a person."""
+        return [entry for entry in self.entries if entry.fate == "manual"]
+
+    def inside(self, source: Source, start: int, end: int) -> list[Entry]:
+        """The entries whose occurrence now stands between two offsets of a source."""
+        return [
+            entry
+            for entry in self.entries
+            if entry.path == source.path and entry.at is not None and start <= entry.at < end
+        ]
+
+    def enter(self, source: Source, node: cst.CSTNode) -> Entry:
+        """A new entry for code that names nothing of FSDP1 and means something else after a migration."""
+        layout = Layout.of(source)
+        start = layout.span(node)[0]
+        line, column = layout.place(start)
+        said = source.code(node)
+        symbol = said if len(said) <= 40 else f"{said[:39]}…"
+        entry = Entry(source.path, line, column, "code", symbol, "", start)
+        self.entries.append(entry)
+        return entry
+
+    def follow(self, source: Source, spans: Sequence[Span]) -> None:
+        """A source gets a new text: know where each occurrence stands in it, or that it is gone."""
+        new = apply(source.text, spans)
+        for entry in self.entries:
+            if entry.path == source.path and entry.at is not None:
+                entry.at = moved(source.text, new, spans, entry.at)
+
+    def add(self, words: Iterable[Respelling], by: str) -> None:
+        """Enter changes of files that are no Python; what is left to a person only once."""
+        for word in words:
+            line, column = Layout.of(word.source).place(word.start)
+            fate: Fate = "manual" if word.todo else "changed"
+            entry = Entry(word.source.path, line, column, "launch", word.what, "", None)
+            entry.account(fate, word.why, by, 0, word.todo)
+            if not any(
+                (e.path, e.line, e.symbol) == (entry.path, line, word.what) for e in self.entries
+            ):
+                self.entries.append(entry)
+
+    def missing(self, occurrences: Iterable[Occurrence]) -> list[Entry]:
+        """Entries for what stands in the text at the end and in no entry: a run shows it only now.
+
+        Where an entry of the same symbol has lost sight of its occurrence, it is that one: it was moved.
+        Names that were not there at the beginning are what the codemods wrote, and no occurrence.
+        """
+        seen = {(e.path, e.at) for e in self.entries if e.at is not None}
+        new: list[Entry] = []
+        for one in occurrences:
+            if (one.source.path, one.start) in seen:
+                continue
+            lost = next((e for e in self.entries if _lost(e, one)), None)
+            if lost is not None:
+                lost.at = one.start
+            elif one.kind in ("method", "attribute"):
+                new.append(_entry(one))
+        return new
+
+
+def moved(old: str, new: str, spans: Sequence[Span], offset: int) -> int | None:
+    """Where the word at ``offset`` of the old text stands in the new one; None when it is gone."""
+    shift = 0
+    for span in spans:
+        if span.end <= offset:
+            shift += len(span.text) - (span.end - span.start)
+        elif span.start <= offset:
+            inside = _aligned(old[span.start : span.end], span.text, offset - span.start)
+            return None if inside is None else span.start + shift + inside
+        else:
+            break
+    return offset + shift
+
+
+def _aligned(old: str, new: str, offset: int) -> int | None:
+    """Where the token at ``offset`` comes to stand when a stretch is replaced, by comparing tokens."""
+    before, after = _TOKEN.findall(old), _TOKEN.findall(new)
+    index, at = 0, 0
+    while at < offset and index < len(before):
+        at += len(before[index])
+        index += 1
+    for block in SequenceMatcher(None, before, after, autojunk=False).get_matching_blocks():
+        if block.a <= index < block.a + block.size:
+            return sum(map(len, after[: block.b + index - block.a]))
+    return None
+
+
+def _lost(entry: Entry, one: Occurrence) -> bool:
+    same = (entry.path, entry.symbol, entry.kind) == (one.source.path, one.symbol, one.kind)
+    return same and entry.at is None and entry.fate in ("open", "preserved", "manual")
+
+
+def _entry(one: Occurrence) -> Entry:
+    line, column = Layout.of(one.source).place(one.start)
+    return Entry(one.source.path, line, column, one.kind, one.symbol, one.code, one.start)

@@ -1,0 +1,140 @@
+"""What no codemod accounted for: imports by what became of their uses, the rest by the table of symbols."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from fsdp2lint.edits.imports import Unimport
+from fsdp2lint.edits.layout import Layout
+from fsdp2lint.edits.names import Names, imported_module
+from fsdp2lint.edits.statements import InsertBefore
+from fsdp2lint.inventory import Occurrence, inventory
+from fsdp2lint.meanings import fsdp1_symbols as facts
+from fsdp2lint.migrate.ledger import Entry, Ledger
+from fsdp2lint.program import Program
+from fsdp2lint.source import Source
+from fsdp2lint.steps import Step
+
+MARK = "# TODO(fsdp2lint): "
+WRAPPER = "FullyShardedDataParallel"
+
+
+def unused_imports(program: Program) -> Iterator[Step]:
+    """Removals of the imports that nothing uses any more, here or in a file that takes them from here."""
+    taken = _taken_from_elsewhere(program)
+    for one in inventory(program):
+        if one.kind != "import" or (one.source, _local_name(one)) in taken:
+            continue
+        target = next(i.loads for i in Names.of(one.source).imports if i.alias is one.node)
+        yield Step((Unimport(one.source, target),), ())
+
+
+def account_for_the_rest(program: Program, ledger: Ledger) -> None:
+    """Close every open entry: an import follows its uses, everything else is left to a person."""
+    now = inventory(program)
+    ledger.entries += ledger.missing(now)
+    wraps = any(one.symbol.startswith(WRAPPER) and one.kind != "import" for one in now)
+    for entry in ledger.entries:
+        if entry.fate == "open" and entry.kind != "import":
+            if not wraps and entry.symbol.partition(".")[0] in facts.PLAIN_VALUES:
+                entry.account(
+                    "preserved", "a plain value: nothing of FSDP1 reads it any more", "", 0
+                )
+            else:
+                _close(entry)
+    for entry in ledger.entries:
+        if entry.fate == "open":
+            _close_import(entry, ledger)
+
+
+def comments(program: Program, ledger: Ledger) -> Iterator[Step]:
+    """The comments above the statements that a person has to look at; none twice."""
+    by_path = {source.path: source for source in program.sources}
+    said: set[tuple[str, int, str]] = set()
+    for entry in ledger.manual:
+        if entry.at is None or not entry.todo or entry.kind == "import":
+            continue
+        source = by_path[entry.path]
+        layout = Layout.of(source)
+        statement = _statement_at(source, entry.at)
+        line = layout.line(statement)
+        top = layout.top(line)
+        text = MARK + entry.todo
+        if (source.path, top, text) in said or text in _above(source, layout.top(line)):
+            continue
+        said.add((source.path, top, text))
+        yield Step((InsertBefore(source, statement, text),), ())
+
+
+def _taken_from_elsewhere(program: Program) -> set[tuple[Source, str]]:
+    """The names that files of the program import from others of them."""
+    found: set[tuple[Source, str]] = set()
+    for source in program.sources:
+        for one in Names.of(source).imports:
+            if isinstance(one.statement, cst.ImportFrom):
+                module = imported_module(one.statement)
+                level = len(module) - len(module.lstrip("."))
+                path = program.project.resolve(module[level:], level, source)
+                other = program.project.source(path) if path and path.endswith(".py") else None
+                if other is not None:
+                    found.add((other, one.loads.rpartition(".")[2]))
+    return found
+
+
+def _local_name(one: Occurrence) -> str:
+    return next(i.name for i in Names.of(one.source).imports if i.alias is one.node)
+
+
+def _close(entry: Entry) -> None:
+    if entry.at is None:
+        entry.account("changed", "rewritten together with the code around it", entry.by, 0)
+        return
+    symbol = facts.BY_LAST_NAME.get(entry.symbol.rpartition(".")[2])
+    symbol = symbol or facts.BY_LAST_NAME.get(entry.symbol.partition(".")[0])
+    instead = f"FSDP2 has {symbol.instead}" if symbol is not None else "look at it by hand"
+    what = entry.symbol.rpartition(".")[2]
+    why = "no rewriting is certain here"
+    entry.account("manual", why, "", 0, f"`{what}` is FSDP1; {instead}")
+
+
+def _close_import(entry: Entry, ledger: Ledger) -> None:
+    name = entry.symbol
+    if entry.at is None:
+        entry.account("changed", "nothing uses it any more", "", 0)
+        return
+    uses = [e for e in ledger.entries if e.path == entry.path and e.kind != "import"]
+    uses = [e for e in uses if e.symbol.partition(".")[0] == name and e.at is not None]
+    if any(e.fate == "manual" for e in uses):
+        entry.account("manual", "what uses it is left to a person", "", 0)
+    elif uses:
+        entry.account("preserved", "what uses it stays", "", 0)
+    else:
+        entry.account("preserved", "another file may import it from here", "", 0)
+
+
+def _statement_at(source: Source, offset: int) -> cst.CSTNode:
+    """The statement whose first line or inside holds an offset."""
+    layout = Layout.of(source)
+    inside: list[cst.CSTNode] = [
+        node
+        for node in layout.parents
+        if isinstance(node, cst.BaseSmallStatement | cst.BaseCompoundStatement)
+        and layout.span(node)[0] <= offset < layout.span(node)[1]
+    ]
+    return layout.statement(max(inside, key=lambda node: layout.span(node)[0]))
+
+
+def _above(source: Source, top: int) -> str:
+    """The comment lines directly above an offset."""
+    lines: list[str] = []
+    layout = Layout.of(source)
+    while top > 0:
+        start = layout.line_start(top - 1)
+        text = source.text[start:top].strip()
+        if not text.startswith("#"):
+            break
+        lines.append(text)
+        top = start
+    return "\n".join(lines)

@@ -1,0 +1,148 @@
+"""The account of a migration in words: for the terminal, for a pull request, for a program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from fsdp2lint.findings import Finding
+from fsdp2lint.fixing import diff
+from fsdp2lint.migrate.contract import site_of
+from fsdp2lint.migrate.engine import Migration, Stage
+from fsdp2lint.migrate.ledger import FATES, Entry
+from fsdp2lint.migrate.page import page
+
+FORMATS = ("text", "markdown", "json", "html")
+
+_MEANS = {
+    "preserved": "stays and is right",
+    "changed": "rewritten",
+    "dropped": "gone, and that is harmless",
+    "manual": "left to you",
+    "open": "not looked at",
+}
+
+
+def text(migration: Migration) -> str:
+    """The ledger for a terminal: what is left first, then the sums."""
+    lines: list[str] = []
+    for path in dict.fromkeys(e.path for e in migration.ledger.entries):
+        lines.append(path)
+        rows = [e for e in migration.ledger.entries if e.path == path]
+        width = max(len(_what(e)) for e in rows)
+        for entry in rows:
+            note = f"{entry.why}; to do: {entry.todo}" if entry.todo else entry.why
+            lines.append(
+                f"  {entry.line:>5}  {entry.fate:<9}  {_what(entry):<{width}}  {note}".rstrip()
+            )
+        lines.append("")
+    return "\n".join([*lines, *_conclusion(migration)]) + "\n"
+
+
+def markdown(migration: Migration) -> str:
+    """The ledger as a table, for a pull request."""
+    lines = ["# From FSDP1 to FSDP2", "", *_conclusion(migration), ""]
+    lines += ["| file | line | what | became | why |", "|---|---|---|---|---|"]
+    for entry in migration.ledger.entries:
+        note = f"{entry.why}. **To do:** {entry.todo}" if entry.todo else entry.why
+        cells = (entry.path, str(entry.line), f"`{_what(entry)}`", entry.fate, note)
+        lines.append("| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def json(migration: Migration) -> str:
+    """Everything, for a program: entries, sums, files, findings that are left."""
+    return msgspec.json.format(msgspec.json.encode(_data(migration)), indent=2).decode() + "\n"
+
+
+def html(migration: Migration) -> str:
+    """The ledger and the diff as one page that needs nothing else."""
+    changes = "".join(diff(old, new.text) for old, new in migration.changed)
+    return page(migration.ledger.entries, list(_conclusion(migration)), changes)
+
+
+def render(migration: Migration, kind: str) -> str:
+    """The account in one of :data:`FORMATS`."""
+    return {"text": text, "markdown": markdown, "json": json, "html": html}[kind](migration)
+
+
+def message(stage: Stage) -> str:
+    """The message of the commit that holds what one codemod did."""
+    lines = [f"fsdp2lint: {stage.codemod}", ""]
+    for entry in stage.entries:
+        lines.append(f"{entry.path}:{entry.line} {_what(entry)} {entry.fate}: {entry.why}")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def sums(migration: Migration) -> str:
+    """The sums in one line."""
+    counts = migration.ledger.sums
+    said = [f"{counts[fate]} {fate}" for fate in FATES if counts[fate] or fate != "open"]
+    return f"{len(migration.ledger.entries)} occurrences of FSDP1: {', '.join(said)}"
+
+
+def _conclusion(migration: Migration) -> Iterator[str]:
+    yield sums(migration)
+    changed = len(migration.changed)
+    files = f"{changed} file{'' if changed == 1 else 's'}"
+    ledger = migration.ledger
+    if not ledger.entries:
+        yield "There is nothing of FSDP1 here."
+    elif not ledger.complete:
+        yield f"Not everything is accounted for; {files} would change."
+    elif ledger.manual:
+        count = len(ledger.manual)
+        yield f"{count} of them {'is' if count == 1 else 'are'} left to you; {files} changed."
+    elif changed:
+        yield f"All of it is migrated; {files} changed."
+    else:
+        yield "Nothing has to change."
+    for _, finding in migration.remaining:
+        site = site_of(finding)
+        yield f"{site.source.path}:{site.line}: after the migration: {finding.message}"
+    yield from migration.failures
+
+
+def _what(entry: Entry) -> str:
+    return f"{entry.symbol}=" if entry.kind == "argument" else entry.symbol
+
+
+def _data(migration: Migration) -> dict[str, Any]:
+    return {
+        "occurrences": [
+            {
+                "filename": e.path,
+                "location": {"row": e.line, "column": e.column},
+                "kind": e.kind,
+                "symbol": e.symbol,
+                "code": e.code,
+                "fate": e.fate,
+                "means": _MEANS[e.fate],
+                "why": e.why,
+                "todo": e.todo,
+                "codemod": e.by,
+            }
+            for e in migration.ledger.entries
+        ],
+        "sums": migration.ledger.sums,
+        "complete": migration.ledger.complete,
+        "changed": [old.path for old, _ in migration.changed],
+        "stages": [
+            {"codemod": stage.codemod, "files": [old.path for old, _ in stage.changed]}
+            for stage in migration.stages
+        ],
+        "findings": [_finding(rule.code, finding) for rule, finding in migration.remaining],
+        "failures": migration.failures,
+    }
+
+
+def _finding(code: str, finding: Finding) -> dict[str, Any]:
+    site = site_of(finding)
+    return {
+        "code": code,
+        "filename": site.source.path,
+        "row": site.line,
+        "message": finding.message,
+    }

@@ -1,0 +1,63 @@
+"""The constructor codemod keeps to the line ends and the indentation of a file."""
+
+from __future__ import annotations
+
+import pytest
+
+from fsdp2lint import knowledge
+from fsdp2lint.migrate.engine import migrate
+from fsdp2lint.source import Source
+
+CODEMOD = next(c for c in knowledge.codemods() if c.name == "fsdp-constructor")
+
+SCRIPT = """\
+import functools
+from torch import nn
+from torch.distributed.fsdp import CPUOffload, FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy, size_based_auto_wrap_policy
+
+
+def wrap(model, cfg):
+    policy = functools.partial(size_based_auto_wrap_policy, min_num_params=100)
+    if cfg.small: model = FSDP(model, auto_wrap_policy=policy); print(model)
+    else:
+        # sharded
+        model = FSDP(  # keep
+            (model), auto_wrap_policy=ModuleWrapPolicy({nn.Linear}), cpu_offload=(CPUOffload(True)),
+        )
+    return model
+"""
+
+
+def migrated(text: str) -> str:
+    made = migrate((Source("train.py", text),), [CODEMOD], whole=False)
+    assert made.failures == []
+    return made.after[0].text
+
+
+def test_nothing_of_fsdp1_is_left() -> None:
+    text = migrated(SCRIPT)
+    assert "FSDP(" not in text
+    assert "CPUOffload(" not in text
+    assert "# sharded" in text
+
+
+def test_line_ends_stay() -> None:
+    text = migrated(SCRIPT.replace("\n", "\r\n"))
+    assert text.count("\n") == text.count("\r\n")
+    assert text.replace("\r\n", "\n") == migrated(SCRIPT)
+
+
+@pytest.mark.parametrize("unit", ["  ", "\t"])
+def test_the_unit_of_indentation_is_the_files(unit: str) -> None:
+    text = migrated(SCRIPT.replace("    ", unit))
+    assert text.replace(unit, "    ") == migrated(SCRIPT)
+
+
+def test_no_edit_where_there_is_nothing_to_do() -> None:
+    script = "from torch import nn\n\nmodel = nn.Linear(8, 8)\n"
+    assert migrate((Source("train.py", script),), [CODEMOD], whole=False).changed == []
+
+
+def test_a_name_in_parentheses_is_that_name() -> None:
+    assert "model = (model)" not in migrated(SCRIPT)

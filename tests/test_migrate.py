@@ -1,0 +1,234 @@
+"""``fsdp2lint migrate`` as a user meets it: what it prints, what it writes, what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from tests.running import program
+
+CLIP = """\
+import torch
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(nn.Linear(8, 8))
+model(torch.randn(4, 8)).sum().backward()
+model.clip_grad_norm_(1.0)  # all ranks
+"""
+
+FRAMEWORK = """\
+from accelerate import Accelerator, FullyShardedDataParallelPlugin
+
+accelerator = Accelerator(fsdp_plugin=FullyShardedDataParallelPlugin())
+"""
+
+ONLY = ("--only", "clip-grad-norm")
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text(CLIP)
+    return tmp_path
+
+
+def git(folder: Path, *words: str) -> str:
+    name = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
+    done = subprocess.run(
+        ["git", *name, *words], cwd=folder, capture_output=True, text=True, check=True
+    )
+    return done.stdout
+
+
+@pytest.fixture
+def repository(tree: Path) -> Path:
+    git(tree, "init", "--quiet")
+    git(tree, "config", "user.name", "t")
+    git(tree, "config", "user.email", "t@example.org")
+    git(tree, "add", ".")
+    git(tree, "commit", "--quiet", "--message", "begin")
+    return tree
+
+
+def test_it_shows_and_writes_nothing(tree: Path) -> None:
+    shown = program("migrate", *ONLY, cwd=tree)
+    assert "-model.clip_grad_norm_(1.0)  # all ranks\n" in shown.stdout
+    assert "+nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # all ranks\n" in shown.stdout
+    assert (tree / "train.py").read_text() == CLIP
+    assert shown.returncode == 1  # the wrapper itself was not asked for
+    assert "Not everything is accounted for" in shown.stdout
+
+
+def test_write_and_again(tree: Path) -> None:
+    program("migrate", *ONLY, "--write", cwd=tree)
+    text = (tree / "train.py").read_text()
+    assert text == CLIP.replace(
+        "model.clip_grad_norm_(1.0)", "nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
+    )
+    again = program("migrate", *ONLY, "--write", cwd=tree)
+    assert (tree / "train.py").read_text() == text
+    assert "@@" not in again.stdout
+
+
+def test_what_is_written_keeps_encoding_line_ends_and_mode(tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    raw = ("# -*- coding: latin-1 -*-\n# für alle\n" + CLIP).replace("\n", "\r\n").encode("latin-1")
+    file.write_bytes(raw)
+    file.chmod(0o750)
+    program("migrate", *ONLY, "--write", file)
+    new = file.read_bytes()
+    assert b"f\xfcr alle\r\n" in new
+    assert b"nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # all ranks\r\n" in new
+    assert new.count(b"\n") == new.count(b"\r\n")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o750
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anything")
+def test_all_files_or_none(tree: Path) -> None:
+    other = tree / "other.py"
+    other.write_text(CLIP)
+    other.chmod(0o444)
+    shown = program("migrate", *ONLY, "--write", cwd=tree)
+    assert shown.returncode == 2
+    assert "other.py: not written, the file is read-only" in shown.stderr
+    assert (tree / "train.py").read_text() == CLIP
+
+
+def test_a_dirty_tree_is_refused(repository: Path) -> None:
+    (repository / "train.py").write_text(CLIP + "x = 1\n")
+    shown = program("migrate", *ONLY, "--write", cwd=repository)
+    assert shown.returncode == 2
+    assert "has uncommitted changes (M train.py)" in shown.stderr
+    assert (repository / "train.py").read_text() == CLIP + "x = 1\n"
+    allowed = program("migrate", *ONLY, "--write", "--allow-dirty", cwd=repository)
+    assert allowed.returncode == 1
+    assert "nn.utils.clip_grad_norm_" in (repository / "train.py").read_text()
+
+
+def test_a_commit_for_each_codemod(repository: Path) -> None:
+    program("migrate", *ONLY, "--create-commits", cwd=repository)
+    log = git(repository, "log", "--format=%s", "-1").strip()
+    assert log == "fsdp2lint: clip-grad-norm"
+    assert "train.py:7 clip_grad_norm_ changed:" in git(repository, "log", "--format=%b", "-1")
+    assert git(repository, "status", "--porcelain") == ""
+
+
+def test_commits_need_a_repository(tree: Path) -> None:
+    shown = program("migrate", "--create-commits", cwd=tree)
+    assert shown.returncode == 2
+    assert "--create-commits needs all files in one git repository" in shown.stderr
+
+
+def test_check_says_whether_something_would_change(tree: Path) -> None:
+    assert program("migrate", *ONLY, "--check", "-q", cwd=tree).returncode == 1
+    assert (tree / "train.py").read_text() == CLIP
+    (tree / "train.py").write_text("import torch\n")
+    assert program("migrate", "--check", cwd=tree).returncode == 0
+
+
+def test_interactively(tree: Path) -> None:
+    no = program("migrate", *ONLY, "--write", "-i", cwd=tree, text="n\n")
+    assert "Apply clip-grad-norm?" in no.stderr
+    assert (tree / "train.py").read_text() == CLIP
+    program("migrate", *ONLY, "--write", "-i", cwd=tree, text="y\n")
+    assert "nn.utils.clip_grad_norm_" in (tree / "train.py").read_text()
+
+
+def test_what_is_left_is_said_in_the_text_and_in_the_ledger(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(FRAMEWORK)
+    shown = program("migrate", "--write", cwd=tmp_path)
+    assert shown.returncode == 1
+    text = (tmp_path / "train.py").read_text()
+    todo = "# TODO(fsdp2lint): set `fsdp_version=2` in the plugin or the config file\n"
+    assert text == FRAMEWORK.replace("accelerator = ", todo + "accelerator = ")
+    again = program("migrate", "--write", cwd=tmp_path)
+    assert (tmp_path / "train.py").read_text() == text
+    assert "left to you" in again.stdout
+
+
+def test_formats(tree: Path) -> None:
+    shown = program(
+        *("migrate", *ONLY, "-q", "-f", "json", "-f", "markdown=l.md", "-f", "html=l.html"),
+        cwd=tree,
+    )
+    data = json.loads(shown.stdout)
+    assert sum(data["sums"].values()) == len(data["occurrences"])
+    assert data["sums"]["changed"] == 1
+    assert data["changed"] == ["train.py"]
+    table = (tree / "l.md").read_text()
+    assert "| train.py | 7 | `clip_grad_norm_` | changed |" in table
+    page = (tree / "l.html").read_text()
+    assert "http" not in page.replace("https://", "http").partition("<body>")[0]
+    parser = Balanced()
+    parser.feed(page)
+    assert parser.open == []
+    assert "clip_grad_norm_" in page
+
+
+class Balanced(HTMLParser):
+    """Fails on a tag that is closed and was not the last to be opened."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        if tag not in ("meta", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--only", "clip-gradnorm"], "did you mean `clip-grad-norm`?"),
+        (["-f", "markdwn"], "did you mean `markdown`?"),
+        (["-f", "json", "-f", "text"], "two reports go to standard output"),
+        (["--target-torch", "new"], "`new` is no version of torch"),
+        (["nowhere"], "nowhere: No such file or directory"),
+    ],
+)
+def test_bad_input(tree: Path, words: list[str], said: str) -> None:
+    shown = program("migrate", *words, cwd=tree)
+    assert shown.returncode == 2
+    assert said in shown.stderr
+    assert "Traceback" not in shown.stderr
+
+
+def test_a_file_that_cannot_be_read_is_said(tree: Path) -> None:
+    (tree / "broken.py").write_text("from torch.distributed.fsdp import fully_shard\ndef f(:\n")
+    shown = program("migrate", *ONLY, "-q", cwd=tree)
+    assert shown.returncode == 1
+    assert "broken.py: not migrated, line 2:" in shown.stderr
+
+
+def test_nothing_of_fsdp1(tmp_path: Path) -> None:
+    (tmp_path / "x.py").write_text("import torch\n")
+    shown = program("migrate", cwd=tmp_path)
+    assert shown.returncode == 0
+    assert "There is nothing of FSDP1 here." in shown.stdout
+
+
+def test_torch_is_not_imported(tree: Path) -> None:
+    code = (
+        "import sys, fsdp2lint.cli.migrate as m; "
+        "m.command.main(['train.py'], standalone_mode=False); assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tree,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
