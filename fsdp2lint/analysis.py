@@ -5,17 +5,18 @@ from __future__ import annotations
 import gc
 import os
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from fsdp2lint import knowledge
-from fsdp2lint.diagnostics import Diagnostic, Place, Report
+from fsdp2lint.diagnostics import Diagnostic, Place, Report, shown
 from fsdp2lint.discover import project_roots
 from fsdp2lint.edits.apply import resolve
 from fsdp2lint.edits.changes import Conflict
+from fsdp2lint.files import Files
 from fsdp2lint.interpret.entries import traces
 from fsdp2lint.judge import judged
 from fsdp2lint.prefilter import MAX_BYTES
@@ -33,23 +34,35 @@ if TYPE_CHECKING:
 class Analysis:
     """What is analysed: the relevant files among those that the user passed, under some settings.
 
-    ``sources`` are those that parse; ``problems`` says why the others do not.
+    ``programs`` are files that are only run, because they lead to the others. ``sources`` are the relevant
+    files that parse; ``problems`` says why the others do not.
 
     Raises:
         BadSetting: the settings name an unknown rule or no version.
     """
 
     def __init__(
-        self, relevant: Sequence[tuple[str, Content]], passed: Sequence[str], settings: Settings
+        self,
+        relevant: Sequence[tuple[str, Content]],
+        passed: Sequence[str],
+        settings: Settings,
+        *,
+        programs: Sequence[tuple[str, Content]] = (),
+        files: Files | None = None,
+        profiling: bool = False,
+        progress: Callable[[str], None] | None = None,
     ) -> None:
+        self.settings = settings
+        self.files = files or Files()
+        self.profiling = profiling
+        self.progress = progress
         self.rules = settings.chosen(knowledge.rules())
         self.spelled = {os.path.abspath(path): path for path in passed}
         self.roots = project_roots(passed)
         self.problems: list[Diagnostic] = []
-        self.sources: list[Source] = []
         with _no_collector():
-            for path, content in relevant:
-                self._read(path, content)
+            self.sources = [s for path, raw in relevant if (s := self._source(path, raw))]
+            self.programs = [s for path, raw in programs if (s := self._source(path, raw))]
 
     def report(self, sources: Sequence[Source] | None = None) -> Report:
         """What the rules say of the sources, or of later texts of them."""
@@ -63,7 +76,8 @@ class Analysis:
             source.path = spelled
         return spelled is not None
 
-    def _read(self, path: str, content: Content) -> None:
+    def _source(self, path: str, content: Content) -> Source | None:
+        """The parsed source; None, and a problem, when it cannot be had."""
         source = Source(path, "")
         try:
             source = _decoded(path, content)
@@ -71,8 +85,8 @@ class Analysis:
         except Unreadable as problem:
             at = Range(problem.line, problem.column, problem.line, problem.column)
             self.problems.append(Diagnostic(UNANALYSABLE, problem.message, Place(source, at)))
-        else:
-            self.sources.append(source)
+            return None
+        return source
 
 
 class _Run:
@@ -83,15 +97,21 @@ class _Run:
         self.found: dict[object, Diagnostic] = {d.key: d for d in analysis.problems}
         self.crashed: set[Rule] = set()
         self.broken = False
+        self.profile: dict[str, float] = {}
 
     def of(self, sources: Sequence[Source]) -> Report:
-        project = Project.of(sources, self.analysis.roots)
-        project.add_importers(Path(path) for path in self.analysis.spelled)
+        about = self.analysis
+        project = Project.of(sources, about.roots, about.settings.told, about.files)
+        given = {source.path for source in sources}  # a program that a fix changed is among them
+        programs = [source for source in about.programs if source.path not in given]
+        project.add_programs(programs)
         for trace in self._traces(project):
+            if about.progress is not None:
+                about.progress(shown(trace.source.path))
             for rule in self.analysis.rules:
                 if rule not in TOOL_RULES:
                     self._ask(rule, trace)
-        return self._report([*sources, *filter(self.analysis.passed, project.importers)])
+        return self._report([*sources, *programs])
 
     def _traces(self, project: Project) -> Iterator[Trace]:
         walk = iter(traces(project))
@@ -109,12 +129,16 @@ class _Run:
         """What a rule says of a trace; a rule that raises says it once and never again in this run."""
         if rule in self.crashed:
             return
+        started = perf_counter() if self.analysis.profiling else 0.0
         try:
             for finding in rule.check(trace):
                 self._add(self._with_patch(Diagnostic.of(rule, finding), trace.source))
         except Exception as error:
             self.crashed.add(rule)
             self._crash(f"the rule {rule.code} ({rule.name})", error, trace.source)
+        if self.analysis.profiling:
+            spent = perf_counter() - started
+            self.profile[rule.code] = self.profile.get(rule.code, 0.0) + spent
 
     def _with_patch(self, diagnostic: Diagnostic, asked: Source) -> Diagnostic:
         """The finding with what its fix replaces; without the fix when this file cannot be changed.
@@ -124,13 +148,20 @@ class _Run:
         if diagnostic.fix is None:
             return diagnostic
         try:
-            return replace(diagnostic, patch=resolve(diagnostic.fix.edits))
+            return self._allowed(replace(diagnostic, patch=resolve(diagnostic.fix.edits)))
         except (Conflict, ValueError) as problem:
             return replace(diagnostic, fix=None, note=f"it has no fix here: {problem}")
         except Exception as error:
             rule = diagnostic.rule
             self._crash(f"a fix of the rule {rule.code} ({rule.name})", error, asked)
             return replace(diagnostic, fix=None)
+
+    def _allowed(self, diagnostic: Diagnostic) -> Diagnostic:
+        """The finding with a fix that is only shown where the settings say so."""
+        fix = diagnostic.fix
+        if fix is None or self.analysis.settings.may_fix(diagnostic.rule):
+            return diagnostic
+        return replace(diagnostic, fix=replace(fix, safety="shown", note="the rule is `unfixable`"))
 
     def _add(self, diagnostic: Diagnostic) -> None:
         if self.analysis.passed(diagnostic.place.source):
@@ -147,7 +178,8 @@ class _Run:
     def _report(self, sources: Sequence[Source]) -> Report:
         ran = [r for r in self.analysis.rules if r not in self.crashed]
         known = (*knowledge.rules(), *TOOL_RULES)
-        found, suppressed = judged(self.found.values(), sources, ran, known)
+        ignored = self.analysis.settings.ignored_in
+        found, suppressed = judged(self.found.values(), sources, ran, known, ignored)
         return Report(
             found=found,
             suppressed=suppressed,
@@ -155,6 +187,7 @@ class _Run:
             analysed=len(sources) + len(self.analysis.problems),
             rules=tuple(self.analysis.rules),
             crashed=self.broken,
+            profile=self.profile,
         )
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ SEVERITIES: dict[Group, Severity] = {
     "migration": "info",
 }
 """A finding of severity ``info`` is a remark: it never makes a run fail."""
+
+_GRAVEST_FIRST: tuple[Severity, ...] = ("error", "warning", "info")
 
 
 def shown(path: str) -> str:
@@ -82,6 +84,8 @@ class Diagnostic:
     note: str = ""
     patch: Patch = field(default_factory=dict)
     """What the fix replaces in each source; empty without a fix."""
+    raised: bool = False
+    """Whether a warning counts as an error."""
 
     @classmethod
     def of(cls, rule: Rule, finding: Finding) -> Diagnostic:
@@ -96,7 +100,8 @@ class Diagnostic:
     @property
     def severity(self) -> Severity:
         """How bad it is: the group of its rule says so."""
-        return SEVERITIES[self.rule.group]
+        severity = SEVERITIES[self.rule.group]
+        return "error" if self.raised and severity == "warning" else severity
 
     @property
     def key(self) -> tuple[str, Range, str]:
@@ -128,11 +133,55 @@ class Report:
     """What was wrong before it was fixed."""
     refused: Sequence[tuple[Diagnostic, str]] = ()
     """Fixes that were not made, and why."""
+    known: Sequence[Diagnostic] = ()
+    """Findings that the baseline knows: they do not make the run fail."""
+    profile: Mapping[str, float] = field(default_factory=dict)
+    """Seconds that each rule took, by code."""
 
     @property
     def failing(self) -> bool:
         """Whether a finding is left that should make the run fail."""
         return any(d.severity != "info" for d in self.found)
+
+
+def order(diagnostic: Diagnostic) -> tuple[str, int, int, str, str]:
+    """Path, line, column, code: the order of every report."""
+    at = diagnostic.place.range
+    return diagnostic.place.path, at.line, at.column, diagnostic.rule.code, diagnostic.message
+
+
+def merged(reports: Iterable[Report]) -> Report:
+    """Several reports as one; what two of them say is said once."""
+    every = list(reports)
+    found = {d.key: d for report in reversed(every) for d in reversed(report.found)}
+    suppressed = {d.key: (d, why) for report in reversed(every) for d, why in report.suppressed}
+    profile: dict[str, float] = {}
+    for report in every:
+        for code, seconds in report.profile.items():
+            profile[code] = profile.get(code, 0.0) + seconds
+    rules = {rule.code: rule for report in every for rule in report.rules}
+    return Report(
+        found=sorted(found.values(), key=order),
+        suppressed=sorted(suppressed.values(), key=lambda pair: order(pair[0])),
+        files=sum(report.files for report in every),
+        analysed=sum(report.analysed for report in every),
+        rules=tuple(rules[code] for code in sorted(rules)),
+        crashed=any(report.crashed for report in every),
+        fixed=[d for report in every for d in report.fixed],
+        refused=[pair for report in every for pair in report.refused],
+        profile=profile,
+    )
+
+
+def narrowed(report: Report, least: Severity) -> Report:
+    """The report without the findings that are less grave than ``least``."""
+    wanted = _GRAVEST_FIRST[: _GRAVEST_FIRST.index(least) + 1]
+    return replace(report, found=[d for d in report.found if d.severity in wanted])
+
+
+def strict(report: Report) -> Report:
+    """The report with errors in place of warnings."""
+    return replace(report, found=[replace(d, raised=True) for d in report.found])
 
 
 def fingerprints(diagnostics: Sequence[Diagnostic]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -21,6 +21,10 @@ EXCLUDED = (
     "build", "dist", "node_modules", "site-packages", "venv",
 )  # fmt: skip
 """Names of folders that are never walked into, the same as ruff's."""
+
+
+CONFIGURATIONS = (".fsdp2lint.toml", "fsdp2lint.toml", "pyproject.toml")
+"""Names of files that may say what is left out in their folder, from the first choice to the last."""
 
 
 class NoSuchPath(Exception):
@@ -59,15 +63,23 @@ class Exclusion:
         return any(self.covers(os.sep.join(parts[: n + 1]), p) for n, p in enumerate(parts) if p)
 
 
-def discover(paths: Sequence[str], exclusion: Exclusion) -> list[str]:
+def discover(
+    paths: Sequence[str],
+    exclusion: Exclusion,
+    inside: Callable[[str], Exclusion] | None = None,
+) -> list[str]:
     """The files to look at, sorted, each once, spelled as the user spelled the path above it.
+
+    ``inside`` says what is left out in a folder, where that differs from one folder to the next: it is
+    asked about each path that was named and about each folder that has a configuration file.
 
     Raises:
         NoSuchPath: a path does not exist.
     """
     found: dict[str, str] = {}
     for path in paths:
-        for file in _files(path, exclusion):
+        folder = path if os.path.isdir(path) else os.path.dirname(path) or "."
+        for file in _files(path, inside(folder) if inside else exclusion, inside):
             found.setdefault(os.path.abspath(file), file)
     return sorted(found.values())
 
@@ -87,38 +99,45 @@ def project_roots(paths: Sequence[str]) -> list[Path]:
     return [Path(root) for root in roots]
 
 
-def _files(path: str, exclusion: Exclusion) -> Iterator[str]:
+def _files(
+    path: str, exclusion: Exclusion, inside: Callable[[str], Exclusion] | None
+) -> Iterator[str]:
     try:
         mode = os.stat(path).st_mode
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise NoSuchPath(f"{path}: {reason}") from error
     if stat.S_ISDIR(mode):
-        yield from _walk(os.path.normpath(path), exclusion)
+        yield from _walk(os.path.normpath(path), exclusion, inside)
     elif not stat.S_ISREG(mode):
         raise NoSuchPath(f"{path}: neither a file nor a folder")
     elif not (exclusion.force and exclusion.covers_named(path)):
         yield os.path.normpath(path)
 
 
-def _walk(root: str, exclusion: Exclusion) -> Iterator[str]:
+def _walk(
+    root: str, exclusion: Exclusion, inside: Callable[[str], Exclusion] | None
+) -> Iterator[str]:
     """The Python files below ``root``. Links to folders are not followed, so no loop is possible."""
-    pending = [(root, Ignored.above(root) if exclusion.gitignore else Ignored())]
+    pending = [(root, Ignored.above(root) if exclusion.gitignore else Ignored(), exclusion)]
     while pending:
-        folder, ignored = pending.pop()
+        folder, ignored, exclusion = pending.pop()
         try:
             with os.scandir(folder) as entries:
                 listed = list(entries)
         except OSError:
             continue  # a folder that may not be read holds nothing that could be checked
-        if exclusion.gitignore and any(entry.name == ".gitignore" for entry in listed):
+        names = {entry.name for entry in listed}
+        if inside is not None and folder != root and not names.isdisjoint(CONFIGURATIONS):
+            exclusion = inside(folder)
+        if exclusion.gitignore and ".gitignore" in names:
             ignored = ignored.below(folder)
         prefix = "" if folder == "." else folder + os.sep if folder != os.sep else folder
         for entry in listed:
             path = prefix + entry.name
             if entry.is_dir(follow_symlinks=False):
                 if not exclusion.covers(path, entry.name) and not ignored.folder(path):
-                    pending.append((path, ignored))
+                    pending.append((path, ignored, exclusion))
             elif entry.name.endswith(SUFFIXES) and _is_file(entry):
                 if not exclusion.covers(path, entry.name) and not ignored.file(path):
                     yield path

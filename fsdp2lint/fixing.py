@@ -116,7 +116,8 @@ def write(
 ) -> None:
     """Write the new texts to their files (``paths`` tells where the file of a shown path is).
 
-    Nothing is written when one of the files must not be.
+    All of them or none: nothing is written when one of the files must not be, and when the disk fails on
+    the way those already written get their old bytes back.
 
     Raises:
         NotWritten: a file is read-only, has changed since it was read, cannot be encoded, or is gone.
@@ -124,8 +125,14 @@ def write(
     ready = [
         _checked(old, new, (paths or {}).get(old.path, Path(old.path))) for old, new in changed
     ]
-    for path, raw in ready:
-        _replace(path, raw)
+    old = [path.read_bytes() for path, _ in ready]
+    for number, (path, raw) in enumerate(ready):
+        try:
+            _replace(path, raw)
+        except NotWritten:
+            for (done, _), bytes_before in zip(ready[:number], old, strict=False):
+                _replace(done, bytes_before)
+            raise
 
 
 def _round(wanted: Sequence[F], result: Fixed[F]) -> bool:

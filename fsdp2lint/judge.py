@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from fsdp2lint.diagnostics import Diagnostic
+from fsdp2lint.diagnostics import Diagnostic, order
 from fsdp2lint.edits.changes import Span
 from fsdp2lint.edits.text import Splice
 from fsdp2lint.findings import Fix
-from fsdp2lint.settings import unknown
+from fsdp2lint.settings import precision, unknown
 from fsdp2lint.suppress import KINDS, Suppressions
 from fsdp2lint.toolrules import ALWAYS_ON, UNKNOWN, UNUSED
 
@@ -24,12 +24,14 @@ def judged(
     sources: Sequence[Source],
     ran: Sequence[Rule],
     known: Sequence[Rule],
+    ignored: Callable[[str], Sequence[str]] = lambda path: (),
 ) -> tuple[list[Diagnostic], list[tuple[Diagnostic, str]]]:
     """The findings that are left, and those that a comment silences with its reason, both in order.
 
     ``sources`` are the files whose comments are judged too: unused and unknown codes become findings.
+    ``ignored`` says what is not reported in the file at a path: no comment there is called unused for it.
     """
-    everything = list(found)
+    everything = [d for d in found if not _is_ignored(d.rule, d.place.source, ignored)]
     silencers = {s.path: Suppressions(s) for s in sources}
     for diagnostic in everything:
         source = diagnostic.place.source
@@ -37,17 +39,21 @@ def judged(
             silencers[source.path] = Suppressions(source)
     left, silenced = _split(everything, silencers)
     # in this order: a comment that silences what is said about another one is not unused
-    for about in (_unknown(silencers.values(), ran, known), _unused(silencers.values(), ran)):
-        more_left, more_silenced = _split(about, silencers)
+    for about in (
+        _unknown(silencers.values(), ran, known),
+        _unused(silencers.values(), ran, ignored),
+    ):
+        wanted = (d for d in about if not _is_ignored(d.rule, d.place.source, ignored))
+        more_left, more_silenced = _split(wanted, silencers)
         left += more_left
         silenced += more_silenced
     return sorted(left, key=order), sorted(silenced, key=lambda pair: order(pair[0]))
 
 
-def order(diagnostic: Diagnostic) -> tuple[str, int, int, str, str]:
-    """Path, line, column, code: the order of every report."""
-    at = diagnostic.place.range
-    return diagnostic.place.path, at.line, at.column, diagnostic.rule.code, diagnostic.message
+def _is_ignored(rule: Rule, source: Source, ignored: Callable[[str], Sequence[str]]) -> bool:
+    if rule in ALWAYS_ON:
+        return False
+    return any(precision(selector, rule) for selector in ignored(source.path))
 
 
 def _split(
@@ -86,11 +92,20 @@ def _what_is_unknown(directive: Directive, word: Word | None, known: Sequence[Ru
     return f"`{directive.kind}` names no rule: write `{directive.kind}[FSDP203]`"
 
 
-def _unused(silencers: Iterable[Suppressions], ran: Sequence[Rule]) -> Iterator[Diagnostic]:
+def _unused(
+    silencers: Iterable[Suppressions],
+    ran: Sequence[Rule],
+    ignored: Callable[[str], Sequence[str]],
+) -> Iterator[Diagnostic]:
     if UNUSED not in ran:
         return
-    judgeable = [rule for rule in ran if rule not in (*ALWAYS_ON, UNUSED)]
     for silencer in silencers:
+        source = silencer.source
+        judgeable = [
+            rule
+            for rule in ran
+            if rule not in (*ALWAYS_ON, UNUSED) and not _is_ignored(rule, source, ignored)
+        ]
         for directive, word in silencer.unused(judgeable):
             message = f"`{directive.kind}[{word.text}]` silences nothing"
             start, end = silencer.removal(directive, word)

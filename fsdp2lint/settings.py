@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from typing import TYPE_CHECKING, get_args
 
 from fsdp2lint.declare import DEFAULT_GROUPS, Group
+from fsdp2lint.model.told import NOTHING_TOLD, Told
 from fsdp2lint.toolrules import ALWAYS_ON, TOOL_RULES
 
 if TYPE_CHECKING:
@@ -22,7 +25,14 @@ _CODE = re.compile(r"FSDP\d{3}")
 
 
 class BadSetting(Exception):
-    """A setting that means nothing; the message says which and what was perhaps meant."""
+    """A setting that means nothing; the message says which and what was perhaps meant.
+
+    ``about`` is the selector or value that is wrong, so that whoever knows can say where it stands.
+    """
+
+    def __init__(self, message: str, about: str = "") -> None:
+        super().__init__(message)
+        self.about = about
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +42,13 @@ class Settings:
     select: tuple[str, ...] = ()
     extend_select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
-    target_torch: str = OLDEST_TORCH
+    target_torch: str = ""
+    """The oldest torch release to run on; :data:`OLDEST_TORCH` when empty."""
+    per_file_ignores: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Patterns of files, each with the selectors of what is not reported there."""
+    fixable: tuple[str, ...] = ()
+    unfixable: tuple[str, ...] = ()
+    told: Told = NOTHING_TOLD
 
     @property
     def default(self) -> bool:
@@ -48,16 +64,36 @@ class Settings:
             BadSetting: an unknown selector or a target that is no version.
         """
         every = (*known, *TOOL_RULES)
-        select = (*self.select, *self.extend_select)
-        for selector in (*select, *self.ignore):
+        for selector in self._selectors():
             if not any(precision(selector, rule) for rule in every):
-                raise BadSetting(unknown("rule", selector, selectors(every)))
+                raise BadSetting(unknown("rule", selector, selectors(every)), selector)
         return tuple(
             rule
             for rule in every
             if rule in ALWAYS_ON
             or (self._wanted(rule) > _best(self.ignore, rule) and self._fits(rule))
         )
+
+    def ignored_in(self, path: str) -> tuple[str, ...]:
+        """The selectors that ``per-file-ignores`` has for a file."""
+        if not self.per_file_ignores:
+            return ()
+        full = os.path.abspath(path)
+        return tuple(
+            selector
+            for pattern, given in self.per_file_ignores
+            if matches(pattern, full)
+            for selector in given
+        )
+
+    def may_fix(self, rule: Rule) -> bool:
+        """Whether the fixes of a rule may be applied; ``unfixable`` wins over an equal ``fixable``."""
+        return (_best(self.fixable, rule) if self.fixable else 1) > _best(self.unfixable, rule)
+
+    def _selectors(self) -> tuple[str, ...]:
+        inside = (s for _, given in self.per_file_ignores for s in given)
+        asked = (*self.select, *self.extend_select, *self.ignore)
+        return (*asked, *self.fixable, *self.unfixable, *inside)
 
     def _wanted(self, rule: Rule) -> float:
         """How precisely a rule is asked for; one that runs by default yields to any ``ignore``."""
@@ -68,9 +104,10 @@ class Settings:
         from packaging.version import InvalidVersion, Version
 
         try:
-            target = Version(self.target_torch)
+            target = Version(self.target_torch or OLDEST_TORCH)
         except InvalidVersion as error:
-            raise BadSetting(f"`{self.target_torch}` is not a torch version such as 2.8") from error
+            said = f"`{self.target_torch}` is not a torch version such as 2.8"
+            raise BadSetting(said, self.target_torch) from error
         if target < Version(rule.since):
             return False
         return not rule.until or Version(target.base_version) <= Version(rule.until)
@@ -89,6 +126,19 @@ def precision(selector: str, rule: Rule) -> int:
     if code.startswith("FSDP") and rule.code.startswith(code):
         return 100 if code == rule.code else 3 + len(code)
     return 0
+
+
+def matches(pattern: str, path: str) -> bool:
+    """Whether a pattern means the file at the absolute ``path``: its name, a whole path, or a folder above it.
+
+    ``!pattern`` means every file that the pattern does not.
+    """
+    if pattern.startswith("!"):
+        return not matches(pattern[1:], path)
+    if os.sep not in pattern and "/" not in pattern:
+        return any(fnmatch(part, pattern) for part in path.split(os.sep))
+    whole = os.path.abspath(pattern)
+    return fnmatch(path, whole) or fnmatch(path, os.path.join(whole, "*"))
 
 
 def selectors(rules: Iterable[Rule]) -> list[str]:

@@ -184,7 +184,7 @@ def _words(codes: str, offset: int) -> Iterator[Word]:
 
 def _place(directives: list[Directive], source: Source) -> None:
     """Work out for which lines each directive counts."""
-    statements = _statements(source.text)
+    statements = logical_lines(source.text)
     starts = [first for first, _ in statements]
     end = len(source.lines) + 1
     for directive in directives:
@@ -213,7 +213,7 @@ def _one_statement(comment: Comment, statements: list[tuple[int, int]], at: int)
     return range(line, line + 1)
 
 
-def _statements(text: str) -> list[tuple[int, int]]:
+def logical_lines(text: str) -> list[tuple[int, int]]:
     """The first and last line of each logical line; those before an error if there is one."""
     found: list[tuple[int, int]] = []
     first = 0

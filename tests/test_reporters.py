@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -285,8 +287,66 @@ def test_the_table_for_the_workflow_page() -> None:
     )
 
 
+def test_gitlab(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("CI_PROJECT_DIR", raising=False)
+    found = report(
+        said(Source("./pkg/x.py", "bad\nbad\n"), "bad"),
+        said(Source("./pkg/x.py", "bad\nbad\n"), "bad", SCALER, 1),
+        said(Source("./pkg/x.py", "note\n"), "note", LEGACY),
+    )
+    issues = json.loads(render("gitlab", found, View()))
+    assert issues[0] | {"fingerprint": ""} == {
+        "check_name": "FSDP203 direct-forward-call",
+        "description": "`bad` is wrong",
+        "severity": "major",
+        "fingerprint": "",
+        "location": {
+            "path": "pkg/x.py",
+            "positions": {"begin": {"line": 1, "column": 1}, "end": {"line": 1, "column": 4}},
+        },
+    }
+    assert [one["severity"] for one in issues] == ["major", "minor", "info"]
+    assert len({one["fingerprint"] for one in issues}) == 3
+    monkeypatch.setenv("CI_PROJECT_DIR", str(Path.cwd() / "pkg"))
+    assert json.loads(render("gitlab", found, View()))[0]["location"]["path"] == "x.py"
+
+
+def test_junit() -> None:
+    broken = Diagnostic(UNANALYSABLE, "syntax error", place(Source("y.py", "f(\n"), "f("))
+    found = report(
+        replace(said(Source("a<b>.py", "bad\n"), "bad"), message='it is "<bad>" & \x1b[31m worse'),
+        replace(said(Source("a<b>.py", "note\n"), "note", LEGACY)),
+        broken,
+    )
+    suites = ElementTree.fromstring(render("junit", found, View()))
+    assert suites.attrib == {"name": "fsdp2lint", "tests": "3", "failures": "1", "errors": "1"}
+    first, second = suites
+    assert first.attrib["name"] == "a<b>.py"
+    (failure,), (note,), (error,) = first[0], first[1], second[0]
+    assert (failure.tag, failure.attrib["type"]) == ("failure", "FSDP203")
+    assert failure.attrib["message"] == 'it is "<bad>" & \N{REPLACEMENT CHARACTER}[31m worse'
+    assert (note.tag, error.tag) == ("system-out", "error")
+    assert first[0].attrib["line"] == "1"
+
+
+def test_junit_has_a_case_that_passes() -> None:
+    (suite,) = ElementTree.fromstring(render("junit", Report(files=3), View()))
+    (case,) = suite
+    assert (suite.attrib["tests"], list(case)) == ("1", [])
+
+
 def test_formats_are_the_modules_of_the_folder() -> None:
-    assert formats() == ("concise", "full", "github", "grouped", "json", "json-lines", "sarif")
+    assert formats() == (
+        "concise",
+        "full",
+        "github",
+        "gitlab",
+        "grouped",
+        "json",
+        "json-lines",
+        "junit",
+        "sarif",
+    )
 
 
 def test_forward_is_an_error_and_migration_a_note() -> None:

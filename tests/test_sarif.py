@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import jsonschema
+import pytest
 
 from fsdp2lint.diagnostics import Diagnostic
 from fsdp2lint.reporters import View, render
@@ -29,6 +32,28 @@ def test_sarif_is_valid() -> None:
     schema = json.loads((Path(__file__).parent / "sarif_subset.json").read_text())
     jsonschema.Draft202012Validator.check_schema(schema)
     jsonschema.validate(sarif(), schema)
+
+
+def test_the_validator_of_microsoft_agrees(tmp_path: Path) -> None:
+    """Sarif.Multitool holds the OASIS schema and rules beyond it; ``SARIF_MULTITOOL`` says where it is.
+
+    https://github.com/microsoft/sarif-sdk, also npm's ``@microsoft/sarif-multitool``.
+    """
+    tool = os.environ.get("SARIF_MULTITOOL")
+    if not tool:
+        pytest.skip("SARIF_MULTITOOL is not set")
+    (tmp_path / "x.sarif").write_text(json.dumps(sarif()))
+    done = subprocess.run(
+        [tool, "validate", "x.sarif", "--output", "out.sarif"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"DOTNET_SYSTEM_GLOBALIZATION_INVARIANT": "1"},
+        check=False,
+        timeout=120,
+    )
+    assert "Analysis completed successfully" in done.stdout, done.stdout
+    assert "error" not in done.stdout, done.stdout
 
 
 def test_sarif_tells_the_story() -> None:

@@ -4,154 +4,272 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
+from fsdp2lint.cli.options import (
+    CONFIGURATION,
+    DISCOVERY,
+    SELECTION,
+    SEVERITIES,
+    Given,
+    flag,
+    together,
+)
 from fsdp2lint.cli.output import Target, coloured, parse_targets, write
-from fsdp2lint.discover import EXCLUDED, Exclusion, NoSuchPath, discover
+from fsdp2lint.cli.sessions import opened
+from fsdp2lint.discover import NoSuchPath
 from fsdp2lint.reporters import View
-from fsdp2lint.runner import Batch, Mended, check, mend
-from fsdp2lint.settings import OLDEST_TORCH, BadSetting, Settings
+from fsdp2lint.runner import Mended
+from fsdp2lint.settings import BadSetting
 
 if TYPE_CHECKING:
     from fsdp2lint.diagnostics import Report
+    from fsdp2lint.session import Session
 
-F = TypeVar("F", bound=Callable[..., Any])
-Given = dict[str, Any]
 Targets = tuple[Target, ...]
 
 STDIN = "-"
 
 
-def _split(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
-    """Comma lists and repeated flags add up."""
-    return tuple(part.strip() for text in given for part in text.split(",") if part.strip())
+class Check(click.Command):
+    """The command; ``--add-ignore`` takes its value only behind ``=``, as the next word may be a path."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """The arguments, ``--add-ignore`` alone with an empty value."""
+        said = [word + "=" if word == "--add-ignore" else word for word in args]
+        return super().parse_args(ctx, said)
 
 
-def _list(*names: str, about: str) -> Callable[[F], F]:
-    """An option that takes a list."""
-    return click.option(*names, multiple=True, metavar="…", callback=_split, help=about)
+_FIXING = together(
+    flag("--fix", "Apply the safe fixes."),
+    flag("--unsafe-fixes", "Count, and with --fix apply, unsafe ones too."),
+    click.option("--fix-only", is_flag=True, help="Apply the safe fixes, and report nothing else."),
+    click.option("-i", "--interactive", is_flag=True, help="Ask before each fix."),
+    click.option("--diff", is_flag=True, help="Show what --fix would change, and change nothing."),
+    flag("--show-fixes", "List what was fixed."),
+    click.option(
+        "--add-ignore",
+        metavar="[=REASON]",
+        help="Add a suppression comment, with a reason, for each finding that is left.",
+    ),
+)
+
+_FILES = together(
+    click.option("--staged", is_flag=True, help="What would be committed, as it would be."),
+    click.option("--changed", is_flag=True, help="Only files that differ from the last commit."),
+    click.option("--since", metavar="REF", help="Only files changed since the branch left REF."),
+    click.option(
+        "--stdin-filename", metavar="NAME", help="Where the text of standard input stands."
+    ),
+    click.option("--watch", is_flag=True, help="Check again whenever a file changes."),
+    click.option("--show-files", is_flag=True, help="List the files that would be looked at."),
+    click.option(
+        "--show-settings", is_flag=True, help="Show what options and configuration come to."
+    ),
+)
+
+_OUTPUT = together(
+    click.option(
+        "-f",
+        "--output-format",
+        "output_formats",
+        multiple=True,
+        metavar="F[=FILE]",
+        envvar="FSDP2LINT_OUTPUT_FORMAT",
+        help="full (default), concise, grouped, json, json-lines, sarif, github, gitlab or junit; "
+        "can be repeated.",
+    ),
+    click.option("-o", "--output-file", metavar="FILE", help="Write the report to a file."),
+    click.option("--statistics", is_flag=True, help="Count the findings of each rule instead."),
+    click.option("--profile-rules", is_flag=True, help="Say how long each rule took."),
+    click.option(
+        "--min-severity", type=click.Choice(SEVERITIES), help="Leave out what is less grave."
+    ),
+    click.option("--baseline", metavar="FILE", help="Findings that are known and do not count."),
+    click.option("--error-on-warning", is_flag=True, help="Report warnings as errors."),
+    click.option(
+        "-e", "--exit-zero", is_flag=True, help="Leave with 0 although there are findings."
+    ),
+    click.option("--exit-non-zero-on-fix", is_flag=True, help="Leave with 1 when a fix was made."),
+    click.option(
+        "--color", "--colour", type=click.Choice(["auto", "always", "never"]), default="auto"
+    ),
+    click.option("-q", "--quiet", is_flag=True, help="Only the findings, no summary."),
+    click.option("-v", "--verbose", is_flag=True, help="Say on standard error what was looked at."),
+)
+
+_RUNNING = together(
+    click.option("-j", "--jobs", type=click.IntRange(1), metavar="N", help="At most N processes."),
+    click.option("-n", "--no-cache", is_flag=True, help="Neither read nor keep results."),
+    click.option(
+        "--cache-dir",
+        metavar="FOLDER",
+        envvar="FSDP2LINT_CACHE_DIR",
+        help="Where results are kept.",
+    ),
+)
 
 
-@click.command("check", short_help="Report what breaks under FSDP2.")
+@click.command("check", cls=Check, short_help="Report what breaks under FSDP2.")
 @click.argument("paths", nargs=-1, metavar="[FILES|DIRS|-]...")
-@_list("--select", about="Rules instead of the default: codes, prefixes, names, groups, ALL.")
-@_list("--extend-select", about="Rules to run besides the default.")
-@_list("--ignore", "--extend-ignore", about="Rules not to run.")
-@click.option(
-    "--target-torch",
-    metavar="VERSION",
-    default=OLDEST_TORCH,
-    show_default=True,
-    help="The oldest torch release that the code must run on.",
-)
-@_list("--exclude", about="Names and patterns to leave out instead of the default.")
-@_list("--extend-exclude", about="Names and patterns to leave out besides the default.")
-@click.option("--force-exclude", is_flag=True, help="Leave out also files that are named.")
-@click.option(
-    "--respect-gitignore/--no-respect-gitignore", default=True, help="Leave out what git ignores."
-)
-@click.option("--fix", is_flag=True, help="Apply the safe fixes.")
-@click.option("--unsafe-fixes", is_flag=True, help="Count, and with --fix apply, unsafe ones too.")
-@click.option("--diff", is_flag=True, help="Show what --fix would change, and change nothing.")
-@click.option("--show-fixes", is_flag=True, help="List what was fixed.")
-@click.option("--stdin-filename", metavar="NAME", help="Where the text of standard input stands.")
-@click.option(
-    "-f",
-    "--output-format",
-    "output_formats",
-    multiple=True,
-    metavar="F[=FILE]",
-    envvar="FSDP2LINT_OUTPUT_FORMAT",
-    help="full (default), concise, grouped, json, json-lines, sarif or github; can be repeated.",
-)
-@click.option("-o", "--output-file", metavar="FILE", help="Write the report to a file.")
-@click.option("--statistics", is_flag=True, help="Count the findings of each rule instead.")
-@click.option("-e", "--exit-zero", is_flag=True, help="Leave with 0 although there are findings.")
-@click.option("--color", "--colour", type=click.Choice(["auto", "always", "never"]), default="auto")
-@click.option("--isolated", is_flag=True, help="No effect yet: no configuration file is read.")
-@click.option("-n", "--no-cache", is_flag=True, help="No effect yet: nothing is cached.")
-@click.option("-q", "--quiet", is_flag=True, help="Only the findings, no summary.")
-@click.option("-v", "--verbose", is_flag=True, help="Say on standard error what was looked at.")
+@SELECTION
+@DISCOVERY
+@_FIXING
+@_FILES
+@_OUTPUT
+@CONFIGURATION
+@_RUNNING
 def command(paths: tuple[str, ...], **given: Any) -> int:
     """Report what breaks under FSDP2 in FILES, in the Python files below DIRS, or on standard input.
 
     Exit code: 0 when nothing is wrong, 1 when something is (a note, such as "this is FSDP1", does not
     count), 2 when the run itself went wrong.
     """
+    if given["watch"]:
+        from fsdp2lint.cli.watch import watch
+
+        if STDIN in paths:
+            raise click.UsageError("--watch is about files, not standard input")
+        watch(paths or (".",), lambda: _once(paths, given))
+        return 0
+    return _once(paths, given)
+
+
+def _once(paths: tuple[str, ...], given: Given) -> int:
     started = time.perf_counter()
-    targets = parse_targets(given["output_formats"], given["output_file"])
-    settings = Settings(
-        given["select"], given["extend_select"], given["ignore"], given["target_torch"]
-    )
-    if STDIN in paths:
-        code, report = _standard_input(paths, settings, targets, given)
-    else:
-        code, report = _on_disk(paths or (".",), settings, targets, given)
-    if given["verbose"]:
+    try:
+        with opened(paths or (".",), given) as session:
+            code, report = _run(session, given)
+    except (BadSetting, NoSuchPath) as error:
+        raise click.ClickException(str(error)) from error
+    if report is not None and given["verbose"]:
         _say_what_was_done(report, time.perf_counter() - started)
+    if report is not None and given["profile_rules"]:
+        _say_how_long(report)
     return code
 
 
-def _on_disk(
-    paths: tuple[str, ...], settings: Settings, targets: Targets, given: Given
-) -> tuple[int, Report]:
-    exclusion = Exclusion(
-        (*(given["exclude"] or EXCLUDED), *given["extend_exclude"]),
-        gitignore=given["respect_gitignore"],
-        force=given["force_exclude"],
-    )
-    try:
-        batch = Batch.of_files(discover(paths, exclusion))
-        mended = _run(batch, settings, given)
-    except (BadSetting, NoSuchPath) as error:
-        raise click.ClickException(str(error)) from error
+def _run(session: Session, given: Given) -> tuple[int, Report | None]:
+    if given["show_settings"] or given["show_files"]:
+        from fsdp2lint.cli.settings import show
+
+        show(session, files=given["show_files"])
+        return 0, None
+    if STDIN in session.paths:
+        return _standard_input(session, given)
+    return _on_disk(session, given)
+
+
+def _on_disk(session: Session, given: Given) -> tuple[int, Report]:
+    targets = _targets(session, given)
+    if given["add_ignore"] is not None:
+        from fsdp2lint.cli.ignores import add
+
+        return add(session, given["add_ignore"])
+    if _fixes(session, given) or given["diff"]:
+        if given["interactive"]:
+            session = _asking(session, given)
+        mended = session.mend(unsafe=_unsafe(session, given))
+    else:
+        mended = Mended(session.check())
     if given["diff"]:
         return _show_diff(mended), mended.report
     if mended.changed:
         _write_back(mended)
-    write(targets, mended.report, _view(given))
-    return _exit_code(mended.report, given), mended.report
+    return _finish(session, mended.report, targets, given), mended.report
 
 
-def _standard_input(
-    paths: tuple[str, ...], settings: Settings, targets: Targets, given: Given
-) -> tuple[int, Report]:
+def _asking(session: Session, given: Given) -> Session:
+    from fsdp2lint.cli.interactive import Asking
+
+    accept = Asking(coloured(given["color"]))
+    return replace(session, means=replace(session.means, accept=accept, progress=None))
+
+
+def _standard_input(session: Session, given: Given) -> tuple[int, Report]:
     """Check standard input; with ``--fix`` the text goes to standard output, whatever happens."""
-    if len(paths) > 1:
+    if len(session.paths) > 1:
         raise click.UsageError("`-` reads standard input and stands alone")
-    raw = sys.stdin.buffer.read()
-    text = raw
+    if given["interactive"]:
+        raise click.UsageError("--interactive asks on standard input, `-` reads the script from it")
+    raw = text = sys.stdin.buffer.read()
+    echoing = bool(given["fix"] or given["fix_only"]) and not given["diff"]
     try:
-        mended = _run(Batch.of_text(raw, given["stdin_filename"] or STDIN), settings, given)
+        targets = _targets(session, given)
+        fixing = _fixes(session, given)
+        echoing = fixing and not given["diff"]
+        mended = session.of_text(
+            raw,
+            given["stdin_filename"] or STDIN,
+            fix=fixing or given["diff"],
+            unsafe=_unsafe(session, given),
+        )
         for _, new in mended.changed:
             text = new.encode(new.text)
-    except BadSetting as error:
-        raise click.ClickException(str(error)) from error
     finally:
-        if given["fix"] and not given["diff"]:
+        if echoing:
             sys.stdout.buffer.write(text)
             sys.stdout.buffer.flush()
     if given["diff"]:
         return _show_diff(mended), mended.report
-    write(targets, mended.report, _view(given), sys.stderr if given["fix"] else sys.stdout)
-    return _exit_code(mended.report, given), mended.report
+    stream = sys.stderr if echoing else sys.stdout
+    return _finish(session, mended.report, targets, given, stream), mended.report
 
 
-def _run(batch: Batch, settings: Settings, given: Given) -> Mended:
-    if given["fix"] or given["diff"]:
-        return mend(batch, settings, unsafe=given["unsafe_fixes"])
-    return Mended(check(batch, settings))
+def _targets(session: Session, given: Given) -> Targets:
+    formats = given["output_formats"] or (session.option("output-format") or "full",)
+    return parse_targets(formats, given["output_file"])
 
 
-def _view(given: Given) -> View:
+def _finish(
+    session: Session, report: Report, targets: Targets, given: Given, stream: TextIO | None = None
+) -> int:
+    """Write the report and tell the exit code."""
+    from fsdp2lint.cli.baseline import compared
+
+    report, stale = compared(session, report, given["baseline"])
+    report = _graded(session, report, given)
+    view = _view(session, given)
+    if given["fix_only"]:
+        report, stale = replace(report, found=[]), False
+        view = replace(view, quiet=view.quiet or not report.fixed)
+    write(targets, report, view, stream)
+    return _exit_code(report, given, stale=stale)
+
+
+def _graded(session: Session, report: Report, given: Given) -> Report:
+    from fsdp2lint.diagnostics import narrowed, strict
+
+    if given["error_on_warning"]:
+        report = strict(report)
+    least = given["min_severity"] or session.option("min-severity")
+    return narrowed(report, least) if least is not None else report
+
+
+def _fixes(session: Session, given: Given) -> bool:
+    wanted = given["fix"] if given["fix"] is not None else session.option("fix", False)
+    fixing = bool(wanted or given["fix_only"] or given["interactive"])
+    if fixing and given["staged"]:
+        raise click.UsageError("--staged looks at what would be committed; --fix changes the files")
+    return fixing
+
+
+def _unsafe(session: Session, given: Given) -> bool:
+    said = given["unsafe_fixes"]
+    return bool(said if said is not None else session.option("unsafe-fixes", False))
+
+
+def _view(session: Session, given: Given) -> View:
+    show = given["show_fixes"]
     return View(
-        unsafe=given["unsafe_fixes"],
-        fixing=given["fix"],
-        show_fixes=given["show_fixes"],
+        unsafe=_unsafe(session, given),
+        fixing=_fixes(session, given),
+        show_fixes=bool(show if show is not None else session.option("show-fixes", False)),
         colour=coloured(given["color"]),
+        links=sys.stdout.isatty(),
         quiet=given["quiet"],
         statistics=given["statistics"],
     )
@@ -175,10 +293,12 @@ def _write_back(mended: Mended) -> None:
         raise click.ClickException(str(error)) from error
 
 
-def _exit_code(report: Report, given: Given) -> int:
+def _exit_code(report: Report, given: Given, *, stale: bool) -> int:
     if report.crashed:
         return 2
-    return int(report.failing and not given["exit_zero"])
+    if given["exit_non_zero_on_fix"] and report.fixed:
+        return 1
+    return int((report.failing or stale) and not given["exit_zero"])
 
 
 def _say_what_was_done(report: Report, seconds: float) -> None:
@@ -188,3 +308,11 @@ def _say_what_was_done(report: Report, seconds: float) -> None:
         f"{seconds:.2f} s",
         err=True,
     )
+
+
+def _say_how_long(report: Report) -> None:
+    names = {rule.code: rule.name for rule in report.rules}
+    ordered = sorted(report.profile.items(), key=lambda pair: (-pair[1], pair[0]))
+    for code, seconds in ordered:
+        click.echo(f"{seconds * 1000:9.1f} ms  {code}  {names.get(code, '')}", err=True)
+    click.echo(f"{sum(report.profile.values()) * 1000:9.1f} ms  all rules", err=True)

@@ -62,10 +62,22 @@ def write(
 
             _save(os.environ["GITHUB_STEP_SUMMARY"], step_summary(report, view), "a")
         if target.file is None:
-            (stream or sys.stdout).write(render(target.format, report, view))
+            _print(render(target.format, report, view), stream or sys.stdout)
             continue
         text = render(target.format, report, replace(view, colour=False))
         _save(target.file, text, "w")
+
+
+def _print(text: str, stream: TextIO) -> None:
+    try:
+        stream.write(text)
+        stream.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        # what is still buffered must not raise again at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        raise click.ClickException(f"the report cannot be written: {error.strerror}") from error
 
 
 def _save(file: str, text: str, mode: str) -> None:

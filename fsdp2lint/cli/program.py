@@ -12,7 +12,18 @@ import click
 
 from fsdp2lint import __version__
 
-COMMANDS = ("check", "rehearse", "rule", "trace")
+COMMANDS = (
+    "baseline",
+    "check",
+    "config",
+    "init",
+    "migrate",
+    "migrate-checkpoint",
+    "rehearse",
+    "rule",
+    "trace",
+    "verify",
+)
 EXIT_ERROR = 2
 EXIT_INTERRUPTED = 130
 
@@ -26,7 +37,7 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command = importlib.import_module(f"fsdp2lint.cli.{cmd_name}").command
+        command = importlib.import_module(f"fsdp2lint.cli.{cmd_name.replace('-', '_')}").command
         assert isinstance(command, click.Command)
         return command
 

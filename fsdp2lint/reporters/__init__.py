@@ -31,6 +31,8 @@ class View:
     show_fixes: bool = False
     """Whether the fixes that were made are listed."""
     colour: bool = False
+    links: bool = False
+    """Whether file names are links, where there are colours."""
     quiet: bool = False
     """Whether only the findings are wanted, no summary."""
     statistics: bool = False

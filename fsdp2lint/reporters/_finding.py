@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from fsdp2lint.reporters._change import hunks
 from fsdp2lint.reporters._frame import Mark, frame
@@ -30,7 +32,7 @@ def _finding(diagnostic: Diagnostic, *, first: bool) -> Iterator[Line]:
     gutter = max((len(str(p.place.range.end_line + 1)) for p in shown), default=1)
     for path in dict.fromkeys(p.place.source.path for p in points):
         here = [p for p in points if p.place.source.path == path]
-        yield [(" " * gutter, ""), ("--> ", "gutter"), (_where(here[0]), "")]
+        yield [(" " * gutter, ""), ("--> ", "gutter"), (_where(here[0]), _link(here[0]))]
         if here[0].place.source.text:
             marks = [_mark(p, diagnostic) for p in here]
             yield from frame(here[0].place.source.lines, marks, gutter)
@@ -55,6 +57,10 @@ def _header(diagnostic: Diagnostic) -> Line:
 def _where(point: Point) -> str:
     at = point.place.range
     return f"{point.place.path}:{at.line}:{at.column}"
+
+
+def _link(point: Point) -> str:
+    return "link:file://" + quote(os.path.abspath(point.place.path))
 
 
 def _mark(point: Point, diagnostic: Diagnostic) -> Mark:

@@ -6,7 +6,7 @@ import io
 from collections.abc import Iterable
 
 Line = list[tuple[str, str]]
-"""Pieces of text, each with its role: a key of :data:`STYLES`, or empty."""
+"""Pieces of text, each with its role: a key of :data:`STYLES`, ``link:`` and a URL, or empty."""
 
 STYLES = {
     "error": "bold red",
@@ -28,9 +28,10 @@ def plain(lines: Iterable[Line]) -> str:
     return "".join("".join(text for text, _ in line).rstrip() + "\n" for line in lines)
 
 
-def painted(lines: Iterable[Line]) -> str:
-    """The lines with terminal colours; they show the same characters as :func:`plain`."""
+def painted(lines: Iterable[Line], *, links: bool = False) -> str:
+    """The lines with terminal colours, and links if wanted; they show the same characters as :func:`plain`."""
     from rich.console import Console
+    from rich.style import Style
     from rich.text import Text
 
     stream = io.StringIO()
@@ -40,7 +41,10 @@ def painted(lines: Iterable[Line]) -> str:
     for line in lines:
         text = Text()
         for piece, role in line:
-            text.append(piece, STYLES.get(role))
+            if links and role.startswith("link:"):
+                text.append(piece, Style(link=role.removeprefix("link:")))
+            else:
+                text.append(piece, STYLES.get(role))
         text.rstrip()
         console.print(text, soft_wrap=True)
     return stream.getvalue()

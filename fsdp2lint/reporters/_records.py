@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from fsdp2lint.diagnostics import fingerprints, shown
-from fsdp2lint.edits.layout import Layout
+from fsdp2lint.source import NEWLINE
 
 if TYPE_CHECKING:
     from fsdp2lint.diagnostics import Diagnostic, Patch, Place, Report
@@ -86,7 +87,13 @@ def replacements(patch: Patch) -> Iterator[tuple[str, Range, str]]:
     from fsdp2lint.source import Range
 
     for source, spans in patch.items():
-        layout = Layout.of(source)
+        starts = [0, *(match.end() for match in NEWLINE.finditer(source.text))]
         for span in spans:
-            at = Range(*layout.place(span.start), *layout.place(span.end))
+            at = Range(*_place(starts, span.start), *_place(starts, span.end))
             yield shown(source.path), at, span.text
+
+
+def _place(starts: list[int], offset: int) -> tuple[int, int]:
+    """The line and the column of an offset, where ``starts`` are the offsets of the lines."""
+    line = bisect_right(starts, offset)
+    return line, offset - starts[line - 1] + 1

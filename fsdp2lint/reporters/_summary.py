@@ -22,6 +22,8 @@ def summary(report: Report, view: View) -> list[str]:
         lines.append(f"[*] {now} fixable with {options}{_more(either - now, also=True)}.")
     elif either > now or (either and not view.fixing):
         lines.append(f"No safe fixes{_more(either, also=False)}.")
+    if report.known:
+        lines.append(f"{count(len(report.known), 'finding')} of the baseline left out.")
     return lines
 
 

@@ -20,4 +20,4 @@ def render(report: Report, view: View) -> str:
 
         lines += told(report.found)
     lines += [[(line, "" if n else "strong")] for n, line in enumerate(ending(report, view))]
-    return painted(lines) if view.colour and lines else plain(lines)
+    return painted(lines, links=view.links) if view.colour and lines else plain(lines)

@@ -36,11 +36,13 @@ LEVELS = {"error": "error", "warning": "warning", "info": "note"}
 def render(report: Report, view: View) -> str:
     """One run: the rules, their results (silenced ones too, marked so), and what could not be analysed."""
     known = {rule.code: n for n, rule in enumerate(report.rules)}
-    every = [(d, None) for d in report.found] + list(report.suppressed)
+    every: list[tuple[Diagnostic, Json | None]] = [(d, None) for d in report.found]
+    every += [(d, _suppression("inSource", reason)) for d, reason in report.suppressed]
+    every += [(d, _suppression("external")) for d in report.known]
     marks = fingerprints([d for d, _ in every])
     results = [
-        _result(diagnostic, known, mark, reason)
-        for (diagnostic, reason), mark in zip(every, marks, strict=True)
+        _result(diagnostic, known, mark, suppression)
+        for (diagnostic, suppression), mark in zip(every, marks, strict=True)
         if diagnostic.rule not in ALWAYS_ON
     ]
     log = {
@@ -87,7 +89,15 @@ def _descriptor(rule: Rule) -> Json:
     }
 
 
-def _result(diagnostic: Diagnostic, known: dict[str, int], mark: str, reason: str | None) -> Json:
+def _suppression(kind: str, reason: str = "") -> Json:
+    """How a finding is silenced: by a comment, or by the baseline, which is outside the source."""
+    said: Json = {"kind": kind, "status": "accepted"}
+    return {**said, "justification": reason} if reason else said
+
+
+def _result(
+    diagnostic: Diagnostic, known: dict[str, int], mark: str, suppression: Json | None
+) -> Json:
     result: Json = {
         "ruleId": diagnostic.rule.code,
         "ruleIndex": known[diagnostic.rule.code],
@@ -104,10 +114,8 @@ def _result(diagnostic: Diagnostic, known: dict[str, int], mark: str, reason: st
         result["codeFlows"] = [{"threadFlows": [{"locations": flow}]}]
     if diagnostic.fix is not None and diagnostic.patch:
         result["fixes"] = [_fix(diagnostic)]
-    if reason is not None:
-        result["suppressions"] = [{"kind": "inSource", "status": "accepted"}]
-        if reason:
-            result["suppressions"][0]["justification"] = reason
+    if suppression is not None:
+        result["suppressions"] = [suppression]
     return result
 
 

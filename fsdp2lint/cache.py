@@ -1,0 +1,256 @@
+"""Results that are kept from one run to the next: ``.fsdp2lint_cache/<version>/``.
+
+What is kept is found by the bytes of the analysed files, the settings and the tool itself, and it is good
+only while everything else that the analysis looked at (imported modules, files that were not there)
+answers as it did then. Each entry is one file, written beside and moved into place; one that cannot be
+read is as good as none.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache as once
+from typing import TYPE_CHECKING
+
+import fsdp2lint
+from fsdp2lint import __version__
+from fsdp2lint.diagnostics import shown
+from fsdp2lint.files import ABSENT, FILE, FOLDER, digest, kind, read
+from fsdp2lint.settings import Settings
+
+if TYPE_CHECKING:
+    from hashlib import blake2b
+
+    from fsdp2lint.declare import Rule
+    from fsdp2lint.stored import Known, Signature
+
+MAX_ENTRIES = 2_000
+_MARKS = {
+    ".gitignore": "*\n",
+    "CACHEDIR.TAG": "Signature: 8a477f597d28d172789f06886806bc55\n",
+}
+"""What tells git and backup programs (https://bford.info/cachedir/) to leave the folder alone."""
+_FRESH = 2_000_000_000
+"""Nanoseconds: a file changed so lately could change again without its time showing it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a result is the answer to, apart from what the analysis finds out by itself."""
+
+    kind: str
+    settings: Settings
+    files: Sequence[tuple[str, str]]
+    """The analysed files as they were spelled, with the digests of their bytes."""
+    more: Sequence[str] = ()
+
+    @property
+    def key(self) -> str:
+        """The name under which the answer is kept."""
+        said = (tool_mark(), self.kind, os.getcwd(), self.settings, list(self.files), self.more)
+        return digest(repr(said).encode("utf-8", "surrogatepass"))
+
+
+class Cache:
+    """The entries in one folder."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = os.path.join(folder, __version__)
+        self._kinds: dict[str, str] = {}
+        self._digests: dict[str, str] = {}
+        self._table_file = f"files-{digest(os.fsencode(os.getcwd()))[:12]}"
+        self._table: dict[str, Known] | None = None
+        self._changed = False
+        self._written = False
+
+    # -- results ---------------------------------------------------------------------------------
+
+    def get(self, question: Question, spelled: Mapping[str, str]) -> bytes | None:
+        """The answer that was kept, if it is still good. ``spelled``: the passed files by absolute path."""
+        from fsdp2lint.stored import decoded_entry
+
+        entry = decoded_entry(self._read(question.key))
+        if entry is None:
+            return None
+        if any(spelled.get(path, "") != entry.passed.get(path, "") for path in entry.seen):
+            return None
+        if any(self.state(path, was) != was for path, was in entry.seen.items()):
+            return None
+        return entry.result
+
+    def put(
+        self,
+        question: Question,
+        seen: Mapping[str, str],
+        spelled: Mapping[str, str],
+        result: bytes,
+    ) -> None:
+        """Keep an answer."""
+        from fsdp2lint.stored import Entry, encoded
+
+        passed = {path: spelled[path] for path in seen if path in spelled}
+        with suppress(UnicodeEncodeError):  # a file name that is no text
+            self._write(question.key, encoded(Entry(dict(seen), passed, result)))
+
+    # -- rules -----------------------------------------------------------------------------------
+
+    def rules(self) -> tuple[Rule, ...] | None:
+        """What the rules say of themselves, if that was kept."""
+        from fsdp2lint.stored import unpacked_rules
+
+        return unpacked_rules(self._read(f"rules-{tool_mark()[:12]}"))
+
+    def keep_rules(self, rules: Iterable[Rule]) -> None:
+        """Keep what the rules say of themselves."""
+        from fsdp2lint.stored import pack_rules
+
+        self._write(f"rules-{tool_mark()[:12]}", pack_rules(list(rules)))
+
+    # -- files -----------------------------------------------------------------------------------
+
+    def known(self, path: str) -> Known | None:
+        """What was read of the file at an absolute path, while it has not changed since."""
+        known = self._files.get(path)
+        if known is None:
+            return None
+        signature = _signature(path)
+        return known if signature == known.signature else None
+
+    def learn(self, path: str, raw: bytes, relevant: bool) -> Known:
+        """Remember what was read; not when the file is so new that its time says nothing."""
+        from fsdp2lint.stored import Known
+
+        signature = _signature(path) or (0, 0, 0)
+        known = Known(signature, digest(raw), relevant)
+        settled = signature[1] and time.time_ns() - signature[1] > _FRESH
+        if settled and shown(path) == path:
+            self._files[path] = known
+            self._changed = True
+        return known
+
+    def state(self, path: str, was: str) -> str:
+        """What is at a path now, told as ``was`` is told."""
+        found = self._kinds.get(path)
+        if found is None:
+            found = self._kinds[path] = kind(path)
+        if found == FILE and was not in (ABSENT, FOLDER, FILE):
+            return self._digest(path)
+        return found
+
+    def _digest(self, path: str) -> str:
+        found = self._digests.get(path)
+        if found is None:
+            known = self.known(path)
+            try:
+                found = known.digest if known is not None else digest(read(path))
+            except OSError:
+                found = ABSENT
+            self._digests[path] = found
+        return found
+
+    @property
+    def _files(self) -> dict[str, Known]:
+        if self._table is None:
+            from fsdp2lint.stored import decoded_table
+
+            self._table = decoded_table(self._read(self._table_file))
+        return self._table
+
+    def close(self) -> None:
+        """Write down what was learnt of files, and drop what is old."""
+        if self._changed and self._table is not None:
+            from fsdp2lint.stored import encoded
+
+            self._write(self._table_file, encoded(self._table))
+            self._changed = False
+        if self._written:
+            self.trim()
+
+    # -- the folder ------------------------------------------------------------------------------
+
+    def _read(self, name: str) -> bytes | None:
+        try:
+            return read(os.path.join(self.folder, name))
+        except OSError:
+            return None
+
+    def _write(self, name: str, raw: bytes) -> None:
+        """Put an entry in place in one step; where nothing can be written, nothing is kept."""
+        import tempfile
+
+        temporary = ""
+        try:
+            if not os.path.isdir(self.folder):
+                self._make()
+            handle, temporary = tempfile.mkstemp(prefix=".tmp-", dir=self.folder)
+            with os.fdopen(handle, "wb") as file:
+                file.write(raw)
+            os.replace(temporary, os.path.join(self.folder, name))
+            self._written = True
+        except OSError:
+            if temporary:
+                with suppress(OSError):
+                    os.unlink(temporary)
+
+    def _make(self) -> None:
+        os.makedirs(self.folder, exist_ok=True)
+        above = os.path.dirname(self.folder)
+        for name, text in _MARKS.items():
+            if not os.path.exists(os.path.join(above, name)):
+                with open(os.path.join(above, name), "w", encoding="utf-8") as file:
+                    file.write(text)
+
+    def trim(self) -> None:
+        """Drop the oldest entries when there are too many."""
+        try:
+            with os.scandir(self.folder) as entries:
+                aged = sorted((e.stat().st_mtime_ns, e.path) for e in entries)
+        except OSError:
+            return
+        for _, path in aged[: max(0, len(aged) - MAX_ENTRIES)]:
+            with suppress(OSError):
+                os.unlink(path)
+
+
+@once
+def tool_mark() -> str:
+    """A mark of this very tool: its version, the files that make findings, the Python that runs it."""
+    from hashlib import blake2b
+
+    mark = blake2b(f"{__version__} {sys.version_info[:2]}".encode(), digest_size=16)
+    own, *beside = fsdp2lint.__path__
+    _add_files(mark, own)
+    for folder in beside:  # a checkout
+        _add_files(mark, os.path.join(folder, "rules"))
+    return mark.hexdigest()
+
+
+_NO_PART = frozenset({"__pycache__", "cli", "codemods", "migrate", "reporters", "verify"})
+"""Folders of the tool on which no finding depends."""
+
+
+def _add_files(mark: blake2b, folder: str) -> None:
+    try:
+        with os.scandir(folder) as entries:
+            listed = sorted(entries, key=lambda entry: entry.name)
+    except OSError:
+        return
+    for entry in listed:
+        if entry.name.endswith(".py"):
+            stat = entry.stat()
+            mark.update(f"{entry.name} {stat.st_size} {stat.st_mtime_ns}".encode())
+        elif entry.is_dir() and entry.name not in _NO_PART:
+            _add_files(mark, entry.path)
+
+
+def _signature(path: str) -> Signature | None:
+    try:
+        stat = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return stat.st_size, stat.st_mtime_ns, stat.st_ino

@@ -1,0 +1,44 @@
+"""``fsdp2lint check --add-ignore``: a suppression comment for each finding."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from fsdp2lint.diagnostics import Diagnostic, Report
+    from fsdp2lint.session import Session
+    from fsdp2lint.source import Source
+
+
+def add(session: Session, reason: str) -> tuple[int, Report]:
+    """Write the comments; the exit code and the report of what was found.
+
+    Raises:
+        click.ClickException: a file cannot be written; then none is.
+    """
+    from fsdp2lint.fixing import NotWritten, write
+    from fsdp2lint.reporters._summary import count
+    from fsdp2lint.silence import silenced
+    from fsdp2lint.source import Source
+    from fsdp2lint.toolrules import ALWAYS_ON
+
+    report = session.check()
+    by_file: dict[str, list[Diagnostic]] = {}
+    for diagnostic in report.found:
+        if diagnostic.rule not in ALWAYS_ON and diagnostic.severity != "info":
+            by_file.setdefault(diagnostic.place.source.path, []).append(diagnostic)
+    changed: list[tuple[Source, Source]] = []
+    for path, found in by_file.items():
+        old = found[0].place.source
+        text = silenced(old, found, reason)
+        changed.append((old, Source(path, text, encoding=old.encoding, bom=old.bom)))
+    try:
+        write(changed)
+    except NotWritten as error:
+        raise click.ClickException(str(error)) from error
+    number = sum(map(len, by_file.values()))
+    click.echo(f"Silenced {count(number, 'finding')} in {count(len(changed), 'file')}.")
+    left = any(d.rule in ALWAYS_ON for d in report.found)
+    return 2 if report.crashed else int(left), report

@@ -1,0 +1,100 @@
+"""``fsdp2lint init``: a configuration and a pre-commit entry to begin with."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from fsdp2lint import __version__
+
+_KEYS = """\
+# select = ["correctness", "suspicious"]
+# ignore = ["root-only-shard"]
+# target-torch = "2.8"  # else the lower bound in the project's dependencies
+
+# [{prefix}per-file-ignores]
+# "tests/*" = ["FSDP3"]
+
+# [{prefix}knowledge]  # functions of the project that the analysis cannot see through
+# shards = ["mypackage.parallel.apply_fsdp"]
+"""
+
+_HOOK = f"""\
+  - repo: local
+    hooks:
+      - id: fsdp2lint
+        name: fsdp2lint
+        entry: fsdp2lint check --force-exclude
+        language: python
+        additional_dependencies: ["fsdp2lint=={__version__}"]
+        types_or: [python]
+        require_serial: true
+"""
+
+
+@click.command("init", short_help="Write a configuration and a pre-commit entry.")
+@click.argument("folder", default=".", type=click.Path(exists=True, file_okay=False))
+def command(folder: str) -> None:
+    """Write a configuration for the project in FOLDER and a pre-commit entry.
+
+    With a pyproject.toml its end gets `[tool.fsdp2lint]`, else there is a fsdp2lint.toml. Nothing that is
+    there already is changed: what would have to be, is printed.
+    """
+    _configuration(folder)
+    _pre_commit(folder)
+
+
+def _configuration(folder: str) -> None:
+    for name in (".fsdp2lint.toml", "fsdp2lint.toml"):
+        if os.path.exists(os.path.join(folder, name)):
+            click.echo(f"{os.path.join(folder, name)} is there already.")
+            return
+    pyproject = os.path.join(folder, "pyproject.toml")
+    if not os.path.exists(pyproject):
+        _create(os.path.join(folder, "fsdp2lint.toml"), _KEYS.format(prefix=""))
+        return
+    text = _text(pyproject)
+    if "[tool.fsdp2lint" in text:
+        click.echo(f"{pyproject} has [tool.fsdp2lint] already.")
+        return
+    table = "[tool.fsdp2lint]\n" + _KEYS.format(prefix="tool.fsdp2lint.")
+    _append(pyproject, ("" if text.endswith("\n") or not text else "\n") + "\n" + table)
+
+
+def _pre_commit(folder: str) -> None:
+    path = os.path.join(folder, ".pre-commit-config.yaml")
+    if not os.path.exists(path):
+        _create(path, "repos:\n" + _HOOK)
+    elif "fsdp2lint" in _text(path):
+        click.echo(f"{path} has fsdp2lint already.")
+    else:
+        click.echo(f"Add this to {path} under `repos:`:\n\n{_HOOK}", nl=False)
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.ClickException(f"{path}: {error}") from error
+
+
+def _create(path: str, text: str) -> None:
+    try:
+        with open(path, "x", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+    except OSError as error:
+        raise click.ClickException(f"{path}: {error.strerror or error}") from error
+    click.echo(f"Wrote {path}.")
+
+
+def _append(path: str, text: str) -> None:
+    try:
+        with open(path, "rb") as file:
+            crlf = b"\r\n" in file.read()
+        with open(path, "a", encoding="utf-8", newline="\r\n" if crlf else "\n") as file:
+            file.write(text)
+    except OSError as error:
+        raise click.ClickException(f"{path}: {error.strerror or error}") from error
+    click.echo(f"Added [tool.fsdp2lint] to {path}.")

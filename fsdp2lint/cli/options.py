@@ -1,0 +1,129 @@
+"""The options of ``check``, and what they come to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+Given = dict[str, Any]
+
+SEVERITIES = ("error", "warning", "info")
+
+
+def _split(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
+    """Comma lists and repeated flags add up."""
+    return tuple(part.strip() for text in given for part in text.split(",") if part.strip())
+
+
+def listing(*names: str, about: str) -> Callable[[F], F]:
+    """An option that takes a list."""
+    return click.option(*names, multiple=True, metavar="…", callback=_split, help=about)
+
+
+def flag(name: str, about: str) -> Callable[[F], F]:
+    """A flag that is also a key of the configuration: None when it was not used."""
+    return click.option(name, is_flag=True, default=None, help=about)
+
+
+def together(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """Several options as one decorator, in this order."""
+
+    def decorate(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+SELECTION = together(
+    listing("--select", about="Rules instead of the default: codes, prefixes, names, groups, ALL."),
+    listing("--extend-select", about="Rules to run besides the default."),
+    listing("--ignore", "--extend-ignore", about="Rules not to run."),
+    listing("--per-file-ignores", about="Rules not to report in some files: PATTERN:RULE."),
+    listing("--fixable", about="Rules whose fixes may be applied instead of all."),
+    listing("--unfixable", about="Rules whose fixes are only shown."),
+    click.option(
+        "--target-torch",
+        metavar="VERSION",
+        help="The oldest torch release that the code must run on "
+        "[default: as the project's dependencies say, else 2.6].",
+    ),
+)
+
+DISCOVERY = together(
+    listing("--exclude", about="Names and patterns to leave out instead of the default."),
+    listing("--extend-exclude", about="Names and patterns to leave out besides the default."),
+    click.option(
+        "--force-exclude/--no-force-exclude",
+        default=None,
+        help="Leave out also files that are named.",
+    ),
+    click.option(
+        "--respect-gitignore/--no-respect-gitignore",
+        default=None,
+        help="Leave out what git ignores.",
+    ),
+)
+
+CONFIGURATION = together(
+    click.option(
+        "--config",
+        "configs",
+        multiple=True,
+        metavar="PATH|KEY=VALUE",
+        help="A configuration file, or one of its keys with a TOML value.",
+    ),
+    click.option("--isolated", is_flag=True, help="Read no configuration file."),
+)
+
+
+def overrides(given: Given) -> Given:
+    """What the command line says under the names of the configuration's keys.
+
+    Raises:
+        click.UsageError: ``--per-file-ignores`` is not PATTERN:RULE.
+    """
+    said: Given = {}
+    for key in ("select", "extend-select", "ignore", "fixable", "unfixable"):
+        said[key] = given[key.replace("-", "_")] or None
+    for key in ("exclude", "extend-exclude"):
+        said[key] = given[key.replace("-", "_")] or None
+    for key in ("force-exclude", "respect-gitignore", "target-torch"):
+        said[key] = given[key.replace("-", "_")]
+    said["per-file-ignores"] = _by_pattern(given["per_file_ignores"]) or None
+    return said
+
+
+def configuration(given: Given) -> tuple[str | None, tuple[str, ...]]:
+    """The configuration file of the command line or the environment, and the ``KEY=VALUE`` pairs.
+
+    Raises:
+        click.UsageError: two files.
+    """
+    files: list[str] = []
+    pairs: list[str] = []
+    for text in given["configs"]:
+        is_pair = "=" in text and not os.path.exists(text)
+        (pairs if is_pair else files).append(text)
+    if len(files) > 1:
+        raise click.UsageError(f"--config names two files: {files[0]} and {files[1]}")
+    if given["isolated"] and files:
+        raise click.UsageError("--isolated reads no file, --config names one")
+    variable = os.environ.get("FSDP2LINT_CONFIG")
+    file = files[0] if files else None if given["isolated"] else variable or None
+    return file, tuple(pairs)
+
+
+def _by_pattern(pairs: tuple[str, ...]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for pair in pairs:
+        pattern, colon, selector = pair.rpartition(":")
+        if not colon or not pattern or not selector:
+            raise click.UsageError(f"--per-file-ignores {pair}: write PATTERN:RULE")
+        found.setdefault(pattern, []).append(selector)
+    return found

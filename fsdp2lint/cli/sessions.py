@@ -1,0 +1,97 @@
+"""From the options of the command line to a session."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+import click
+
+from fsdp2lint.cli.options import Given, configuration, overrides
+from fsdp2lint.cli.progress import Progress
+from fsdp2lint.discover import project_roots
+from fsdp2lint.runner import Keeping, Means
+from fsdp2lint.session import Session
+
+CACHE_FOLDER = ".fsdp2lint_cache"
+DEFAULTS: Given = {
+    "jobs": None,
+    "no_cache": False,
+    "cache_dir": None,
+    "profile_rules": False,
+    "staged": False,
+    "changed": False,
+    "since": None,
+}
+"""What a command without these options means by them."""
+
+
+@contextmanager
+def opened(paths: Sequence[str], given: Given) -> Iterator[Session]:
+    """The session that the options ask for; what it learnt is kept when it ends.
+
+    Raises:
+        BadConfig: a configuration file is wrong.
+        click.ClickException: git refuses.
+    """
+    file, pairs = configuration(given)
+    listed, instead = _by_git(paths, given)
+    means = Means(
+        progress=_progress(),
+        jobs=given["jobs"] or _processors(),
+        instead=instead or {},
+        profiling=given["profile_rules"],
+    )
+    session = Session(
+        paths, overrides(given), file, given["isolated"], pairs, means=means, listed=listed
+    )
+    keeping = None
+    if not given["no_cache"] and not given["profile_rules"] and not instead and "-" not in paths:
+        keeping = Keeping(_cache_folder(session, given["cache_dir"]))
+        session = replace(session, means=replace(means, keeping=keeping))
+    yield session
+    if keeping is not None:
+        keeping.close()
+
+
+def _by_git(paths: Sequence[str], given: Given) -> tuple[list[str] | None, dict[str, bytes] | None]:
+    wanted = [name for name in ("staged", "changed", "since") if given[name] not in (None, False)]
+    if not wanted:
+        return None, None
+    if len(wanted) > 1:
+        raise click.UsageError(f"--{wanted[0]} and --{wanted[1]} exclude each other")
+    if "-" in paths:
+        raise click.UsageError(f"--{wanted[0]} is about files, not standard input")
+    from fsdp2lint import git
+
+    try:
+        if given["staged"]:
+            return git.staged(paths)
+        return git.changed(paths, given["since"]), None
+    except git.GitProblem as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _cache_folder(session: Session, named: str | None) -> str:
+    said: str | None = named or session.option("cache-dir")
+    if said is not None:
+        return said
+    home = session.main.folder if session.main.file else str(project_roots(["."])[-1])
+    return os.path.join(home, CACHE_FOLDER)
+
+
+def _progress() -> Progress | None:
+    if not sys.stderr.isatty():
+        return None
+    from shutil import get_terminal_size
+
+    return Progress(width=get_terminal_size().columns)
+
+
+def _processors() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,0 +1,62 @@
+"""``fsdp2lint check --show-settings`` and ``--show-files``."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from fsdp2lint.config.files import Config
+    from fsdp2lint.session import Session
+
+
+def show(session: Session, *, files: bool) -> None:
+    """Print the files that would be looked at, or what holds for each group of them."""
+    if files:
+        for path in session.files:
+            click.echo(path)
+        return
+    from fsdp2lint.config import resolve
+
+    groups = list(session.groups()) or [(session.main, [])]
+    for config, paths in groups:
+        settings = resolve.aimed(session.settings(config), resolve.folder_of(config, paths))
+        click.echo(f"# {_source(config)}, for {len(paths)} file{'' if len(paths) == 1 else 's'}")
+        for key, value in _table(session, config).items():
+            click.echo(f"{key} = {_toml(value)}")
+        click.echo(f"target-torch = {_toml(settings.target_torch or '2.6')}")
+        click.echo(f"rules = {_toml(_rules(session, config))}\n")
+
+
+def _source(config: Config) -> str:
+    return os.path.relpath(config.file) if config.file else "no configuration file"
+
+
+def _table(session: Session, config: Config) -> dict[str, Any]:
+    said = {**config.given, **{k: v for k, v in session.given.items() if v is not None}}
+    said.pop("target-torch", None)
+    return dict(sorted(said.items()))
+
+
+def _rules(session: Session, config: Config) -> list[str]:
+    from fsdp2lint import knowledge
+    from fsdp2lint.config import resolve
+    from fsdp2lint.settings import BadSetting
+
+    settings = session.settings(config)
+    try:
+        return [rule.code for rule in settings.chosen(knowledge.rules())]
+    except BadSetting as error:
+        raise resolve.located(error, config, session.given) from error
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        inner = ", ".join(f"{json.dumps(k)} = {_toml(v)}" for k, v in value.items())
+        return f"{{ {inner} }}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    return json.dumps(value, ensure_ascii=False)

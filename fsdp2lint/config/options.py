@@ -1,0 +1,195 @@
+"""What may stand in a configuration file: its keys, their types, and what they mean."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+Selectors = list[str]
+
+
+class Knowledge(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, omit_defaults=True):
+    """What the code of the project cannot tell: dotted names of functions, by what they do."""
+
+    shards: Annotated[
+        list[str],
+        Meta(description="Functions that shard the model that they are given, and return it."),
+    ] = []
+    optimizers: Annotated[
+        list[str],
+        Meta(
+            description="Functions that build an optimizer over the parameters or the model that "
+            "they are given."
+        ),
+    ] = []
+    rank_guards: Annotated[
+        list[str],
+        Meta(description="Functions that are true on the first rank only."),
+    ] = []
+    collectives: Annotated[
+        list[str], Meta(description="Functions that every rank has to call.")
+    ] = []
+
+
+class Options(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, omit_defaults=True):
+    """The keys of a configuration file; one that is left out is UNSET."""
+
+    extend: Annotated[
+        str | UnsetType,
+        Meta(description="Another configuration file, whose keys hold where this one has none."),
+    ] = UNSET
+    select: Annotated[
+        Selectors | UnsetType,
+        Meta(description="Rules instead of the default: codes, prefixes, names, groups, ALL."),
+    ] = UNSET
+    extend_select: Annotated[
+        Selectors | UnsetType, Meta(description="Rules to run besides the default.")
+    ] = UNSET
+    ignore: Annotated[Selectors | UnsetType, Meta(description="Rules not to run.")] = UNSET
+    extend_ignore: Annotated[
+        Selectors | UnsetType,
+        Meta(description="More rules not to run, besides those of an extended file."),
+    ] = UNSET
+    per_file_ignores: Annotated[
+        dict[str, Selectors] | UnsetType,
+        Meta(description="Rules not to report in the files that a pattern matches."),
+    ] = UNSET
+    fixable: Annotated[
+        Selectors | UnsetType,
+        Meta(description="Rules whose fixes may be applied (default: all)."),
+    ] = UNSET
+    unfixable: Annotated[
+        Selectors | UnsetType, Meta(description="Rules whose fixes are only shown.")
+    ] = UNSET
+    target_torch: Annotated[
+        str | UnsetType,
+        Meta(
+            description="The oldest torch release that the code must run on (default: the lower "
+            "bound in the project's own dependencies, else 2.6)."
+        ),
+    ] = UNSET
+    exclude: Annotated[
+        list[str] | UnsetType,
+        Meta(
+            description="Names and patterns of files and folders to leave out instead of the default."
+        ),
+    ] = UNSET
+    extend_exclude: Annotated[
+        list[str] | UnsetType,
+        Meta(description="Names and patterns to leave out besides the default."),
+    ] = UNSET
+    respect_gitignore: Annotated[
+        bool | UnsetType, Meta(description="Leave out what git ignores (default: true).")
+    ] = UNSET
+    force_exclude: Annotated[
+        bool | UnsetType,
+        Meta(description="Leave out also files that are named on the command line."),
+    ] = UNSET
+    fix: Annotated[bool | UnsetType, Meta(description="Apply the safe fixes, as --fix does.")] = (
+        UNSET
+    )
+    unsafe_fixes: Annotated[
+        bool | UnsetType, Meta(description="Count, and with fix apply, unsafe fixes too.")
+    ] = UNSET
+    show_fixes: Annotated[bool | UnsetType, Meta(description="List what was fixed.")] = UNSET
+    min_severity: Annotated[
+        Literal["error", "warning", "info"] | UnsetType,
+        Meta(description="Leave out findings that are less grave."),
+    ] = UNSET
+    output_format: Annotated[
+        str | UnsetType,
+        Meta(description="How findings are written: full (default), concise, grouped, json, …"),
+    ] = UNSET
+    baseline: Annotated[
+        str | UnsetType,
+        Meta(description="The file of findings that are known and do not fail a run."),
+    ] = UNSET
+    cache_dir: Annotated[
+        str | UnsetType,
+        Meta(description="The folder of the cache (default: .fsdp2lint_cache in the project)."),
+    ] = UNSET
+    knowledge: Annotated[
+        Knowledge | UnsetType,
+        Meta(description="Functions of the project that shard, build an optimizer, …"),
+    ] = UNSET
+
+
+class Wrong(Exception):
+    """A key that does not exist or holds something else than it may; ``path`` leads to it."""
+
+    def __init__(self, message: str, path: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.path = path
+
+
+def checked(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The table as it was given, once every key and type is right.
+
+    Raises:
+        Wrong: the first thing that is not.
+    """
+    _known(given, Options, ())
+    for key, value in given.items():
+        try:
+            msgspec.convert({key: value}, Options, strict=True)
+        except msgspec.ValidationError as error:
+            said, _, where = str(error).partition(" - at `$")
+            inner = where.rstrip("`").lstrip(".")
+            message = f"`{inner or key}`: {said[0].lower()}{said[1:]}"
+            raise Wrong(message, tuple(inner.replace("[...]", "").split("."))) from error
+    return dict(given)
+
+
+def described() -> Iterator[tuple[str, str, str]]:
+    """Each key with the words for its type and its meaning, in the order of the schema."""
+    for struct, prefix in ((Options, ""), (Knowledge, "knowledge.")):
+        hints = get_type_hints(struct, include_extras=True)
+        for field in msgspec.structs.fields(struct):
+            hint = hints[field.name]
+            meant = next(m for m in hint.__metadata__ if isinstance(m, Meta))
+            kinds = [k for k in _alternatives(hint.__origin__) if k is not UnsetType]
+            yield (
+                prefix + field.encode_name,
+                " or ".join(map(_words, kinds)),
+                meant.description or "",
+            )
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of a configuration file."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "fsdp2lint",
+        **msgspec.json.schema(Options),
+    }
+
+
+def _known(given: Mapping[str, Any], struct: type[msgspec.Struct], path: tuple[str, ...]) -> None:
+    names = [f.encode_name for f in msgspec.structs.fields(struct)]
+    for key, value in given.items():
+        if key not in names:
+            close = difflib.get_close_matches(key.replace("_", "-"), names, n=1)
+            hint = f", did you mean `{close[0]}`?" if close else ""
+            raise Wrong(f"unknown key `{'.'.join((*path, key))}`{hint}", (*path, key))
+        if key == "knowledge" and isinstance(value, Mapping):
+            _known(value, Knowledge, (*path, key))
+
+
+def _alternatives(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+
+
+def _words(kind: Any) -> str:
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return " or ".join(f'"{value}"' for value in inner)
+    if origin is list:
+        return "list of strings"
+    if origin is dict:
+        return "table of lists of strings"
+    return {str: "string", bool: "true or false"}.get(kind, "table")

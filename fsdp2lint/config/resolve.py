@@ -1,0 +1,109 @@
+"""What a configuration and the options of the command line come to together."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from fsdp2lint.config.files import BadConfig, Config
+from fsdp2lint.discover import EXCLUDED, Exclusion
+from fsdp2lint.model.told import NOTHING_TOLD, Told
+from fsdp2lint.settings import OLDEST_TORCH, BadSetting, Settings
+
+Given = Mapping[str, Any]
+"""Options of the command line under the names of the configuration; None where one was not used."""
+
+_SELECTING = ("select", "extend-select", "ignore", "extend-ignore", "fixable", "unfixable")
+
+
+def value(key: str, config: Config, given: Given, default: Any = None) -> Any:
+    """The command line's word, else the configuration's, else the default."""
+    said = given.get(key)
+    return said if said is not None else config.given.get(key, default)
+
+
+def settings(config: Config, given: Given) -> Settings:
+    """The rules and their surroundings; ``target_torch`` stays empty when nobody names it."""
+
+    def added(key: str) -> tuple[str, ...]:
+        return (*config.given.get(key, ()), *(given.get(key) or ()))
+
+    return Settings(
+        select=tuple(value("select", config, given, ())),
+        extend_select=added("extend-select"),
+        ignore=(*added("ignore"), *added("extend-ignore")),
+        target_torch=value("target-torch", config, given, ""),
+        per_file_ignores=tuple(
+            (pattern, tuple(selectors))
+            for pattern, selectors in value("per-file-ignores", config, given, {}).items()
+        ),
+        fixable=tuple(value("fixable", config, given, ())),
+        unfixable=added("unfixable"),
+        told=_told(config),
+    )
+
+
+def aimed(settings_: Settings, folder: str) -> Settings:
+    """The settings with the torch release that the project around ``folder`` asks for, if none was named."""
+    if settings_.target_torch:
+        return settings_
+    from dataclasses import replace
+
+    from fsdp2lint.config.target import required_torch
+
+    found = required_torch(folder)
+    if found is None or _older(found, OLDEST_TORCH):
+        return settings_
+    return replace(settings_, target_torch=found)
+
+
+def exclusion(config: Config, given: Given) -> Exclusion:
+    """What discovery leaves out."""
+    patterns = value("exclude", config, given) or EXCLUDED
+    more = (*config.given.get("extend-exclude", ()), *(given.get("extend-exclude") or ()))
+    return Exclusion(
+        (*patterns, *more),
+        gitignore=value("respect-gitignore", config, given, True),
+        force=value("force-exclude", config, given, False),
+    )
+
+
+def located(error: BadSetting, config: Config, given: Given) -> BadSetting:
+    """The same error with the place of the configuration file at which the wrong value stands."""
+    if isinstance(error, BadConfig) or not error.about:
+        return error
+    for key in (*_SELECTING, "target-torch", "per-file-ignores"):
+        said, here = given.get(key), config.given.get(key)
+        if _holds(said, error.about):
+            return error
+        if _holds(here, error.about):
+            return BadConfig(f"{config.places[key]}: `{key}`: {error}", error.about)
+    return error
+
+
+def _holds(said: Any, text: str) -> bool:
+    if isinstance(said, Mapping):
+        return any(_holds(one, text) for one in said.values())
+    return said == text or (isinstance(said, list | tuple) and text in said)
+
+
+def _older(version: str, other: str) -> bool:
+    def numbers(text: str) -> list[int]:
+        return [int(part) for part in text.split(".")]
+
+    return numbers(version) < numbers(other)
+
+
+def _told(config: Config) -> Told:
+    said = config.given.get("knowledge")
+    if not said:
+        return NOTHING_TOLD
+    return Told(**{key.replace("-", "_"): tuple(names) for key, names in said.items()})
+
+
+def folder_of(config: Config, files: list[str]) -> str:
+    """The folder that stands for the project of some files: the configuration's own, else the first file's."""
+    if config.file is not None:
+        return config.folder
+    return os.path.dirname(os.path.abspath(files[0])) if files else os.getcwd()

@@ -1,0 +1,77 @@
+"""Reading TOML, and the line on which a key stands: the parsers do not tell it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+TOMLDecodeError: type[ValueError] = tomllib.TOMLDecodeError
+
+_AT = re.compile(r"\s*\(at (?:line (?P<line>\d+), column \d+|end of document)\)$")
+_PART = re.compile(
+    r"""\s*(?:"(?P<double>(?:[^"\\]|\\.)*)"|'(?P<single>[^']*)'|(?P<bare>[\w-]+))\s*"""
+)
+
+
+def loads(text: str) -> dict[str, Any]:
+    """The tables of a TOML text.
+
+    Raises:
+        TOMLDecodeError: the text is no TOML.
+    """
+    tables: dict[str, Any] = tomllib.loads(text)
+    return tables
+
+
+def complaint(error: ValueError, text: str) -> tuple[str, int]:
+    """What a parser said without the place, and the line."""
+    said = str(error)
+    match = _AT.search(said)
+    if match is None:
+        return said, 1
+    return said[: match.start()], int(match["line"] or text.count("\n") + 1)
+
+
+def line_of(text: str, path: Sequence[str]) -> int:
+    """The line on which the key at ``path`` (or else the nearest table around it) begins; 1 for none."""
+    best, depth = 1, 0
+    for number, keys in _keys(text):
+        shared = 0
+        for one, other in zip(keys, path, strict=False):
+            if one != other:
+                break
+            shared += 1
+        if shared > depth:
+            best, depth = number, shared
+    return best
+
+
+def _keys(text: str) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """The tables and keys that begin a line, as whole paths."""
+    table: tuple[str, ...] = ()
+    for number, line in enumerate(text.splitlines(), 1):
+        stripped = line.strip()
+        if stripped.startswith("["):
+            table = _dotted(stripped.lstrip("["))
+            yield number, table
+        elif "=" in stripped and not stripped.startswith("#"):
+            yield number, (*table, *_dotted(stripped))
+
+
+def _dotted(text: str) -> tuple[str, ...]:
+    parts: list[str] = []
+    at = 0
+    while match := _PART.match(text, at):
+        parts.append(match["double"] or match["single"] or match["bare"] or "")
+        at = match.end()
+        if not text.startswith(".", at):
+            break
+        at += 1
+    return tuple(parts)

@@ -1,0 +1,153 @@
+"""What of a run belongs together: the files that are analysed as one, apart from all others.
+
+Two files belong together when one of them is reached from the other by imports. Such a unit does not
+depend on what else is passed, so units can be analysed by several processes, and kept in a cache.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass
+from pathlib import Path
+
+from fsdp2lint.files import Files
+from fsdp2lint.links import Finder, stem
+from fsdp2lint.prefilter import Content
+from fsdp2lint.prefilter import relevant as is_relevant
+
+MAX_PROGRAMS = 24
+"""Files without a marker that are run for one unit because they import a file of it."""
+
+MAX_ROUNDS = 3
+"""So many imports away from a relevant file a program is still looked for."""
+
+MAX_LINKED = 150
+"""Files whose import lines are read to tell units apart; a project with more is one unit."""
+
+MAX_LED = 150
+"""Files whose import lines are read to see whether a program leads to FSDP."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Files that are analysed together, with their bytes; the ``programs`` are only run."""
+
+    asked: tuple[tuple[str, Content], ...]
+    programs: tuple[tuple[str, Content], ...] = ()
+
+
+def units(
+    passed: Sequence[str],
+    relevant: Sequence[tuple[str, Content]],
+    named: Sequence[str],
+    roots: Sequence[Path],
+    files: Files,
+) -> list[Unit]:
+    """The units of the relevant files among those that were passed, in the order of their first files.
+
+    A file that imports a relevant one belongs to it: it may hold the program's beginning. What a file that
+    was ``named`` imports may not have been passed: it is analysed when it leads to FSDP in the end.
+    """
+    asked = {os.path.abspath(path): (path, content) for path, content in relevant}
+    spelled = {os.path.abspath(path): path for path in passed}
+    finder = Finder(roots, files, spelled)
+    for path in named:
+        full = os.path.abspath(path)
+        if full not in asked and _leads_out(full, spelled.keys(), finder):
+            asked[full] = (path, files.read(full))
+    if not asked:
+        return []
+    programs = _programs(spelled.keys() - asked.keys(), asked, finder)
+    made = []
+    for group in _together([*asked, *programs], finder):
+        theirs = [p for p in programs if p in group][:MAX_PROGRAMS]
+        read = tuple((spelled[p], files.read(p)) for p in theirs)
+        made.append(Unit(tuple(asked[p] for p in sorted(group & asked.keys())), read))
+    return sorted(made, key=lambda unit: unit.asked[0][0])
+
+
+def _leads_out(path: str, passed: Collection[str], finder: Finder) -> bool:
+    """Whether a file that says nothing of FSDP imports, directly or not, one that does and was not passed."""
+    seen = {path}
+    pending = [path]
+    for current in pending:
+        if len(seen) > MAX_LED:
+            return False
+        try:
+            raw = finder.files.read(current)
+        except OSError:
+            continue
+        if current not in passed and is_relevant(raw):
+            return True
+        found = [p for p in dict.fromkeys(finder.imported(raw, current)) if p not in seen]
+        seen.update(found)
+        pending += found
+    return False
+
+
+def _programs(candidates: Set[str], asked: Collection[str], finder: Finder) -> list[str]:
+    """The files among ``candidates`` from which imports lead to an asked one, the nearest first."""
+    found: dict[str, None] = {}
+    newest: Collection[str] = asked
+    for _ in range(MAX_ROUNDS):
+        newest = list(_importers(candidates - found.keys(), newest, finder))
+        found.update(dict.fromkeys(newest))
+        if not newest or len(found) >= MAX_PROGRAMS:
+            break
+    return list(found)
+
+
+def _importers(candidates: Iterable[str], wanted: Collection[str], finder: Finder) -> Iterator[str]:
+    """The files among ``candidates`` that import one of ``wanted``, programs before their tests."""
+    words = {stem(path) for path in wanted}
+    for path in sorted(candidates, key=_programs_first):
+        try:
+            raw = finder.files.read(path)
+        except OSError:
+            continue
+        if any(word in raw for word in words):
+            if any(found in wanted for found in finder.imported(raw, path)):
+                yield path
+
+
+def _programs_first(path: str) -> tuple[bool, str]:
+    """Programs before their tests: a test is a poor picture of how a program begins."""
+    return "test" in path, path
+
+
+def _together(nodes: Sequence[str], finder: Finder) -> list[set[str]]:
+    """The nodes by which of them reach each other through imports."""
+    edges: dict[str, list[str]] = {}
+    group_of = {node: {node} for node in nodes}
+    for node in nodes:
+        seen, pending = {node}, [node]
+        for current in pending:
+            if current not in edges:
+                if len(edges) >= MAX_LINKED:
+                    return [set(nodes)]
+                edges[current] = _edges(current, finder)
+            for target in edges[current]:
+                if target in group_of and group_of[target] is not group_of[node]:
+                    _join(group_of, node, target)
+                    if len(group_of[node]) == len(nodes):
+                        return [set(nodes)]
+                if target not in seen and target not in group_of:
+                    seen.add(target)
+                    pending.append(target)
+    unique = {id(group): group for group in group_of.values()}
+    return list(unique.values())
+
+
+def _join(group_of: dict[str, set[str]], one: str, other: str) -> None:
+    joined = group_of[one]
+    joined |= group_of[other]
+    for member in joined:
+        group_of[member] = joined
+
+
+def _edges(path: str, finder: Finder) -> list[str]:
+    try:
+        return list(dict.fromkeys(finder.imported(finder.files.read(path), path)))
+    except OSError:
+        return []

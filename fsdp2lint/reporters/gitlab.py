@@ -1,0 +1,49 @@
+"""A Code Quality report for GitLab.
+
+https://docs.gitlab.com/ci/testing/code_quality/#code-quality-report-format
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from fsdp2lint.diagnostics import fingerprints
+
+if TYPE_CHECKING:
+    from fsdp2lint.diagnostics import Diagnostic, Report
+    from fsdp2lint.reporters import View
+
+SEVERITIES = {"error": "major", "warning": "minor", "info": "info"}
+
+
+def render(report: Report, view: View) -> str:
+    """One JSON list; paths are relative to ``CI_PROJECT_DIR``, where GitLab's runner sets it."""
+    marks = fingerprints(report.found)
+    issues = [_issue(d, mark) for d, mark in zip(report.found, marks, strict=True)]
+    return msgspec.json.format(msgspec.json.encode(issues), indent=2).decode() + "\n"
+
+
+def _issue(diagnostic: Diagnostic, mark: str) -> dict[str, Any]:
+    at = diagnostic.place.range
+    return {
+        "check_name": f"{diagnostic.rule.code} {diagnostic.rule.name}",
+        "description": diagnostic.message,
+        "severity": SEVERITIES[diagnostic.severity],
+        "fingerprint": mark,
+        "location": {
+            "path": _path(diagnostic.place.path),
+            "positions": {
+                "begin": {"line": at.line, "column": at.column},
+                "end": {"line": at.end_line, "column": at.end_column},
+            },
+        },
+    }
+
+
+def _path(path: str) -> str:
+    root = os.environ.get("CI_PROJECT_DIR")
+    relative = os.path.relpath(path, root) if root else os.path.normpath(path)
+    return relative.replace(os.sep, "/")

@@ -1,0 +1,146 @@
+"""A run as the user asks for it: paths and options in, files grouped by their configuration, one report out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import Any
+
+from fsdp2lint import runner
+from fsdp2lint.config import resolve
+from fsdp2lint.config.files import Config, Configs, inline
+from fsdp2lint.diagnostics import Report, merged
+from fsdp2lint.discover import discover
+from fsdp2lint.runner import Batch, Means, Mended
+from fsdp2lint.settings import BadSetting, Settings
+
+
+@dataclass(frozen=True)
+class Session:
+    """``paths`` under the options ``given`` on the command line (names of the configuration's keys)."""
+
+    paths: Sequence[str]
+    given: Mapping[str, Any] = field(default_factory=dict)
+    config_file: str | None = None
+    isolated: bool = False
+    inline: Sequence[str] = ()
+    """``KEY=VALUE`` in the words of the configuration."""
+    means: Means = field(default_factory=Means)
+    listed: Sequence[str] | None = None
+    """The files to look at, found in another way than by walking (by git)."""
+
+    @cached_property
+    def main(self) -> Config:
+        """The configuration that counts for the run as a whole: that of the first path.
+
+        Raises:
+            BadConfig: a configuration file is wrong.
+        """
+        first = self.paths[0] if self.paths else "."
+        return self.config_of(first if os.path.isdir(first) else os.path.dirname(first) or ".")
+
+    @cached_property
+    def files(self) -> list[str]:
+        """The files to look at.
+
+        Raises:
+            NoSuchPath: a path does not exist.
+            BadConfig: a configuration file is wrong.
+        """
+        inside = self._exclusion_in
+        if self.listed is None:
+            return discover(self.paths, inside("."), inside)
+        return [
+            path
+            for path in self.listed
+            if not inside(os.path.dirname(path) or ".").covers_named(path)
+        ]
+
+    def option(self, key: str, default: Any = None) -> Any:
+        """The value of a key that counts for the whole run."""
+        return resolve.value(key, self.main, self.given, default)
+
+    def config_of(self, folder: str) -> Config:
+        """The configuration of a folder, with what was said on the command line in its words."""
+        config = self._configs.of(folder)
+        for text in self.inline:
+            config = inline(text, config)
+        return config
+
+    def groups(self) -> Iterator[tuple[Config, list[str]]]:
+        """The files by the configuration that counts for them."""
+        groups: dict[str | None, tuple[Config, list[str]]] = {}
+        by_folder: dict[str, Config] = {}
+        for path in self.files:
+            folder = os.path.dirname(path)
+            config = by_folder.get(folder)
+            if config is None:
+                config = by_folder[folder] = self.config_of(folder or ".")
+            groups.setdefault(config.file, (config, []))[1].append(path)
+        yield from groups.values()
+
+    def settings(self, config: Config) -> Settings:
+        """The settings of a group."""
+        return resolve.settings(config, self.given)
+
+    def check(self) -> Report:
+        """What is wrong in the files.
+
+        Raises:
+            BadSetting: a selector, a version or a configuration file is wrong.
+            NoSuchPath: a path does not exist.
+        """
+        return merged([mended.report for mended in self._each(fix=False, unsafe=False)])
+
+    def mend(self, *, unsafe: bool) -> Mended:
+        """The same, with the fixes made in memory.
+
+        Raises:
+            BadSetting: a selector, a version or a configuration file is wrong.
+            NoSuchPath: a path does not exist.
+        """
+        every = list(self._each(fix=True, unsafe=unsafe))
+        changed = [pair for mended in every for pair in mended.changed]
+        diff = "".join(mended.diff for mended in every)
+        return Mended(merged([mended.report for mended in every]), changed, diff)
+
+    def of_text(self, raw: bytes, path: str, *, fix: bool, unsafe: bool) -> Mended:
+        """The same for one text that would stand at ``path``."""
+        config = self.config_of(os.path.dirname(path) or ".")
+        return self._one(config, Batch.of_text(raw, path), [path], fix=fix, unsafe=unsafe)
+
+    def _each(self, *, fix: bool, unsafe: bool) -> Iterator[Mended]:
+        named = {os.path.normpath(path) for path in self.paths if os.path.isfile(path)}
+        named.update(self.listed or ())
+        for config, files in self.groups():
+            mine = [path for path in files if path in named]
+            batch = Batch.of_files(files, mine, self.means)
+            yield self._one(config, batch, files, fix=fix, unsafe=unsafe)
+
+    def _one(
+        self, config: Config, batch: Batch, files: list[str], *, fix: bool, unsafe: bool
+    ) -> Mended:
+        aim = partial(resolve.aimed, folder=resolve.folder_of(config, files))
+        means = replace(self.means, aim=aim)
+        settings = self.settings(config)
+        try:
+            if fix:
+                return runner.mend(batch, settings, means, unsafe=unsafe)
+            return Mended(runner.check(batch, settings, means))
+        except BadSetting as error:
+            raise resolve.located(error, config, self.given) from error
+        finally:
+            if self.means.progress is not None:
+                self.means.progress("")
+
+    @cached_property
+    def _configs(self) -> Configs:
+        return Configs(self.config_file, isolated=self.isolated)
+
+    def _exclusion_in(self, folder: str) -> Any:
+        exclusion = resolve.exclusion(self.config_of(folder), self.given)
+        if self.listed is not None:
+            exclusion.force = True
+        return exclusion

@@ -1,0 +1,303 @@
+"""Results that are kept, and when they are good no longer."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fsdp2lint import __version__, analysis, cache, files
+from fsdp2lint.cache import Cache, Question
+from fsdp2lint.cli.sessions import CACHE_FOLDER
+from fsdp2lint.settings import Settings
+from tests.running import CLEAN, ROOT, invoke, program
+from tests.test_config import LATE
+from tests.test_git import HELPER, TRAIN
+
+UNUSED = "x = 1  # fsdp2lint: ignore[FSDP203]\n"
+
+Counter = Callable[[], int]
+
+
+@pytest.fixture
+def analysed(monkeypatch: pytest.MonkeyPatch) -> Counter:
+    """How many units were analysed since it was asked the last time."""
+    count = 0
+    plain = analysis.Analysis.report
+
+    def counting(self: analysis.Analysis, sources: object = None) -> object:
+        nonlocal count
+        count += 1
+        return plain(self, sources)  # type: ignore[arg-type]
+
+    def read() -> int:
+        nonlocal count
+        now, count = count, 0
+        return now
+
+    monkeypatch.setattr(analysis.Analysis, "report", counting)
+    return read
+
+
+@pytest.fixture
+def project(tmp_path: Path, analysed: Counter) -> Path:
+    """A program and its helper, checked once."""
+    (tmp_path / "train.py").write_text(TRAIN.format(module="helper"))
+    (tmp_path / "helper.py").write_text(HELPER)
+    assert check(tmp_path) == ["train.py:FSDP201"]
+    assert analysed() == 1
+    return tmp_path
+
+
+def check(folder: Path, *args: str) -> list[str]:
+    shown = invoke("check", "-f", "json", "-j1", *args, cwd=folder)
+    assert shown.returncode in (0, 1), shown.stderr
+    return [f"{one['filename']}:{one['code']}" for one in json.loads(shown.stdout)]
+
+
+def test_nothing_changed(project: Path, analysed: Counter) -> None:
+    assert check(project) == ["train.py:FSDP201"]
+    assert analysed() == 0
+
+
+@pytest.mark.parametrize(
+    "format_", ["full", "concise", "json", "sarif", "gitlab", "junit", "github"]
+)
+def test_what_is_kept_looks_the_same(project: Path, analysed: Counter, format_: str) -> None:
+    (project / "more.py").write_text(CLEAN + UNUSED + LATE)
+    texts = {invoke("check", "-f", format_, *n, cwd=project).stdout for n in ((), (), ("-n",))}
+    assert len(texts) == 1
+    assert analysed() == 1 + 2  # what is new, and without the cache both
+
+
+def test_the_statistics_of_a_warm_run_are_the_same(project: Path) -> None:
+    runs = {invoke("check", "-v", cwd=project).stderr.rpartition(",")[0] for _ in range(2)}
+    assert len(runs) == 1
+
+
+def test_an_analysed_file_changes(project: Path, analysed: Counter) -> None:
+    (project / "helper.py").write_text(HELPER + UNUSED)
+    assert check(project) == ["helper.py:FSDP901", "train.py:FSDP201"]
+    assert analysed() == 1
+
+
+def test_an_imported_file_changes(tmp_path: Path, analysed: Counter) -> None:
+    (tmp_path / "train.py").write_text(TRAIN.format(module="helper") + "# fully_shard\n")
+    (tmp_path / "helper.py").write_text("from torch_tools import shard\n")
+    assert check(tmp_path, "train.py") == []
+    (tmp_path / "helper.py").write_text(HELPER)
+    assert check(tmp_path, "train.py") == ["train.py:FSDP201"]
+    assert analysed() == 2
+
+
+def test_an_imported_file_appears_and_goes(tmp_path: Path, analysed: Counter) -> None:
+    (tmp_path / "train.py").write_text(TRAIN.format(module="helper") + "# fully_shard\n")
+    assert check(tmp_path, "train.py") == []
+    (tmp_path / "helper.py").write_text(HELPER)
+    assert check(tmp_path, "train.py") == ["train.py:FSDP201"]
+    (tmp_path / "helper.py").unlink()
+    assert check(tmp_path, "train.py") == []
+    assert analysed() == 3
+
+
+def test_another_file_changes(project: Path, analysed: Counter) -> None:
+    (project / "other.py").write_text(CLEAN)
+    assert check(project) == ["train.py:FSDP201"]
+    (project / "plain.py").write_text("x = 1\n")
+    assert check(project) == ["train.py:FSDP201"]
+    assert analysed() == 1
+
+
+def test_settings_change(project: Path, analysed: Counter) -> None:
+    assert check(project, "--ignore", "FSDP201") == []
+    (project / "fsdp2lint.toml").write_text("ignore = ['FSDP201']\n")
+    assert check(project) == []
+    (project / "fsdp2lint.toml").write_text("[knowledge]\nshards = ['helper.shard']\n")
+    assert check(project) == ["train.py:FSDP201"]
+    assert analysed() == 2  # the second asks for the same as the first
+
+
+def test_what_was_passed_matters(project: Path, analysed: Counter) -> None:
+    (project / "helper.py").write_text(HELPER + UNUSED)
+    assert check(project, "train.py") == ["train.py:FSDP201"]
+    assert check(project, "./train.py", "helper.py") == ["helper.py:FSDP901", "train.py:FSDP201"]
+
+
+def test_the_tool_changes(
+    project: Path, analysed: Counter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "tool_mark", lambda: "another")
+    check(project)
+    assert analysed() == 1
+
+
+def test_the_mark_of_the_tool_knows_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import fsdp2lint
+
+    marks = set()
+    (tmp_path / "a" / "sub").mkdir(parents=True)
+    monkeypatch.setattr(fsdp2lint, "__path__", [str(tmp_path / "a")])
+    for name, text in (("a/x.py", ""), ("a/x.py", "1"), ("a/sub/y.py", ""), ("a/z.txt", "")):
+        (tmp_path / name).write_text(text)
+        marks.add(cache.tool_mark.__wrapped__())
+    assert len(marks) == 3
+
+
+def test_entries_that_are_broken(project: Path, analysed: Counter) -> None:
+    (folder,) = (f for f in (project / CACHE_FOLDER).iterdir() if f.is_dir())
+    for entry in folder.iterdir():
+        for raw in (b"", b"\xff\x00garbage", entry.read_bytes()[:-9]):
+            entry.write_bytes(raw)
+            assert check(project) == ["train.py:FSDP201"]
+    assert analysed() > 0
+
+
+@pytest.mark.parametrize("flag", ["-n", "--no-cache"])
+def test_without(project: Path, analysed: Counter, flag: str) -> None:
+    assert check(project, flag) == ["train.py:FSDP201"]
+    assert analysed() == 1
+
+
+def test_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "x.py").write_text(CLEAN)
+    check(tmp_path)
+    assert (tmp_path / CACHE_FOLDER / ".gitignore").read_text() == "*\n"
+    for args, named in ((["--cache-dir", "a"], {}), ([], {"FSDP2LINT_CACHE_DIR": "b"})):
+        invoke("check", *args, cwd=tmp_path, **named)
+    (tmp_path / "fsdp2lint.toml").write_text("cache-dir = 'c'\n")
+    invoke("check", cwd=tmp_path)
+    assert all((tmp_path / name).is_dir() for name in "abc")
+
+
+def test_where_nothing_can_be_written(tmp_path: Path) -> None:
+    (tmp_path / "x.py").write_text(LATE)
+    (tmp_path / CACHE_FOLDER).write_text("a file, not a folder")
+    assert check(tmp_path) == ["x.py:FSDP201"]
+
+
+def test_nothing_is_kept_of_files_without_fsdp(tmp_path: Path) -> None:
+    (tmp_path / "x.py").write_text("x = 1\n")
+    check(tmp_path)
+    assert not (tmp_path / CACHE_FOLDER).exists()
+
+
+def test_many_files_are_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    long_ago = time.time() - 100
+    for number in range(100):
+        (tmp_path / f"x{number}.py").write_text("x = 1\n")
+        os.utime(tmp_path / f"x{number}.py", (long_ago, long_ago))
+    check(tmp_path)
+    reads: list[str] = []
+    plain = files.read
+
+    def reading(path: str) -> bytes:
+        reads.append(path)
+        return plain(path)
+
+    monkeypatch.setattr("fsdp2lint.files.read", reading)
+    (tmp_path / "x7.py").write_text(LATE)
+    assert check(tmp_path) == ["x7.py:FSDP201"]
+    assert {Path(p).name for p in reads if p.endswith(".py")} >= {"x7.py"}
+    reads.clear()
+    assert check(tmp_path) == ["x7.py:FSDP201"]
+    assert {Path(p).name for p in reads if p.endswith(".py")} == {"x7.py"}
+
+
+def test_a_file_that_was_just_written_is_read_again(tmp_path: Path) -> None:
+    """Within the clock's grain a second change of the same length leaves the same time."""
+    store = Cache(str(tmp_path / "cache"))
+    file = tmp_path / "x.py"
+    file.write_text("x = 1\n")
+    store.learn(str(file), b"x = 1\n", relevant=False)
+    assert store.known(str(file)) is None
+
+
+def test_too_many_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "MAX_ENTRIES", 3)
+    store = Cache(str(tmp_path))
+    for number in range(6):
+        store.put(Question("unit", Settings(), [(str(number), "")]), {}, {}, b"")
+    store.trim()
+    assert len(list((tmp_path / __version__).iterdir())) == 3
+
+
+def test_fixing_is_never_out_of_the_cache(project: Path) -> None:
+    (project / "helper.py").write_text(HELPER + UNUSED)
+    check(project)
+    shown = invoke("check", "--fix", "-f", "concise", cwd=project)
+    assert "Fixed 1 finding." in shown.stdout
+    assert (project / "helper.py").read_text() == HELPER + "x = 1\n"
+    assert check(project) == ["train.py:FSDP201"]
+
+
+def test_names_that_are_not_utf8(tmp_path: Path) -> None:
+    try:
+        (tmp_path / os.fsdecode(b"caf\xe9.py")).write_text(LATE)
+    except OSError:
+        pytest.skip("this file system refuses such names")
+    for _ in range(2):
+        assert check(tmp_path) == ["caf\\xe9.py:FSDP201"]
+
+
+def test_settings_are_checked_without_libcst_the_second_time(tmp_path: Path) -> None:
+    """A hook that is passed a file without FSDP, in a project that has a configuration."""
+    (tmp_path / "x.py").write_text("x = 1\n")
+    (tmp_path / "fsdp2lint.toml").write_text("select = ['FSDP2']\n")
+    code = (
+        "import sys; from fsdp2lint.cli import main\n"
+        "sys.argv = ['fsdp2lint', 'check', 'x.py']\n"
+        "try: main()\n"
+        "except SystemExit as e: assert e.code == 0, e.code\n"
+        "print('libcst' in sys.modules)\n"
+    )
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=120,
+        ).stdout.splitlines()[-1]
+        for _ in range(2)
+    ]
+    assert said == ["True", "False"]
+
+
+@pytest.mark.parametrize(
+    "format_", ["full", "concise", "json", "sarif", "github", "gitlab", "junit"]
+)
+def test_a_warm_run_does_not_import_libcst(tmp_path: Path, format_: str) -> None:
+    """In a fresh process, with findings to show."""
+    (tmp_path / "train.py").write_text(TRAIN.format(module="helper"))
+    (tmp_path / "helper.py").write_text(HELPER + UNUSED)
+    program("check", cwd=tmp_path)
+    code = (
+        "import sys; from fsdp2lint.cli import main\n"
+        f"sys.argv = ['fsdp2lint', 'check', '-f', {format_!r}]\n"
+        "try: main()\n"
+        "except SystemExit as e: assert e.code == 1, e.code\n"
+        "heavy = {'libcst', 'rich', 'torch', 'pathspec'}\n"
+        "loaded = {m for m in sys.modules if m.split('.')[0] in heavy or m.startswith('fsdp2lint.rules')}\n"
+        "assert not loaded, sorted(loaded)[:5]\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "FSDP901" in done.stdout

@@ -1,0 +1,397 @@
+"""The configuration file: where it is found, what may stand in it, what it does."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from fsdp2lint.config import toml
+from fsdp2lint.config.files import BadConfig, Configs, load
+from fsdp2lint.config.options import described, schema
+from fsdp2lint.config.resolve import settings
+from tests.running import CLEAN, invoke
+
+LATE = """\
+import torch
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+
+def main():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    optimizer = torch.optim.AdamW(model.parameters())
+    for layer in model:
+        fully_shard(layer)
+    fully_shard(model)
+    model(torch.ones(4)).sum().backward()
+    optimizer.step()
+
+
+main()
+"""
+"""An optimizer that is built before its model is sharded: FSDP201."""
+
+
+def write(folder: Path, **texts: str) -> None:
+    for name, text in texts.items():
+        (folder / name.replace("__", ".")).write_text(text)
+
+
+def found(folder: Path, *args: str, **environment: str) -> list[str]:
+    """The codes that ``check`` reports, each with its file."""
+    shown = invoke("check", "-f", "json", *args, cwd=folder, **environment)
+    assert shown.returncode in (0, 1), shown.stderr
+    return [f"{one['filename']}:{one['code']}" for one in json.loads(shown.stdout)]
+
+
+@pytest.mark.parametrize(
+    ("name", "head"),
+    [
+        (".fsdp2lint.toml", ""),
+        ("fsdp2lint.toml", ""),
+        ("pyproject.toml", "[project]\nname = 'x'\n[tool.fsdp2lint]\n"),
+    ],
+)
+def test_the_three_files(tmp_path: Path, name: str, head: str) -> None:
+    (tmp_path / "x.py").write_text(LATE)
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "y.py").write_text(LATE)
+    assert len(found(tmp_path)) == 2
+    (tmp_path / name).write_text(f"{head}ignore = ['FSDP201']\n")
+    assert found(tmp_path) == []
+    assert len(found(tmp_path, "--isolated")) == 2
+    assert found(tmp_path / "pkg", "y.py") == []
+
+
+def test_the_nearest_file_alone_counts(tmp_path: Path) -> None:
+    (tmp_path / "x.py").write_text(LATE)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "y.py").write_text(LATE)
+    write(tmp_path, fsdp2lint__toml="ignore = ['FSDP201']\n")
+    write(tmp_path / "sub", fsdp2lint__toml="extend-exclude = ['z.py']\n")
+    (tmp_path / "sub" / "z.py").write_text(LATE)
+    assert found(tmp_path) == ["sub/y.py:FSDP201"]
+    (tmp_path / "sub" / "fsdp2lint.toml").write_text("extend = '../fsdp2lint.toml'\n")
+    assert found(tmp_path) == []
+
+
+def test_inside_one_folder_the_own_file_comes_first(tmp_path: Path) -> None:
+    write(tmp_path, pyproject__toml="[tool.fsdp2lint]\nselect = ['FSDP3']\n")
+    write(tmp_path, fsdp2lint__toml="select = ['FSDP2']\n")
+    assert Configs().of(str(tmp_path)).given["select"] == ["FSDP2"]
+    (tmp_path / ".fsdp2lint.toml").write_text("select = ['FSDP1']\n")
+    assert Configs().of(str(tmp_path)).given["select"] == ["FSDP1"]
+
+
+def test_a_pyproject_of_something_else_is_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    write(tmp_path, fsdp2lint__toml="select = ['FSDP2']\n")
+    write(tmp_path / "sub", pyproject__toml="[project]\nname = 'about-fsdp2lint'\n")
+    assert Configs().of(str(tmp_path / "sub")).given["select"] == ["FSDP2"]
+
+
+def test_extend(tmp_path: Path) -> None:
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base" / "lint.toml").write_text(
+        "select = ['FSDP2']\nextend-ignore = ['FSDP203']\nextend-exclude = ['gen/*.py', 'out']\n"
+        "[per-file-ignores]\n'tests/*' = ['FSDP3']\n"
+    )
+    write(
+        tmp_path,
+        fsdp2lint__toml="extend = 'base/lint.toml'\nselect = ['FSDP3']\nextend-ignore = ['FSDP301']\n",
+    )
+    given = load(str(tmp_path / "fsdp2lint.toml")).given
+    assert given["select"] == ["FSDP3"]
+    assert given["extend-ignore"] == ["FSDP203", "FSDP301"]
+    assert given["extend-exclude"] == [str(tmp_path / "base" / "gen" / "*.py"), "out"]
+    assert list(given["per-file-ignores"]) == [str(tmp_path / "base" / "tests" / "*")]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("selct = ['x']\n", "fsdp2lint.toml:1: unknown key `selct`, did you mean `select`?"),
+        ("\ntarget_torch = '2.8'\n", "fsdp2lint.toml:2: unknown key `target_torch`, did you mean"),
+        ("[knowledge]\nshard = ['a.b']\n", "fsdp2lint.toml:2: unknown key `knowledge.shard`, did"),
+        ("select = 'FSDP2'\n", "fsdp2lint.toml:1: `select`: expected `array"),
+        ("fix = 1\n", "fsdp2lint.toml:1: `fix`: expected `bool"),
+        ("min-severity = 'bad'\n", "fsdp2lint.toml:1: `min-severity`: invalid enum value 'bad'"),
+        ("x = [\n\n1 = 2\n", "fsdp2lint.toml:"),
+        (
+            "select = [\n  'FSDP2O3',\n]\n",
+            "fsdp2lint.toml:1: `select`: unknown rule `FSDP2O3`, did",
+        ),
+        (
+            "[per-file-ignores]\n'a' = ['FSDP777']\n",
+            "fsdp2lint.toml:1: `per-file-ignores`: unknown",
+        ),
+        (
+            "target-torch = 'new'\n",
+            "fsdp2lint.toml:1: `target-torch`: `new` is not a torch version",
+        ),
+        ("output-format = 'ful'\n", "unknown output format `ful`, did you mean `full`?"),
+        ("extend = 'gone.toml'\n", "fsdp2lint.toml:1: `extend`: gone.toml: No such file"),
+        ("extend = 'fsdp2lint.toml'\n", "`extend` leads in a circle"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, text: str, said: str) -> None:
+    write(tmp_path, fsdp2lint__toml=text, x__py=LATE)
+    shown = invoke("check", cwd=tmp_path)
+    assert (shown.returncode, shown.stdout) == (2, "")
+    assert said in shown.stderr
+    assert "Traceback" not in shown.stderr
+
+
+def test_a_configuration_that_is_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "fsdp2lint.toml").mkdir()
+    shown = invoke("check", cwd=tmp_path)
+    assert shown.returncode == 2
+    assert shown.stderr == "Error: fsdp2lint.toml: Is a directory\n"
+
+
+def test_bytes_that_are_no_text(tmp_path: Path) -> None:
+    (tmp_path / "fsdp2lint.toml").write_bytes(b"select = ['\xff']\n")
+    with pytest.raises(BadConfig, match="not UTF-8"):
+        Configs().of(str(tmp_path))
+
+
+def test_the_command_line_comes_first(tmp_path: Path) -> None:
+    write(tmp_path, fsdp2lint__toml="select = ['FSDP3']\n", x__py=LATE)
+    assert found(tmp_path) == []
+    assert found(tmp_path, "--select", "FSDP201") == ["x.py:FSDP201"]
+    assert found(tmp_path, "--config", "select=['FSDP2']") == ["x.py:FSDP201"]
+    assert found(tmp_path, "--config", "select=['FSDP2']", "--ignore", "FSDP201") == []
+
+
+def test_a_named_file(tmp_path: Path) -> None:
+    write(tmp_path, other__toml="ignore = ['FSDP201']\n", x__py=LATE)
+    assert found(tmp_path, "--config", "other.toml") == []
+    assert found(tmp_path, FSDP2LINT_CONFIG="other.toml") == []
+    assert len(found(tmp_path, "--isolated", FSDP2LINT_CONFIG="other.toml")) == 1
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--config", "gone.toml"], "gone.toml: No such file or directory"),
+        (
+            ["--config", "selct=[]"],
+            "--config selct=[]: unknown key `selct`, did you mean `select`?",
+        ),
+        (["--config", "select=nothing"], "--config select=nothing: neither a file nor TOML"),
+        (["--config", "a.toml", "--config", "b.toml"], "names two files"),
+        (["--config", "a.toml", "--isolated"], "--isolated reads no file"),
+        (["--per-file-ignores", "FSDP2"], "write PATTERN:RULE"),
+    ],
+)
+def test_slips_on_the_command_line(tmp_path: Path, args: list[str], said: str) -> None:
+    shown = invoke("check", *args, cwd=tmp_path)
+    assert shown.returncode == 2
+    assert said in shown.stderr
+
+
+@pytest.mark.parametrize(
+    ("pattern", "codes"),
+    [
+        ("tests/*", 1),
+        ("x.py", 1),
+        ("*.py", 0),
+        ("tests", 1),
+        ("!tests/*", 1),
+        ("other", 2),
+        ("**/deep/*", 1),
+    ],
+)
+def test_per_file_ignores(tmp_path: Path, pattern: str, codes: int) -> None:
+    (tmp_path / "tests" / "deep").mkdir(parents=True)
+    (tmp_path / "tests" / "deep" / "y.py").write_text(LATE)
+    write(tmp_path, x__py=LATE, fsdp2lint__toml=f"[per-file-ignores]\n'{pattern}' = ['FSDP201']\n")
+    assert len(found(tmp_path)) == codes
+    assert len(found(tmp_path, "--isolated", "--per-file-ignores", f"{pattern}:FSDP201")) == codes
+
+
+def test_a_comment_is_not_unused_where_its_rule_is_ignored(tmp_path: Path) -> None:
+    text = CLEAN + "x = 1  # fsdp2lint: ignore[FSDP201]\n"
+    write(tmp_path, x__py=text)
+    assert found(tmp_path) == ["x.py:FSDP901"]
+    write(tmp_path, fsdp2lint__toml="per-file-ignores = { 'x.py' = ['FSDP201'] }\n")
+    assert found(tmp_path) == []
+
+
+def test_unfixable_fixes_are_only_shown(tmp_path: Path) -> None:
+    text = CLEAN + "x = 1  # fsdp2lint: ignore[FSDP201]\n"
+    write(tmp_path, x__py=text, fsdp2lint__toml="unfixable = ['FSDP201']\n")
+    write(tmp_path, late__py=LATE)
+    invoke("check", "--fix", "--unsafe-fixes", cwd=tmp_path)
+    assert (tmp_path / "late.py").read_text() == LATE
+    invoke("check", "--fix", "--unsafe-fixes", "--isolated", cwd=tmp_path)
+    assert (tmp_path / "late.py").read_text() != LATE
+
+
+def test_fix_and_format_can_stand_in_the_file(tmp_path: Path) -> None:
+    text = CLEAN + "x = 1  # fsdp2lint: ignore[FSDP203]\n"
+    write(tmp_path, x__py=text, fsdp2lint__toml="output-format = 'concise'\nshow-fixes = true\n")
+    assert invoke("check", cwd=tmp_path).stdout.startswith("x.py:6:")
+    write(tmp_path, fsdp2lint__toml="fix = true\nshow-fixes = true\n")
+    assert "x.py:6: FSDP901" in invoke("check", cwd=tmp_path).stdout
+    assert (tmp_path / "x.py").read_text() == CLEAN + "x = 1\n"
+
+
+def test_exclude_in_the_file(tmp_path: Path) -> None:
+    for name in ("a.py", "gen/b.py", "sub/c.py", "sub/gen/d.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(LATE)
+    write(tmp_path, fsdp2lint__toml="extend-exclude = ['./gen']\n")
+    assert found(tmp_path) == ["a.py:FSDP201", "sub/c.py:FSDP201", "sub/gen/d.py:FSDP201"]
+    write(tmp_path / "sub", fsdp2lint__toml="exclude = ['c.py']\n")
+    assert found(tmp_path) == ["a.py:FSDP201", "sub/gen/d.py:FSDP201"]
+    write(tmp_path, fsdp2lint__toml="force-exclude = true\nextend-exclude = ['a.py']\n")
+    assert found(tmp_path, "a.py") == []
+    assert found(tmp_path, "--no-force-exclude", "a.py") == ["a.py:FSDP201"]
+
+
+@pytest.mark.parametrize(
+    ("files", "target"),
+    [
+        ({"pyproject.toml": "[project]\ndependencies = ['torch>=2.8,<3', 'numpy']\n"}, "2.8"),
+        (
+            {"pyproject.toml": "[project]\ndependencies = ['torch >= 2.7.1 ; sys_platform']\n"},
+            "2.7.1",
+        ),
+        ({"pyproject.toml": "[project]\ndependencies = ['torch~=2.9']\n"}, "2.9"),
+        ({"pyproject.toml": "[project]\ndependencies = ['torch', 'torchvision>=9']\n"}, "2.6"),
+        ({"pyproject.toml": "[project]\ndependencies = ['torch>=2.1']\n"}, "2.6"),
+        ({"pyproject.toml": "[project.optional-dependencies]\na = ['torch==2.10']\n"}, "2.10"),
+        (
+            {
+                "pyproject.toml": "[dependency-groups]\ndev = ['torch>=2.7', {include-group = 'x'}]\n"
+            },
+            "2.7",
+        ),
+        ({"pyproject.toml": "[tool.poetry.dependencies]\ntorch = '^2.8'\n"}, "2.8"),
+        ({"setup.py": "", "requirements.txt": "# torch>=9\ntorch>=2.9  # cuda\n"}, "2.9"),
+        ({"setup.py": "", "requirements-gpu.txt": "torch==2.8.0+cu126\n"}, "2.8.0"),
+        ({"pyproject.toml": "[broken\n", "requirements.txt": "torch>=2.8\n"}, "2.8"),
+        ({}, "2.6"),
+    ],
+)
+def test_the_target_is_read_from_the_dependencies(
+    tmp_path: Path, files: dict[str, str], target: str
+) -> None:
+    (tmp_path / ".git").mkdir()
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    write(tmp_path, x__py=CLEAN)
+    assert f'target-torch = "{target}"\n' in invoke("check", "--show-settings", cwd=tmp_path).stdout
+
+
+def test_the_target_decides_what_runs(tmp_path: Path) -> None:
+    write(tmp_path, x__py="from torch.distributed._composable.fsdp import fully_shard\n")
+    before = invoke("check", "-v", cwd=tmp_path).stderr
+    write(tmp_path, pyproject__toml="[project]\ndependencies = ['torch>=2.13']\n")
+    after = invoke("check", "-v", cwd=tmp_path).stderr
+    assert before.split(", ")[2] != after.split(", ")[2]
+
+
+def test_show_settings_and_files(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    write(tmp_path, x__py=CLEAN, fsdp2lint__toml="select = ['FSDP201']\n")
+    write(tmp_path / "sub", y__py=CLEAN, fsdp2lint__toml="select = ['FSDP203']\n")
+    assert invoke("check", "--show-files", cwd=tmp_path).stdout == "sub/y.py\nx.py\n"
+    shown = invoke("check", "--show-settings", cwd=tmp_path).stdout
+    assert '# fsdp2lint.toml, for 1 file\nselect = ["FSDP201"]\n' in shown
+    assert '# sub/fsdp2lint.toml, for 1 file\nselect = ["FSDP203"]\n' in shown
+
+
+def test_config_describes_every_key() -> None:
+    shown = invoke("config").stdout
+    for name, kind, about in described():
+        assert f"{name}: {kind}\n    {about}\n" in shown
+        assert about.endswith((".", "…"))
+    assert invoke("config", "target_torch").stdout.startswith("target-torch: string\n")
+    wrong = invoke("config", "target-torhc")
+    assert (wrong.returncode, "did you mean `target-torch`?" in wrong.stderr) == (2, True)
+
+
+def test_the_schema_accepts_what_the_program_accepts() -> None:
+    printed = json.loads(invoke("config", "--schema").stdout)
+    assert printed == json.loads(json.dumps(schema()))
+    validator = jsonschema.Draft202012Validator(printed)
+    validator.check_schema(printed)
+    good = {
+        "select": ["FSDP2"],
+        "per-file-ignores": {"x": ["ALL"]},
+        "knowledge": {"shards": ["a.b"]},
+    }
+    assert validator.is_valid(good)
+    wrong: list[dict[str, Any]] = [
+        {"selct": []},
+        {"fix": 1},
+        {"knowledge": {"shard": []}},
+        {"min-severity": "x"},
+    ]
+    for bad in wrong:
+        assert not validator.is_valid(bad), bad
+
+
+def test_lines_of_keys() -> None:
+    text = "[a]\nx = 1\n[tool.'f g']\n\ny.z = 2\n'q' = [\n3]\n"
+    assert toml.line_of(text, ("a", "x")) == 2
+    assert toml.line_of(text, ("tool", "f g", "y", "z")) == 5
+    assert toml.line_of(text, ("tool", "f g", "q")) == 6
+    assert toml.line_of(text, ("tool", "f g", "gone")) == 3
+    assert toml.line_of(text, ("gone",)) == 1
+
+
+def test_settings_add_up(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        fsdp2lint__toml="ignore = ['FSDP1']\nextend-ignore = ['FSDP3']\nselect = ['ALL']\n",
+    )
+    made = settings(load(str(tmp_path / "fsdp2lint.toml")), {"ignore": ("FSDP2",)})
+    assert made.ignore == ("FSDP1", "FSDP2", "FSDP3")
+    assert made.select == ("ALL",)
+
+
+class TestInit:
+    def test_without_a_project(self, tmp_path: Path) -> None:
+        shown = invoke("init", cwd=tmp_path)
+        assert shown.returncode == 0
+        assert load(str(tmp_path / "fsdp2lint.toml")).given == {}
+        assert "entry: fsdp2lint check" in (tmp_path / ".pre-commit-config.yaml").read_text()
+        written = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+        assert "is there already" in invoke("init", cwd=tmp_path).stdout
+        assert written == {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+
+    def test_with_a_pyproject(self, tmp_path: Path) -> None:
+        before = b"[project]\r\nname = 'x' # kept"
+        (tmp_path / "pyproject.toml").write_bytes(before)
+        (tmp_path / ".pre-commit-config.yaml").write_text("repos: []\n")
+        shown = invoke("init", str(tmp_path))
+        after = (tmp_path / "pyproject.toml").read_bytes()
+        assert after.startswith(before + b"\r\n\r\n[tool.fsdp2lint]\r\n")
+        assert b"\n" not in after.replace(b"\r\n", b"")
+        assert (tmp_path / ".pre-commit-config.yaml").read_text() == "repos: []\n"
+        assert "under `repos:`" in shown.stdout
+        assert Configs().of(str(tmp_path)).file == str(tmp_path / "pyproject.toml")
+
+    def test_what_it_writes_becomes_a_configuration(self, tmp_path: Path) -> None:
+        invoke("init", cwd=tmp_path)
+        text = (tmp_path / "fsdp2lint.toml").read_text()
+        (tmp_path / "fsdp2lint.toml").write_text(re.sub("^# ", "", text, flags=re.M))
+        made = load(str(tmp_path / "fsdp2lint.toml")).given
+        assert made["select"] == ["correctness", "suspicious"]
+        assert made["knowledge"] == {"shards": ["mypackage.parallel.apply_fsdp"]}
+
+
+def test_names_with_a_home(tmp_path: Path) -> None:
+    write(tmp_path, fsdp2lint__toml="cache-dir = '~/cache'\nbaseline = 'b.json'\n")
+    given = load(str(tmp_path / "fsdp2lint.toml")).given
+    assert given["cache-dir"] == os.path.expanduser("~/cache")
+    assert given["baseline"] == str(tmp_path / "b.json")

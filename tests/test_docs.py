@@ -1,0 +1,95 @@
+"""The site: its links lead somewhere, its commands exist, its example of a rule works."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+import types
+from pathlib import Path
+
+import click
+import pytest
+
+from fsdp2lint.cli.program import program
+from fsdp2lint.interpret.entries import traces
+from fsdp2lint.project import Project
+from fsdp2lint.source import Source
+
+DOCS = Path(__file__).parent.parent / "docs"
+WRITTEN = sorted(p for p in DOCS.rglob("*.md") if "reference" not in p.parts)
+EACH = pytest.mark.parametrize("page", WRITTEN, ids=lambda p: p.relative_to(DOCS).as_posix())
+
+
+def generated() -> dict[str, str]:
+    """The pages that the program writes."""
+    spec = importlib.util.spec_from_file_location("generate", DOCS / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return dict(module.pages())
+
+
+def anchors(text: str) -> set[str]:
+    heads = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", h.lower()).strip().replace(" ", "-") for h in heads}
+
+
+@EACH
+def test_links_lead_somewhere(page: Path) -> None:
+    reference = {f"reference/{name}" for name in generated()}
+    for link in re.findall(r"\]\(([^)]+)\)", page.read_text("utf-8")):
+        if link.startswith("https://"):
+            continue
+        name, _, anchor = link.partition("#")
+        path = (page.parent / name).resolve() if name else page
+        inside = path.relative_to(DOCS.resolve()).as_posix() if name else ""
+        assert path.is_file() or inside in reference, link
+        if anchor:
+            assert anchor in anchors(path.read_text("utf-8")), link
+
+
+@EACH
+def test_commands_exist(page: Path) -> None:
+    blocks = re.findall(r"```console\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines()]
+    for line in lines:
+        found = re.match(r"fsdp2lint ([\w-]+)([^#]*)", line)
+        if found is None:
+            continue
+        command = program.get_command(click.Context(program), found[1])
+        assert command is not None, line
+        known = {o for p in command.params for o in (*p.opts, *p.secondary_opts)}
+        words = re.sub(r"\"[^\"]*\"|'[^']*'", "", found[2]).partition(" -- ")[0].split()
+        assert {w.partition("=")[0] for w in words if w.startswith("-")} <= known, line
+
+
+def test_the_pages_in_the_menu_are_there() -> None:
+    menu = (DOCS.parent / "mkdocs.yml").read_text("utf-8")
+    named = set(re.findall(r": ([\w/-]+\.md)$", menu, re.MULTILINE))
+    there = {p.relative_to(DOCS).as_posix() for p in WRITTEN}
+    assert named == there | {f"reference/{n}" for n in generated() if "/" not in n}
+
+
+def test_the_example_of_a_rule_works() -> None:
+    text = (DOCS / "guides" / "write-a-rule.md").read_text("utf-8")
+    code = text.partition("```python\n")[2].partition("```")[0]
+    module = types.ModuleType("optimizer_example")
+    sys.modules[module.__name__] = module
+    try:
+        exec(compile(code, "optimizer_example.py", "exec", dont_inherit=True), module.__dict__)
+    finally:
+        from fsdp2lint.declare import declared
+
+        del sys.modules[module.__name__]
+        declared.pop(module.__name__, None)
+    script = Source(
+        "train.py",
+        "import torch\nfrom torch import nn\nfrom torch.distributed.fsdp import fully_shard\n"
+        "model = nn.Linear(8, 8)\noptimizer = torch.optim.SGD(model.parameters(), lr=1.0)\n"
+        "fully_shard(model)\n",
+    )
+    (trace,) = traces(Project.of([script]))
+    (finding,) = module.check(trace)
+    assert "replaced later" in finding.message

@@ -1,0 +1,143 @@
+"""``--add-ignore``, and how our comments get along with ruff."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fsdp2lint.silence import silenced
+from fsdp2lint.source import Source
+from tests.running import CLEAN, invoke
+from tests.saying import FORWARD, OPTIMIZER, said
+from tests.test_config import LATE
+
+
+def after(text: str, reason: str = "") -> str:
+    source = Source("x.py", text)
+    found = [said(source, "bad", FORWARD, n) for n in range(text.count("bad"))]
+    return silenced(source, found, reason)
+
+
+@pytest.mark.parametrize(
+    ("before", "expected"),
+    [
+        ("bad()\n", "bad()  # fsdp2lint: ignore[FSDP203]\n"),
+        ("bad()", "bad()  # fsdp2lint: ignore[FSDP203]"),
+        ("bad()   \r\nx\r\n", "bad()  # fsdp2lint: ignore[FSDP203]\r\nx\r\n"),
+        ("x = f(\n    bad(),\n)\n", "x = f(\n    bad(),\n)  # fsdp2lint: ignore[FSDP203]\n"),
+        ('bad("""\n""")\n', 'bad("""\n""")  # fsdp2lint: ignore[FSDP203]\n'),
+        ("with bad():\n    pass\n", "with bad():  # fsdp2lint: ignore[FSDP203]\n    pass\n"),
+        ("bad(); bad()\n", "bad(); bad()  # fsdp2lint: ignore[FSDP203]\n"),
+        ("x = 1 + \\\n    bad()\n", "x = 1 + \\\n    bad()  # fsdp2lint: ignore[FSDP203]\n"),
+        ("bad()  # why\n", "bad()  # why  # fsdp2lint: ignore[FSDP203]\n"),
+        (
+            "bad()  # fsdp2lint: ignore[FSDP201] -- x\n",
+            "bad()  # fsdp2lint: ignore[FSDP201, FSDP203] -- x\n",
+        ),
+    ],
+)
+def test_where_the_comment_goes(before: str, expected: str) -> None:
+    assert after(before) == expected
+
+
+def test_a_reason() -> None:
+    assert after("bad()\n", "it is\nfrozen") == (
+        "bad()  # fsdp2lint: ignore[FSDP203] -- it is frozen\n"
+    )
+
+
+def test_several_rules_on_one_line() -> None:
+    source = Source("x.py", "bad()\n")
+    both = [said(source, "bad", OPTIMIZER), said(source, "bad", FORWARD)]
+    assert silenced(source, both) == "bad()  # fsdp2lint: ignore[FSDP201, FSDP203]\n"
+
+
+def test_add_ignore(tmp_path: Path) -> None:
+    (tmp_path / "late.py").write_text(LATE)
+    (tmp_path / "clean.py").write_text(CLEAN)
+    shown = invoke("check", "--add-ignore", "late.py", cwd=tmp_path)
+    assert (shown.returncode, shown.stdout) == (0, "Silenced 1 finding in 1 file.\n")
+    line = "    optimizer = torch.optim.AdamW(model.parameters())"
+    assert f"{line}  # fsdp2lint: ignore[FSDP201]\n" in (tmp_path / "late.py").read_text()
+    assert invoke("check", cwd=tmp_path).returncode == 0
+    assert invoke("check", "--add-ignore", cwd=tmp_path).stdout.startswith("Silenced 0 findings")
+
+
+def test_add_ignore_with_a_reason(tmp_path: Path) -> None:
+    (tmp_path / "late.py").write_text(LATE)
+    invoke("check", "--add-ignore=known since spring", ".", cwd=tmp_path)
+    assert (
+        "# fsdp2lint: ignore[FSDP201] -- known since spring\n" in (tmp_path / "late.py").read_text()
+    )
+
+
+def test_add_ignore_writes_all_files_or_none(tmp_path: Path) -> None:
+    for name in ("a.py", "b.py"):
+        (tmp_path / name).write_text(LATE)
+    (tmp_path / "b.py").chmod(0o444)
+    shown = invoke("check", "--add-ignore", cwd=tmp_path)
+    if shown.returncode == 0:
+        pytest.skip("root may write everything")
+    assert shown.returncode == 2
+    assert (tmp_path / "a.py").read_text() == LATE
+
+
+def test_what_cannot_be_analysed_is_not_silenced(tmp_path: Path) -> None:
+    broken = "import torch.distributed.fsdp\nf(\n"
+    (tmp_path / "x.py").write_text(broken)
+    assert invoke("check", "--add-ignore", cwd=tmp_path).returncode == 1
+    assert (tmp_path / "x.py").read_text() == broken
+
+
+def ruff(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    found = shutil.which("ruff", path=str(Path(sys.executable).parent)) or shutil.which("ruff")
+    if found is None:
+        pytest.skip("ruff is not installed")
+    return subprocess.run(
+        [found, *args, "--isolated", "--no-cache", "x.py"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+NATIVE = "x = 1  # fsdp2lint: ignore[FSDP201] -- frozen\n"
+NOQA = "x = 1  # noqa: FSDP201\n"
+
+
+def test_ruff_leaves_our_own_comments_alone(tmp_path: Path) -> None:
+    """Whatever ruff checks, fixes and formats: the documented form is the one that survives.
+
+    Only ERA001 takes a comment on a line of its own for code, as it does with other tools' comments; it
+    shows that and never changes the file.
+    """
+    text = '"""A module."""\n\n' + NATIVE + "y = 2\n\n# fsdp2lint: file-ignore[FSDP301]\n"
+    (tmp_path / "x.py").write_text(text)
+    checked = ruff(tmp_path, "check", "--select", "ALL", "--ignore", "ERA001", "--fix")
+    assert "fsdp2lint" not in checked.stdout, checked.stdout
+    ruff(tmp_path, "format")
+    assert (tmp_path / "x.py").read_text() == text
+
+
+def test_ruff_takes_noqa_with_our_codes_away(tmp_path: Path) -> None:
+    """RUF102 knows no FSDP codes; ``lint.external`` tells it. So ``noqa`` is read but not recommended."""
+    (tmp_path / "x.py").write_text(NOQA)
+    ruff(tmp_path, "check", "--select", "RUF102", "--preview", "--fix")
+    assert "FSDP201" not in (tmp_path / "x.py").read_text()
+    (tmp_path / "x.py").write_text(NOQA)
+    external = ("--config", 'lint.external=["FSDP"]')
+    ruff(tmp_path, "check", "--select", "RUF102,RUF100", "--preview", "--fix", *external)
+    assert (tmp_path / "x.py").read_text() == NOQA
+
+
+def test_we_leave_the_comments_of_ruff_alone(tmp_path: Path) -> None:
+    text = CLEAN + "import os  # noqa: F401\nx = 1  # ruff: noqa: E501\n"
+    (tmp_path / "x.py").write_text(text)
+    assert invoke("check", "--fix", cwd=tmp_path).returncode == 0
+    assert (tmp_path / "x.py").read_text() == text
