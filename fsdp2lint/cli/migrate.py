@@ -278,12 +278,13 @@ def _save(file: str, text: str) -> None:
 
 def _proved(migration: Migration, paths: tuple[str, ...], command: str) -> int:
     from fsdp2lint.migrate.proof import NoProof, prove
+    from fsdp2lint.migrate.show import render
 
     if len(paths) > 1 or not os.path.isdir(paths[0]):
         raise click.UsageError("--verify needs one folder to migrate, the one that is run")
     sys.stdout.flush()
     try:
-        return prove(command, paths[0], migration.changed)
+        return prove(command, paths[0], migration.changed, render(migration, "json"))
     except NoProof as error:
         raise click.ClickException(str(error)) from error
 

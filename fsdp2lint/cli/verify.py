@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from fsdp2lint.verify.compare import Verification
     from fsdp2lint.verify.places import Place
     from fsdp2lint.verify.plan import Plan
+    from fsdp2lint.verify.report import Entry
 
 
 @click.command(
@@ -77,7 +79,13 @@ if TYPE_CHECKING:
     "--report",
     type=click.Path(dir_okay=False, writable=True),
     metavar="FILE",
-    help="Also write an HTML page with the curves and the diff.",
+    help="Also write an HTML page with the curves, the diff and the ledger.",
+)
+@click.option(
+    "--ledger",
+    type=click.Path(dir_okay=False),
+    metavar="FILE",
+    help="The account of `fsdp2lint migrate -f json=FILE`, for the ladder and the page.",
 )
 @click.option(
     "-f",
@@ -103,6 +111,7 @@ def command(
     device: str,
     world_size: int | None,
     report: str | None,
+    ledger: str | None,
     output_format: str,
     color: str,
     quiet: bool,
@@ -118,6 +127,7 @@ def command(
 
     Exit code: 0 when they do the same, 1 when not, 2 when one could not be run to its end.
     """
+    from fsdp2lint.verify.accounts import BadLedger, read
     from fsdp2lint.verify.compare import Options, verify
     from fsdp2lint.verify.equality.telling import as_json, told
     from fsdp2lint.verify.ladder import text
@@ -144,27 +154,34 @@ def command(
         announce = (lambda _: None) if quiet else _say
         plans: list[Plan] = []
         rungs = [text(scripts(new))]
+        entries: list[Entry] = []
+        if ledger is not None:
+            entries, rung = read(ledger)
+            rungs.append(rung)
         if world_size is not None:
             announce(f"planning both for {world_size} ranks")
             plans, rung = planned(old, new, options, world_size)
             rungs.append(rung)
         echo = (lambda _: None) if quiet else _pass_on
         verification = verify(old, new, options, echo=echo, announce=announce, rungs=rungs)
-    except (CannotRun, NoEntry) as problem:
+    except (BadLedger, CannotRun, NoEntry) as problem:
         raise click.ClickException(str(problem)) from problem
     verification.plans = plans
     shown = as_json(verification) if output_format == "json" else ""
     sys.stdout.write(shown or told(verification, colour=coloured(color)))
     if report is not None:
-        _report(verification, old, new, report)
+        _report(verification, old, new, entries, report)
     return verification.exit_code
 
 
-def _report(verification: Verification, before: Place, after: Place, file: str) -> None:
+def _report(
+    verification: Verification, before: Place, after: Place, ledger: Sequence[Entry], file: str
+) -> None:
     from fsdp2lint.verify.places import diff
     from fsdp2lint.verify.report import report_of, write_report
 
-    page = report_of(verification, plans=verification.plans, diff=diff(before, after))
+    changes = diff(before, after)
+    page = report_of(verification, plans=verification.plans, diff=changes, ledger=ledger)
     try:
         write_report(page, file)
     except OSError as problem:

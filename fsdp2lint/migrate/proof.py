@@ -22,10 +22,11 @@ class NoProof(Exception):
     """The program to run is not inside one folder with the files that change; the message says which."""
 
 
-def prove(command: str, folder: str, changed: Changed) -> int:
+def prove(command: str, folder: str, changed: Changed, ledger: str) -> int:
     """Run ``fsdp2lint verify`` on a folder and on a copy of it with the new texts; its exit code.
 
-    ``command`` is what one would write behind ``python``: a script of the folder and its arguments.
+    ``command`` is what one would write behind ``python``: a script of the folder and its arguments;
+    ``ledger`` is the account of the migration as JSON.
 
     Raises:
         NoProof: the script is not there, or a changed file is outside of the folder.
@@ -42,5 +43,8 @@ def prove(command: str, folder: str, changed: Changed) -> int:
             if not path.is_relative_to(root):
                 raise NoProof(f"--verify: {new.path} lies outside of {folder}")
             (copy / path.relative_to(root)).write_bytes(new.encode(new.text))
-        words = ["verify", str(root), str(copy), "--entry", script, "--", *arguments]
+        account = Path(scratch) / "ledger.json"
+        account.write_text(ledger, "utf-8")
+        words = ["verify", str(root), str(copy), "--entry", script, "--ledger", str(account)]
+        words += ["--", *arguments]
         return subprocess.run([sys.executable, "-m", "fsdp2lint", *words], check=False).returncode

@@ -1,4 +1,4 @@
-"""Whole programs and their counterparts: the same modules form the same groups on eight ranks."""
+"""Whole programs, their counterparts by hand and by the tool: the same groups on eight ranks."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from fsdp2lint.verify.ladder import Rung
 from fsdp2lint.verify.places import find
 from fsdp2lint.verify.plan import climbed
 from fsdp2lint.verify.plan.errand import Answer
+from tests.migrated import migrated, settings, written
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECTS = sorted(p.parent for p in (ROOT / "fixtures" / "projects").glob("*/after"))
-ENTRIES = {"vit_images": "fit.py"}
+SIDES = ("after", "migrated")
 WORLD = 8
 
 
@@ -25,22 +26,28 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("plans")
     wanted = []
     for project in PROJECTS:
-        for side in ("before", "after"):
-            entry = ENTRIES.get(project.name)
-            script = find(str(project / side), entry=entry, module=None).target
+        entry = settings(project.name)["entry"]
+        ours = written(migrated(project.name), project / "before", folder / project.name)
+        for side, place in (
+            ("before", project / "before"),
+            ("after", project / "after"),
+            ("migrated", ours),
+        ):
+            script = find(str(place), entry=entry, module=None).target
             wanted.append(f"{WORLD}:{project.name}-{side}={script}")
     command = [sys.executable, "-m", "tests.verify.planned", str(folder), *wanted]
-    subprocess.run(command, cwd=ROOT, check=True, timeout=280)
+    subprocess.run(command, cwd=ROOT, check=True, timeout=560)
     return folder
 
 
+@pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("project", PROJECTS, ids=lambda project: project.name)
-def test_the_groups_are_the_units(answers: Path, project: Path) -> None:
+def test_the_groups_are_the_units(answers: Path, project: Path, side: str) -> None:
     before, after = (
         msgspec.json.decode(
-            (answers / f"{project.name}-{side}" / "answer.json").read_bytes(), type=Answer
+            (answers / f"{project.name}-{one}" / "answer.json").read_bytes(), type=Answer
         )
-        for side in ("before", "after")
+        for one in ("before", side)
     )
     assert before.complete, before.error
     assert after.complete, after.error
