@@ -181,7 +181,7 @@ def _grouped(site: Construction, plan: Plan, helpers: Helpers, group: Argument, 
         site.account(group.node, "changed", "a mesh of the same groups: copies first, then shards")
         return "mesh"
     made = f'{site.name("torch.distributed.device_mesh.DeviceMesh")}.from_group({text}, "{device}")'
-    if any(is_none(v) for v in group.values):
+    if not group.values or any(is_none(v) for v in group.values):
         made += f" if {text} is not None else None"
     name = site.free("mesh", "device_mesh")
     plan.before.append(f"{name} = {made}")

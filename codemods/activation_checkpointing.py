@@ -60,7 +60,9 @@ from fsdp2lint.api import (
     Rewrite,
     Source,
     Step,
+    Trace,
     Wrapped,
+    Wrapping,
     codemod,
     options,
     walk,
@@ -74,8 +76,8 @@ FSDP1 = "torch.distributed.fsdp.FullyShardedDataParallel"
 def rewrite(program: Program) -> Iterator[Step | Left]:
     """Choices of what a wrapped model recomputes."""
     seen: set[cst.CSTNode] = set()
-    for _, called in program.of(Called):
-        if not called.name.endswith(APPLY) or not _wrapped(called):
+    for trace, called in program.of(Called):
+        if not called.name.endswith(APPLY) or not _wrapped(trace, called):
             continue
         choice = called.argument(2, "check_fn")
         for function in options(choice) if choice is not None else ():
@@ -87,10 +89,15 @@ def rewrite(program: Program) -> Iterator[Step | Left]:
                     yield from _other_than_fsdp(program, source, function.node)
 
 
-def _wrapped(called: Called) -> bool:
+def _wrapped(trace: Trace, called: Called) -> bool:
+    """Whether FSDP1 wraps the model, or something in it."""
     model = called.argument(0, "model")
-    choices = options(model) if model is not None else ()
-    return any(isinstance(one, Wrapped) and one.by == "fsdp1" for one in choices)
+    wrapped = [event.module for event in trace.of(Wrapping) if event.by == "fsdp1"]
+    return any(
+        (isinstance(one, Wrapped) and one.by == "fsdp1")
+        or any(trace.inside(inner, one) for part in wrapped for inner in options(part))
+        for one in (options(model) if model is not None else ())
+    )
 
 
 def _exact(source: Source, function: cst.CSTNode) -> Iterator[Step]:

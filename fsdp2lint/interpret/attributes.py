@@ -55,7 +55,7 @@ def get(machine: Machine, value: Value, name: str, site: Site) -> Value:
             return _bind_class(found, value)
     known = known_attribute(machine, value, name)
     if known is not None:
-        if isinstance(value, Wrapped) and known is value.of:
+        if isinstance(value, Wrapped) and (known is value.of or name not in METHODS):
             machine.record(Read(machine.moment(site), value, name))
         return known
     if isinstance(value, External):

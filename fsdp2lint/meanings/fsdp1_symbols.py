@@ -126,6 +126,10 @@ BY_LAST_NAME: dict[str, Symbol] = {
         word: Symbol(word, "FSDP111", "no wrapped names: modules and parameters keep theirs")
         for word in ("_fsdp_wrapped_module", "_flat_param", "module")
     },
+    **{
+        word: Symbol(word, "FSDP113", "no such attribute: keep the setting in a variable")
+        for word in ("mixed_precision", "sharding_strategy", "cpu_offload", "compute_device")
+    },
 }
 """By the last part of the name."""
 
@@ -162,8 +166,17 @@ METHODS: dict[str, str] = {
 }
 """The methods that only a wrapped model has, with the rule that reports them."""
 
-WRAPPED_ATTRIBUTES = {"module": "FSDP111", "_fsdp_wrapped_module": "FSDP111"}
-"""The attributes of a wrapped model that name what is inside."""
+WRAPPED_ATTRIBUTES = {
+    "module": "FSDP111",
+    "_fsdp_wrapped_module": "FSDP111",
+    **dict.fromkeys(
+        "mixed_precision sharding_strategy cpu_offload process_group compute_device"
+        " limit_all_gathers training_state".split(),
+        "FSDP113",
+    ),
+}
+"""The attributes of a wrapped model that name what is inside, and those that keep its settings
+(torch/distributed/fsdp/_init_utils.py)."""
 
 PRIVATE_ATTRIBUTES = frozenset(
     {"_fsdp_wrapped_module", "_flat_param", "_handle", "_is_root", "_fsdp_use_orig_params"}

@@ -35,7 +35,9 @@ def account_for_the_rest(program: Program, ledger: Ledger) -> None:
     """Close every open entry: an import follows its uses, everything else is left to a person."""
     now = inventory(program)
     ledger.entries += ledger.missing(now)
-    wraps = any(one.symbol.startswith(WRAPPER) and one.kind != "import" for one in now)
+    wraps = any(
+        one.symbol == WRAPPER and one.code == "FSDP101" for one in now if one.kind == "symbol"
+    )
     for entry in ledger.entries:
         if entry.fate == "open" and entry.kind != "import":
             if not wraps and entry.symbol.partition(".")[0] in facts.PLAIN_VALUES:
