@@ -105,8 +105,13 @@ def _stays(trace: Trace, restored: Restored) -> bool:
     """Whether the model gets back what its own ``state_dict()`` gave, shards that it takes as they are."""
     if context_of(trace, restored) is not None:
         return False
-    states = options(restored.state)
-    return all(isinstance(one, StateDict) and one.via == ".state_dict" for one in states)
+    states = [one for one in options(restored.state) if not _is_none(one)]  # nothing kept so far
+    own = (isinstance(one, StateDict) and one.via == ".state_dict" for one in states)
+    return bool(states) and all(own)
+
+
+def _is_none(value: Value) -> bool:
+    return isinstance(value, Literal) and value.value is None
 
 
 def first_rank_has_it(state: Value) -> bool:
