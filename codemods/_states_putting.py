@@ -27,6 +27,7 @@ from fsdp2lint.api import (
     options,
 )
 
+from ._constructor_names import is_none
 from ._states_asked import FULL, LOCAL, LOCAL_WHY, SHARDED, asked, context_of
 from ._states_kinds import Kind, agreed
 from ._states_text import (
@@ -105,13 +106,9 @@ def _stays(trace: Trace, restored: Restored) -> bool:
     """Whether the model gets back what its own ``state_dict()`` gave, shards that it takes as they are."""
     if context_of(trace, restored) is not None:
         return False
-    states = [one for one in options(restored.state) if not _is_none(one)]  # nothing kept so far
+    states = [one for one in options(restored.state) if not is_none(one)]  # nothing kept so far
     own = (isinstance(one, StateDict) and one.via == ".state_dict" for one in states)
     return bool(states) and all(own)
-
-
-def _is_none(value: Value) -> bool:
-    return isinstance(value, Literal) and value.value is None
 
 
 def first_rank_has_it(state: Value) -> bool:
