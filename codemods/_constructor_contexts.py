@@ -22,7 +22,6 @@ from fsdp2lint.api import (
     Rewrite,
     Source,
     Step,
-    Trace,
     Unwrap,
     Wrapping,
 )
@@ -32,14 +31,11 @@ from ._constructor_imports import unimports
 from ._constructor_origins import meaning
 from ._constructor_plan import Plan
 from ._constructor_site import WRAP, Construction, arguments
-from ._constructor_steps import planned
+from ._constructor_steps import TODO, Events, is_part, planned
 from ._constructor_write import Writer
 
 ENABLE = "torch.distributed.fsdp.wrap.enable_wrap"
 FSDP1 = "torch.distributed.fsdp.FullyShardedDataParallel"
-TODO = "call fully_shard by hand: {why}"
-
-Events = Sequence[tuple[Trace, Wrapping]]
 
 
 def contexts(program: Program) -> Iterator[Step | Left]:
@@ -116,14 +112,25 @@ def _without(program: Program, item: cst.WithItem, calls: Sequence[Events]) -> S
     for call in twice:
         site.edits.append(Rewrite(source, call, _argument(call)))
         site.account(call, "dropped", "a wrapper around a wrapper holds no parameters")
-    return _step(site, item, wraps, Writer(site, plan, policy, helpers))
+    parts = {e[0][1].at.node: is_part(e) for e in calls if e[0][1].at.node in wraps}
+    writer = Writer(site, plan, policy, helpers)
+    if writer.needs_name() and plan.root != plan.inner and len(set(parts.values())) > 1:
+        why = "inputs are cast at the outermost module only"
+        return Left(source, made, why, TODO.format(why=why))
+    return _step(site, item, wraps, parts, writer)
 
 
 def _argument(call: cst.Call) -> Callable[[Inner], str]:
     return lambda inner: inner(call.args[0].value)
 
 
-def _step(site: Construction, item: cst.WithItem, wraps: list[cst.Call], writer: Writer) -> Step:
+def _step(
+    site: Construction,
+    item: cst.WithItem,
+    wraps: list[cst.Call],
+    parts: dict[cst.CSTNode, bool],
+    writer: Writer,
+) -> Step:
     source = site.source
     statement = Layout.of(source).parents[item]
     assert isinstance(statement, cst.With)
@@ -133,10 +140,10 @@ def _step(site: Construction, item: cst.WithItem, wraps: list[cst.Call], writer:
         name, text = writer.function()
         edits += [Replace(source, call.func, name) for call in wraps]
     else:
-        said = writer.arguments(len(wraps) > 1)
+        said = writer.arguments(len(wraps) > 1, set(parts.values()))
         text = "\n".join(writer.lines)
         for call in wraps:
-            given = ", ".join([site.text(call.args[0].value), *said])
+            given = ", ".join([site.text(call.args[0].value), *said[parts[call]]])
             edits.append(Replace(source, call, f"{writer.shard}({given})"))
     accounts += [Account(source, call, "changed", "fully_shard takes its place") for call in wraps]
     edits.append(Unwrap(source, statement, text, item=item))

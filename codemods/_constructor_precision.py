@@ -78,16 +78,16 @@ class Precision:
 
 
 def precision(
-    site: Construction, plan: Plan, helpers: Helpers, *, policy: bool, inner: bool
+    site: Construction, plan: Plan, helpers: Helpers, *, policy: bool, inner: bool, below: bool
 ) -> str:
     """Plan the policies; why it cannot be done, if so.
 
     ``policy`` says whether submodules are chosen by a wrap policy, ``inner`` whether the module is a part
-    of another that is sharded too.
+    of another that is sharded too, ``below`` whether some of several modules are.
     """
     found = precision_of(site, plan, helpers)
     if isinstance(found, Precision):
-        place(site, plan, found, policy=policy, inner=inner)
+        place(site, plan, found, policy=policy, inner=inner, below=below)
     return found if isinstance(found, str) else ""
 
 
@@ -110,7 +110,9 @@ def precision_of(site: Construction, plan: Plan, helpers: Helpers) -> Precision 
     return found
 
 
-def place(site: Construction, plan: Plan, found: Precision, *, policy: bool, inner: bool) -> None:
+def place(
+    site: Construction, plan: Plan, found: Precision, *, policy: bool, inner: bool, below: bool
+) -> None:
     """Plan the policies of the calls, and the casts that FSDP1 made beside them."""
     classes = _ignored(site) if policy else ""
     text = found.text
@@ -126,7 +128,7 @@ def place(site: Construction, plan: Plan, found: Precision, *, policy: bool, inn
         elif found.test:
             text = f"{text} if {found.test} else {site.name(NEW)}()"
         inside = text
-        if found.inner_casts != "True" and (policy or inner):
+        if found.inner_casts != "True" and (policy or below):
             replaced = site.name("dataclasses.replace")
             inside = f"{replaced}({text}, cast_forward_inputs={found.inner_casts})"
         plan.root["mp_policy"] = inside if inner else text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
@@ -13,6 +13,7 @@ from fsdp2lint.api import (
     Program,
     Source,
     Step,
+    Trace,
     Wrapping,
     options,
     unwrapped,
@@ -32,6 +33,8 @@ from ._constructor_sweep import sweep
 from ._constructor_write import write
 
 TODO = "call fully_shard by hand: {why}"
+
+Events = Sequence[tuple[Trace, Wrapping]]
 
 
 def steps(program: Program) -> Iterator[Step | Left]:
@@ -136,23 +139,32 @@ def planned(site: Construction, made: Plan, helpers: Helpers) -> Policy | str:
         policy = known.policy
     chosen = not isinstance(policy, Nothing)
     states(site, made, helpers)
-    inner = _is_inner(site)
+    parts = {is_part(events) for events in by_call(site.events)}
+    inner, below = parts == {True}, True in parts
     if known.precision is not None:
-        place(site, made, known.precision, policy=chosen, inner=inner)
+        place(site, made, known.precision, policy=chosen, inner=inner, below=below)
     why = sharding(site, made, helpers) or precision(
-        site, made, helpers, policy=chosen, inner=inner
+        site, made, helpers, policy=chosen, inner=inner, below=below
     )
     return why or policy
 
 
-def _is_inner(site: Construction) -> bool:
+def by_call(events: Events) -> list[Events]:
+    """The events of each call."""
+    found: dict[cst.CSTNode, list[tuple[Trace, Wrapping]]] = {}
+    for trace, event in events:
+        found.setdefault(event.at.node, []).append((trace, event))
+    return list(found.values())
+
+
+def is_part(events: Events) -> bool:
     """Whether the module becomes a part of another that is wrapped too."""
     return any(
         other.by == "fsdp1"
         and other.at.node is not event.at.node
         and event.result not in options(other.module)
         and trace.memory.inside(event.result, unwrapped(other.module))
-        for trace, event in site.events
+        for trace, event in events
         for other in trace.of(Wrapping)
     )
 

@@ -169,13 +169,18 @@ class Writer:
     def _after(self, model: str) -> list[str]:
         return [line.replace("{model}", model) for line in self.plan.after]
 
-    def arguments(self, several: bool) -> list[str]:
-        """The arguments of calls that shard a module each, when nothing has to come before them."""
+    def arguments(self, several: bool, kinds: set[bool]) -> dict[bool, list[str]]:
+        """What calls are given before which nothing comes, by whether their module is a part of another."""
         self._share(several)
-        root = self.plan.root.get("mp_policy", "")
-        if several and len(root) > SHORT:
-            root = self._bind(root, "mp_policy", "precision")
-        return [*([f"mp_policy={root}"] if root else []), *self.common]
+        found, root, name = {}, "", ""
+        for part in sorted(kinds):
+            text = (self.plan.inner if part else self.plan.root).get("mp_policy", "")
+            text = text.replace(root, name) if root else text
+            if several and len(text) > SHORT:
+                root, wanted = text, "inner_policy" if name else "mp_policy"
+                text = name = self._bind(text, wanted, "precision", "unit_policy")
+            found[part] = [*([f"mp_policy={text}"] if text else []), *self.common]
+        return found
 
     def needs_name(self) -> bool:
         """Whether the module is spoken of more than once."""
@@ -206,8 +211,6 @@ class Writer:
             if inside and not any(r.line <= comment.line <= r.end_line for r in at):
                 found.append(comment.text)
         return found
-
-    # -- statements -----------------------------------------------------------------------------------------------
 
     def _prepare(self, model: str) -> None:
         """All statements before the last sharding."""
