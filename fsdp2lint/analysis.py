@@ -101,7 +101,8 @@ class _Run:
 
     def of(self, sources: Sequence[Source]) -> Report:
         about = self.analysis
-        project = Project.of(sources, about.roots, about.settings.told, about.files)
+        told, target = about.settings.told, about.settings.target
+        project = Project.of(sources, about.roots, told, about.files, target)
         given = {source.path for source in sources}  # a program that a fix changed is among them
         programs = [source for source in about.programs if source.path not in given]
         project.add_programs(programs)

@@ -20,6 +20,7 @@ from fsdp2lint.model.values import *  # noqa: F403
 from fsdp2lint.program import Options, Program, Reference
 from fsdp2lint.source import Site, Source
 from fsdp2lint.steps import Account, Left, Respelling, Step
+from fsdp2lint.torch_api import Offer, exported, offer
 from fsdp2lint.walk import children, walk
 
 __all__ = [
@@ -45,6 +46,7 @@ __all__ = [
     "Name",
     "Names",
     "Occurrence",
+    "Offer",
     "Options",
     "Program",
     "Reference",
@@ -64,10 +66,12 @@ __all__ = [
     "children",
     "codemod",
     "dotted",
+    "exported",
     "imported_module",
     "name_for",
     "negated",
     "occurrences",
+    "offer",
     "options",
     "rule",
     "scope_of",

@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fsdp2lint.files import Files
 from fsdp2lint.links import Finder
 from fsdp2lint.model.told import NOTHING_TOLD, Told
 from fsdp2lint.source import Source, Unreadable
+
+if TYPE_CHECKING:
+    from fsdp2lint.torch_api import Release
 
 MAX_FOLLOWED = 400_000
 """Files beyond this size (bytes) are not followed into when another file imports them."""
@@ -45,7 +49,8 @@ class Project:
     """Sources under analysis and the files on disk that they import.
 
     ``asked`` are the sources in which findings are wanted; others serve facts only. ``programs`` are more
-    sources from which runs may begin. ``told`` is what the configuration says of functions.
+    sources from which runs may begin. ``told`` is what the configuration says of functions, ``target`` the
+    oldest torch release that the code is for; None when nobody named it.
     """
 
     def __init__(
@@ -54,9 +59,11 @@ class Project:
         roots: Sequence[Path],
         told: Told = NOTHING_TOLD,
         files: Files | None = None,
+        target: Release | None = None,
     ) -> None:
         self.asked = list(asked)
         self.told = told
+        self.target = target
         self.files = files or Files()
         self._known: dict[str, Source | None] = {os.path.abspath(s.path): s for s in asked}
         self._finder = Finder(roots, self.files, self._known)
@@ -71,9 +78,10 @@ class Project:
         roots: Sequence[Path] = (),
         told: Told = NOTHING_TOLD,
         files: Files | None = None,
+        target: Release | None = None,
     ) -> Project:
         """A project of these sources; imports are looked up beside them, in their packages, and in ``roots``."""
-        return cls(sources, roots, told, files)
+        return cls(sources, roots, told, files, target)
 
     def add_programs(self, sources: Iterable[Source]) -> None:
         """More sources from which runs may begin."""

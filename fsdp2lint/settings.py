@@ -14,7 +14,10 @@ from fsdp2lint.model.told import NOTHING_TOLD, Told
 from fsdp2lint.toolrules import ALWAYS_ON, TOOL_RULES
 
 if TYPE_CHECKING:
+    from packaging.version import Version
+
     from fsdp2lint.declare import Rule
+    from fsdp2lint.torch_api import Release
 
 OLDEST_TORCH = "2.6"
 """The oldest release with the public ``torch.distributed.fsdp.fully_shard``."""
@@ -49,6 +52,18 @@ class Settings:
     fixable: tuple[str, ...] = ()
     unfixable: tuple[str, ...] = ()
     told: Told = NOTHING_TOLD
+
+    @property
+    def target(self) -> Release | None:
+        """The oldest torch release to run on; None when nobody named it.
+
+        Raises:
+            BadSetting: what was named is no version.
+        """
+        if not self.target_torch:
+            return None
+        version = _version(self.target_torch)
+        return version.major, version.minor
 
     @property
     def default(self) -> bool:
@@ -101,16 +116,19 @@ class Settings:
         return max(default, _best((*self.select, *self.extend_select), rule))
 
     def _fits(self, rule: Rule) -> bool:
-        from packaging.version import InvalidVersion, Version
-
-        try:
-            target = Version(self.target_torch or OLDEST_TORCH)
-        except InvalidVersion as error:
-            said = f"`{self.target_torch}` is not a torch version such as 2.8"
-            raise BadSetting(said, self.target_torch) from error
-        if target < Version(rule.since):
+        target = _version(self.target_torch or OLDEST_TORCH)
+        if target < _version(rule.since):
             return False
-        return not rule.until or Version(target.base_version) <= Version(rule.until)
+        return not rule.until or _version(target.base_version) <= _version(rule.until)
+
+
+def _version(text: str) -> Version:
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        return Version(text)
+    except InvalidVersion as error:
+        raise BadSetting(f"`{text}` is not a torch version such as 2.8", text) from error
 
 
 def precision(selector: str, rule: Rule) -> int:

@@ -59,30 +59,28 @@ Imports inside `try` or `if` are how code serves old releases too and are not re
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
 
 import libcst as cst
 
-from fsdp2lint.api import Finding, Fix, Layout, Replace, Site, Source, Trace, rule, walk
+from fsdp2lint.api import Finding, Fix, Replace, Site, Source, Trace, exported, rule
+
+from ._imports import imports
 
 _FSDP = "torch.distributed.fsdp"
 _TENSOR = "torch.distributed.tensor"
 _COMPOSABLE = "torch.distributed._composable"
-_EXPORTED = {
-    _FSDP: "CPUOffloadPolicy FSDPModule MixedPrecisionPolicy OffloadPolicy UnshardHandle fully_shard "
-    "register_fsdp_forward_method".split(),
-    _TENSOR: "DTensor Partial Placement Replicate Shard distribute_module distribute_tensor empty full "
-    "ones rand randn zeros".split(),
-}
-"""What the public modules export in all releases since 2.6."""
+_FIRST = (2, 6)
+"""The first release in which the public modules have the names of the old ones."""
 
 
 @rule(code="FSDP230", group="suspicious")
 def check(trace: Trace) -> Iterator[Finding]:
     """Imports from the old places."""
-    for source in dict.fromkeys((trace.source, *(e.at.source for e in trace.events))):
-        for statement, module in _old_imports(source):
+    for word in ("_composable", "_tensor"):
+        for source, statement, module in imports(trace, word):
             home = _home(module)
+            if word not in module or not (home or _is_first(statement, module)):
+                continue
             instead = (
                 f"import from `{home}`" if home else "use `torch.distributed.fsdp.fully_shard`"
             )
@@ -91,20 +89,6 @@ def check(trace: Trace) -> Iterator[Finding]:
                 message=f"`{module}` is a private place of older releases; {instead}",
                 fix=_public(source, statement, home),
             )
-
-
-@lru_cache(maxsize=64)
-def _old_imports(source: Source) -> tuple[tuple[cst.ImportFrom, str], ...]:
-    """The imports from old places that do not stand under a condition."""
-    if "_composable" not in source.text and "_tensor" not in source.text:
-        return ()
-    return tuple(
-        (node, module)
-        for node in walk(source.tree)
-        if isinstance(node, cst.ImportFrom) and node.module is not None and not node.relative
-        for module in (source.code(node.module),)
-        if (_home(module) or _is_first(node, module)) and not _conditional(source, node)
-    )
 
 
 def _home(module: str) -> str:
@@ -123,15 +107,10 @@ def _is_first(node: cst.ImportFrom, module: str) -> bool:
     )
 
 
-def _conditional(source: Source, node: cst.CSTNode) -> bool:
-    around = Layout.of(source).ancestors(node)
-    return any(isinstance(one, cst.Try | cst.If) for one in around)
-
-
 def _public(source: Source, node: cst.ImportFrom, home: str) -> Fix | None:
     """The same names from the public module."""
     if not home or node.module is None or isinstance(node.names, cst.ImportStar):
         return None
-    if any(name.name.value not in _EXPORTED[home] for name in node.names):
+    if any(name.name.value not in exported(home, _FIRST) for name in node.names):
         return None
     return Fix(f"import from `{home}`", (Replace(source, node.module, home),), "safe")

@@ -1,6 +1,7 @@
 """Every fixture of a rule shows what its comments say, and nothing else.
 
 ``# expect: FSDP201`` at the end of a line: that finding is on that line. ``# fine: FSDP201``: a near miss.
+``# target: torch 2.13`` at the beginning of a line of the script: the oldest torch that it is for.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from fsdp2lint.project import Project
 from fsdp2lint.source import Site, Source
 
 ROOT = Path(__file__).parents[1] / "fixtures" / "rules"
+TARGET = re.compile(r"^# target: torch (\d+)\.(\d+)$", re.MULTILINE)
 MARK = re.compile(r"#\s*(expect|fine):\s*((?:FSDP\d{3}[,\s]*)+)")
 
 
@@ -81,7 +83,9 @@ def findings(sources: Sequence[Source], about: str = "") -> Iterator[tuple[Rule,
     Of the rules that say "this is FSDP1" only the one that a fixture is ``about`` is asked.
     """
     seen: set[object] = set()
-    for trace in traces(Project.of(sources)):
+    asked = next((found for s in sources if (found := TARGET.search(s.text))), None)
+    target = (int(asked[1]), int(asked[2])) if asked else None
+    for trace in traces(Project.of(sources, target=target)):
         for rule in knowledge.rules():
             if rule.group == "migration" and rule.name != about:
                 continue

@@ -98,7 +98,7 @@ def _closures(
 
 def _begin(project: Project, source: Source, entry: str) -> tuple[Machine, Namespace, Trace]:
     machine = Machine(project)
-    machine.trace = trace = Trace(entry, source, machine.memory)
+    machine.trace = trace = Trace(entry, source, machine.memory, project.target)
     module = namespace(machine, project.path_of(source), _module_name(source))
     return machine, module, trace
 
@@ -172,7 +172,8 @@ def _entry(
         return
     if isinstance(value, Class) and not methods:
         return
-    trace = Trace(value.words(), machine.trace.source, machine.memory)
+    about = machine.trace
+    trace = Trace(value.words(), about.source, machine.memory, about.target)
     for event in before:
         trace.add(event)
     machine.trace = trace

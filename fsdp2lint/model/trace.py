@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from fsdp2lint.model.memory import Memory
     from fsdp2lint.source import Source
+    from fsdp2lint.torch_api import Release
 
 E = TypeVar("E", bound=Event)
 
@@ -21,12 +22,16 @@ class Trace:
     """What happened on one way through the project, from one entry.
 
     ``truncated`` is true when the walk ran out of budget: then nothing is ever certain not to happen.
+    ``target`` is the oldest torch release that the code is for; None when nobody named it.
     """
 
-    def __init__(self, entry: str, source: Source, memory: Memory) -> None:
+    def __init__(
+        self, entry: str, source: Source, memory: Memory, target: Release | None = None
+    ) -> None:
         self.entry = entry
         self.source = source
         self.memory = memory
+        self.target = target
         self.truncated = False
         self.visited: set[CSTNode] = set()
         self.events: list[Event] = []

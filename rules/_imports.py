@@ -1,0 +1,31 @@
+"""Import statements that run whenever their file does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+import libcst as cst
+
+from fsdp2lint.api import Layout, Source, Trace, walk
+
+
+def imports(trace: Trace, word: str) -> Iterator[tuple[Source, cst.ImportFrom, str]]:
+    """The statements ``from module import …`` of all files of a run, each with its module.
+
+    Statements under ``if`` or ``try`` are how code serves several releases and are left out, as are files
+    without ``word``.
+    """
+    for source in dict.fromkeys((trace.source, *(e.at.source for e in trace.events))):
+        if word in source.text:
+            yield from ((source, node, module) for node, module in _unconditional(source))
+
+
+@lru_cache(maxsize=64)
+def _unconditional(source: Source) -> tuple[tuple[cst.ImportFrom, str], ...]:
+    return tuple(
+        (node, source.code(node.module))
+        for node in walk(source.tree)
+        if isinstance(node, cst.ImportFrom) and node.module is not None and not node.relative
+        if not any(isinstance(one, cst.Try | cst.If) for one in Layout.of(source).ancestors(node))
+    )
