@@ -229,9 +229,10 @@ def hybrid_mesh(named: Naming, device: str, name: str = "mesh") -> list[str]:
     FSDP1 takes the number of devices of this node for the size of a node
     (torch/distributed/fsdp/_init_utils.py, ``_init_intra_and_inter_node_groups``).
     """
-    size = f'int({named("os.environ")}["LOCAL_WORLD_SIZE"])'
     if device == "cuda":
         size = f"{named('torch.cuda.device_count')}()"
+    else:
+        size = f'int({named("os.environ")}["LOCAL_WORLD_SIZE"])'
     world = f"{named('torch.distributed.get_world_size')}()"
     return [
         f"local_size = {size}",

@@ -40,10 +40,7 @@ from dataclasses import replace
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import (
-    MixedPrecisionPolicy,
-    fully_shard,
-)
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 model = nn.Transformer()
 mp_policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
@@ -56,9 +53,10 @@ fully_shard(model, mp_policy=mp_policy)
 
 ## What it leaves
 
-Arguments that come in a tuple, or in a dictionary that is written to after it was made or handed on as `**kwargs`;
-gradients that are kept in low precision; `NO_SHARD` over a part of the ranks; a constructor that is chosen at run time;
-classes derived from FSDP1.
+Arguments that come in a tuple, in a dictionary that is written to after it was made, or as `**kwargs` of a function
+that looks into them or is called from several places; gradients that are kept in low precision; `NO_SHARD` over a part
+of the ranks; a name for FSDP1 or another wrapper that is used for more than calls with the model; classes derived from
+FSDP1.
 
 ## References
 

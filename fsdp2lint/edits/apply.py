@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from fsdp2lint.edits.changes import Change, Made, Span, apply
 from fsdp2lint.edits.compose import compose
+from fsdp2lint.edits.import_lines import on_one_line
 from fsdp2lint.edits.layout import Layout
 from fsdp2lint.edits.text import Edit
 from fsdp2lint.source import Source, Unreadable
@@ -117,7 +118,15 @@ def _of_source(source: Source, owned: Sequence[tuple[int, Edit]], tidy: bool) ->
         tidied = _made(new, [(index, edit.on(new)) for index, edit in late])
     except Unreadable as error:
         raise ValueError(f"the changed text does not parse: {error.message}") from error
-    return compose(source.text, spans, tidied)
+    spans = compose(source.text, spans, tidied)
+    return compose(source.text, spans, _joined(source, spans))
+
+
+def _joined(source: Source, spans: tuple[Span, ...]) -> tuple[Span, ...]:
+    """The changes of the new text that put imports on one line which were on one, or are new."""
+    text = apply(source.text, spans)
+    new = Source(source.path, text, encoding=source.encoding, bom=source.bom)
+    return _made(new, [(0, edit) for edit in on_one_line(source, new)])
 
 
 def _without_final_newline(text: str, spans: tuple[Span, ...]) -> tuple[Span, ...]:

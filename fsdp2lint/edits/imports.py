@@ -23,7 +23,7 @@ from fsdp2lint.edits.layout import Layout
 from fsdp2lint.edits.names import Imported, Names, scope_of
 from fsdp2lint.edits.statements import Insert, Remove
 from fsdp2lint.edits.text import Edit
-from fsdp2lint.edits.where import LINE_LENGTH, Place, place_for, runs_before
+from fsdp2lint.edits.where import Place, place_for, runs_before
 from fsdp2lint.source import Source
 
 WITH_TORCH = frozenset(
@@ -278,11 +278,12 @@ def _merged(layout: Layout, statement: cst.ImportFrom, items: Sequence[str]) -> 
 
 
 def _too_long(layout: Layout, statement: cst.ImportFrom, names: Sequence[str]) -> bool:
-    """Whether names that stand on one line without parentheses would get a line that is too long."""
+    """Whether names that stand on one line would get a line that is too long."""
     start, first = layout.span(statement)[0], layout.span(_aliases(statement)[0])[0]
     head = layout.text[layout.line_start(start) : first]
-    plain = statement.lpar is None and "\n" not in layout.text[slice(*layout.span(statement))]
-    return plain and len(head) + len(", ".join(names)) > LINE_LENGTH
+    one_line = "\n" not in layout.text[slice(*layout.span(statement))]
+    close = 0 if statement.rpar is None else 1
+    return one_line and len(head) + len(", ".join(names)) + close > layout.width
 
 
 def _on_lines(layout: Layout, statement: cst.ImportFrom, names: Sequence[str]) -> Change:
@@ -291,6 +292,8 @@ def _on_lines(layout: Layout, statement: cst.ImportFrom, names: Sequence[str]) -
     newline = layout.newline + layout.indentation(layout.line(statement))
     lines = "".join(f"{newline}{layout.unit}{name}," for name in names)
     start, end = layout.span(aliases[0])[0], layout.span(aliases[-1])[1]
+    if statement.lpar is not None:
+        start, end = layout.span(statement.lpar)[0], layout.span(statement)[1]
     return Change(start, end, f"({lines}{newline})")
 
 

@@ -23,6 +23,11 @@ _SUITES = ("finalbody", "orelse", "handlers", "cases", "body")
 _child_fields: dict[type[cst.CSTNode], tuple[str, ...]] = {}
 
 
+_WIDTHS = (79, 88, 100)
+"""The limits of PEP 8, of black and ruff, and of many projects."""
+_SHORT = 73
+
+
 class Layout:
     """The offsets, parents and statements of one source; made once for each source by :meth:`of`."""
 
@@ -50,6 +55,14 @@ class Layout:
     def unit(self) -> str:
         """One step of indentation in this file."""
         return self.source.tree.default_indent
+
+    @cached_property
+    def width(self) -> int:
+        """How long a line may get in this file: the common limit that its own lines keep to."""
+        longest = max(map(len, self.text.splitlines()), default=0)
+        if longest < _SHORT:
+            return _WIDTHS[1]  # too few to tell
+        return next((width for width in _WIDTHS if longest <= width), _WIDTHS[-1])
 
     @cached_property
     def parents(self) -> dict[cst.CSTNode, cst.CSTNode]:

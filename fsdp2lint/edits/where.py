@@ -13,8 +13,6 @@ from fsdp2lint.edits.names import dotted, imported_module
 from fsdp2lint.edits.statements import Insert
 from fsdp2lint.source import Source
 
-LINE_LENGTH = 88
-
 
 @dataclass(frozen=True)
 class Place:
@@ -33,7 +31,7 @@ class Place:
         text = f"from {self.module} import {', '.join(items)}" if self.module else ""
         if not self.module:
             text = "\n".join(f"import {item}" for item in items)
-        elif len(text) > LINE_LENGTH and len(items) > 1:
+        elif len(text) > Layout.of(source).width and len(items) > 1:
             lines = "".join(f"    {item},\n" for item in items)
             text = f"from {self.module} import (\n{lines})"
         if self.gap:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from fsdp2lint.edits.apply import Outcome, combine
 from fsdp2lint.edits.changes import Span, apply
+from fsdp2lint.edits.import_lines import on_one_line
 from fsdp2lint.edits.layout import Layout
 from fsdp2lint.inventory import inventory
 from fsdp2lint.migrate.contract import fixes, new_findings
@@ -87,7 +88,7 @@ def migrate(
     if whole and not run.refused:
         progress("the contract of fully_shard")
         run.keep_the_contract(program)
-        run.conclude()
+        run.conclude(program)
     after = run.program
     run.ledger.entries.sort(key=lambda entry: (entry.path, entry.line, entry.column))
     return Migration(
@@ -159,7 +160,7 @@ class _Run:
         self.stages.append(stage)
         return True
 
-    def conclude(self) -> None:
+    def conclude(self, before: Program) -> None:
         """Give what is open to a person, and say in the text what a person has to do."""
         first = self.program
         self._apply(list(unused_imports(self.program)), IMPORTS)
@@ -169,6 +170,8 @@ class _Run:
 
     def _apply(self, steps: Sequence[Step], by: str) -> bool:
         """Make the steps that go together; whether any text changed."""
+        pairs = zip(before.sources, self.program.sources, strict=True)
+        self._apply([Step((e,), ()) for old, new in pairs for e in on_one_line(old, new)], IMPORTS)
         while True:
             outcome = combine([step.edits for step in steps])
             bad = {left.index: left for left in outcome.left if not left.again}
