@@ -20,6 +20,7 @@ from fsdp2lint.api import (
     Value,
     dotted,
     name_for,
+    options,
 )
 
 from ._states_text import text_of
@@ -62,18 +63,41 @@ def _is_quoted(node: cst.BaseExpression) -> bool:
     return isinstance(node, cst.SimpleString)
 
 
-def is_a_file_elsewhere(program: Program, paths: set[Value]) -> bool:
-    """Whether the program treats one of the paths as a file: removes it, opens it, finds it by a search."""
-    if any(_searched(path) for path in paths):
-        return True
+def used_as_files(program: Program, paths: set[Value]) -> Iterator[Called]:
+    """Where the program treats such a path as a file: removes it, opens it."""
+    names = {name for path in paths for name in _names(path)}
     for _, called in program.of(Called):
-        about = {*called.arguments, *called.keywords.values(), called.receiver}
-        if about & paths and called.name.startswith((*_FILES, *_FILE_METHODS)):
-            return True
-    return False
+        if called.name.startswith((*_FILES, *_FILE_METHODS)):
+            about = {*called.arguments, *called.keywords.values(), called.receiver} - {None}
+            alike = any(name in names for one in about if one for name in _names(one))
+            if alike or about & paths:
+                yield called
 
 
-def _searched(value: Value | None) -> bool:
+def _names(path: Value) -> Iterator[str]:
+    """The last part of a path as far as the script writes it, ``{}`` for what it puts in."""
+    for one in options(path):
+        name = os.path.basename(_written(one))
+        if name.strip("{}"):
+            yield name
+
+
+def _written(value: Value) -> str:
+    if isinstance(value, Literal) and isinstance(value.value, str):
+        return value.value
+    key = value.key if isinstance(value, Part) and isinstance(value.key, tuple) else ()
+    if key and key[0] == "format":
+        return str(key[1])
+    inside = [one for one in key if isinstance(one, Value)]
+    if key and key[0] in ("call", "/") and inside:
+        return _written(inside[-1])
+    if key and key[0] == "+" and isinstance(value, Part):
+        return _written(value.owner) + _written(inside[-1])
+    return "{}"
+
+
+def is_searched(value: Value | None) -> bool:
+    """Whether a path is found by a search for files."""
     seen, todo = set(), [value]
     while todo:
         one = todo.pop()

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import libcst as cst
 
 from fsdp2lint.api import (
+    FLATTENERS,
     Called,
     Edit,
     Layout,
@@ -42,8 +43,6 @@ _SIGNATURES = {
     f"{FSDP1}.flatten_sharded_optim_state_dict": ("sharded_optim_state_dict", 0, 1, 2),
 }
 """The name of the state's parameter, and the positions of the state, the model and the optimizer."""
-
-FLATTENERS = frozenset(_SIGNATURES)
 
 _KINDS = {_SCATTER: FULL, f"{FSDP1}.shard_full_optim_state_dict": FULL}
 

@@ -94,7 +94,8 @@ save(model, load(model) + 1)
 
 A file that holds no optimizer state and that the program does not load into the sharded model is meant for others:
 it stays a file. So do all files of a program that does more with them than saving and loading: that removes or searches
-them, loads them before the model is wrapped, or saves other things by the same function.
+them, loads them before the model is wrapped, or saves other things by the same function. The ledger says the reason at
+each of them, and where it shows.
 
 ## References
 
@@ -106,13 +107,19 @@ them, loads them before the model is wrapped, or saves other things by the same 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+
+import libcst as cst
 
 from fsdp2lint.api import (
+    FLATTENERS,
     Called,
     Edit,
+    Kept,
     Loaded,
     Program,
     Restored,
+    Source,
     StateDict,
     Step,
     Value,
@@ -121,29 +128,60 @@ from fsdp2lint.api import (
 )
 
 from ._folders_loads import SETTERS, Load, loads, nested, widened
-from ._folders_paths import asked_for, is_a_file_elsewhere
+from ._folders_paths import asked_for, is_searched, used_as_files
 from ._folders_saves import Save, saved_by_all, saves
-from ._states_flattening import FLATTENERS
 from ._states_text import function_of
+
+_FOR_OTHERS = (
+    "stays one file: it holds no optimizer state and the program loads it into no sharded model,"
+    " so it is meant for others"
+)
+_OWN = "stays one file: {why}"
+_AS_ALL = "stays one file, as all checkpoints of the program do: {why}"
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """Why the checkpoints of the program stay files, and where that shows."""
+
+    source: Source
+    node: cst.CSTNode
+    why: str
 
 
 @codemod(after=("state-dict-types",))
-def rewrite(program: Program) -> Iterator[Step]:
+def rewrite(program: Program) -> Iterator[Step | Kept]:
     """All checkpoints of the program, or none."""
     if program.options.checkpoints != "dcp" or "fsdp1" not in program.wrappers:
         return
-    read = loads(program)
-    written = [save for save in saves(program) if _is_checkpoint(save, read)]
+    every, read = list(saves(program)), loads(program)
+    written = [save for save in every if _is_checkpoint(save, read)]
+    for save in every:
+        if save not in written:
+            yield Kept(save.source, save.call, _FOR_OTHERS)
     read = [load for load in read if any(_match(save, load) for save in written)]
-    if not written or not _all_understood(program, written, read):
+    if not written:
         return
-    paths = _paths(written, read)
+    if obstacles := list(_obstacles(program, written, read)):
+        for one in (*written, *read):
+            yield _stays(one, obstacles)
+        return
     edits: list[Edit] = []
     edits += saved_by_all(written)
     for number, load in enumerate(read):
         edits += widened(load, sum(_together(load, other) for other in read[:number]))
-    edits += asked_for(program, paths)
+    edits += asked_for(program, _paths(written, read))
     yield Step(tuple(edits), ())
+
+
+def _stays(one: Save | Load, obstacles: list[Obstacle]) -> Kept:
+    """What the ledger says of a file that stays one."""
+    own = next((o for o in obstacles if o.node is one.call), None)
+    if own is not None:
+        return Kept(one.source, one.call, _OWN.format(why=own.why))
+    first = obstacles[0]
+    why = _AS_ALL.format(why=first.why)
+    return Kept(one.source, one.call, why, (first.source, first.node))
 
 
 def _together(load: Load, other: Load) -> bool:
@@ -166,17 +204,24 @@ def _match(save: Save, load: Load) -> bool:
     return set(load.setters) <= set(save.entries)
 
 
-def _all_understood(program: Program, written: list[Save], read: list[Load]) -> bool:
-    problems = [save.problem for save in written] + [load.problem for load in read]
-    if any(problems) or _loaded_before_wrapping(program, written):
-        return False
-    if _loaded_in_another_way(program, written, read):
-        return False
-    if any(
-        not _has_template(save, load) for save in written for load in read if _match(save, load)
-    ):
-        return False
-    return not is_a_file_elsewhere(program, _paths(written, read))
+def _obstacles(program: Program, written: list[Save], read: list[Load]) -> Iterator[Obstacle]:
+    """All that keeps the checkpoints of the program from becoming folders."""
+    for one in (*written, *read):
+        if one.problem:
+            yield Obstacle(one.source, one.call, one.problem)
+    yield from _loaded_before_wrapping(program, written)
+    yield from _loaded_in_another_way(program, written, read)
+    for save in written:
+        for load in read:
+            if _match(save, load) and (key := _without_template(save, load)):
+                why = f"nothing tells what the entry `{key}` that it reads is made of"
+                yield Obstacle(load.source, load.call, why)
+    for one in (*written, *read):
+        if any(is_searched(path) for path in one.paths):
+            yield Obstacle(one.source, one.call, "its path is found by searching for files")
+    for called in used_as_files(program, _paths(written, read)):
+        why = f"`{called.name.lstrip('.')}` takes its path for that of a file"
+        yield Obstacle(called.at.source, called.at.node, why)
 
 
 def _paths(written: list[Save], read: list[Load]) -> set[Value]:
@@ -186,17 +231,17 @@ def _paths(written: list[Save], read: list[Load]) -> set[Value]:
     }
 
 
-def _loaded_before_wrapping(program: Program, written: list[Save]) -> bool:
-    """Whether a plain model is given what a file holds, from which it cannot take shards."""
+def _loaded_before_wrapping(program: Program, written: list[Save]) -> Iterator[Obstacle]:
+    """Where a plain model is given what a file holds, from which it cannot take shards."""
     saved = {path for save in written for path in save.paths}
+    whole = any(_is_a_model(save) for save in written)
+    why = "a model that is not sharded yet is given what a file holds"
     for trace, restored in program.of(Restored):
-        if restored.via != ".load_state_dict" or restored.kind != "model":
-            continue
-        for loaded in trace.of(Loaded):
-            if any(one is loaded.result for one in options(restored.state)):
-                if loaded.path in saved or any(_is_a_model(save) for save in written):
-                    return True
-    return False
+        if restored.via == ".load_state_dict" and restored.kind == "model":
+            for loaded in trace.of(Loaded):
+                if any(one is loaded.result for one in options(restored.state)):
+                    if loaded.path in saved or whole:
+                        yield Obstacle(restored.at.source, restored.at.node, why)
 
 
 def _is_a_model(save: Save) -> bool:
@@ -204,27 +249,33 @@ def _is_a_model(save: Save) -> bool:
     return not save.entries and any(state.kind == "model" for state in save.states)
 
 
-def _loaded_in_another_way(program: Program, written: list[Save], read: list[Load]) -> bool:
-    """Whether a sharded model or an optimizer gets a state of a kind that is saved from somewhere else."""
-    if any(called.name in FLATTENERS for _, called in program.of(Called)):
-        return True
+def _loaded_in_another_way(
+    program: Program, written: list[Save], read: list[Load]
+) -> Iterator[Obstacle]:
+    """Where a sharded model or an optimizer gets a state of a kind that is saved from somewhere else."""
+    for _, called in program.of(Called):
+        if called.name in FLATTENERS:
+            why = "a state for flat parameters is left to a person"
+            yield Obstacle(called.at.source, called.at.node, why)
     kinds = {state.kind for save in written for state in save.states}
     known = {setter for load in read for setter in load.setters.values()}
-    return any(
-        restored.kind in kinds and restored.at.node not in known
-        for _, restored in program.of(Restored)
-        if restored.via in SETTERS or restored.kind == "optimizer"
-        if not all(isinstance(one, StateDict) for one in options(restored.state))
-    )
+    for _, restored in program.of(Restored):
+        if restored.kind not in kinds or restored.at.node in known:
+            continue
+        if restored.via in SETTERS or restored.kind == "optimizer":
+            if not all(isinstance(one, StateDict) for one in options(restored.state)):
+                what = "an optimizer" if restored.kind == "optimizer" else "a sharded model"
+                why = f"{what} gets a state that does not come straight from a file that is saved"
+                yield Obstacle(restored.at.source, restored.at.node, why)
 
 
-def _has_template(save: Save, load: Load) -> bool:
-    """Whether every entry that is read can be filled: states of others are known by who gets them."""
+def _without_template(save: Save, load: Load) -> str:
+    """The entry that is read and cannot be filled: states of others are known by who gets them."""
     for key in load.read:
         node = save.entries.get(key)
         if node is None:
-            return False
+            return key
         takes = save.source.code(node).endswith(".state_dict()")
         if key not in load.setters and takes != bool(nested(load, key)):
-            return False
-    return True
+            return key
+    return ""

@@ -64,6 +64,7 @@ from collections.abc import Iterator, Sequence
 import libcst as cst
 
 from fsdp2lint.api import (
+    FLATTENERS,
     Account,
     Called,
     InsertAfter,
@@ -80,7 +81,7 @@ from fsdp2lint.api import (
     name_for,
 )
 
-from ._states_flattening import FLATTENERS, Flattening, all_flattenings, name_of, statement_of
+from ._states_flattening import Flattening, all_flattenings, name_of, statement_of
 from ._states_text import HOME, argument, fitted, function_of, text_of
 
 OLD = "torch.distributed.checkpoint.load_sharded_optimizer_state_dict"

@@ -10,7 +10,7 @@ from fsdp2lint.edits.statements import InsertAfter, InsertBefore, Move, Remove, 
 from fsdp2lint.edits.text import Edit, Inner, Replace, Rewrite, Splice
 from fsdp2lint.findings import Finding, Fix
 from fsdp2lint.inventory import Occurrence, occurrences
-from fsdp2lint.meanings.fsdp1 import POSITIONS
+from fsdp2lint.meanings.fsdp1 import FLATTENERS, POSITIONS
 from fsdp2lint.meanings.fsdp1_symbols import FRAMEWORK_ARGUMENTS, FRAMEWORKS, SYMBOLS
 from fsdp2lint.meanings.registry import canonical
 from fsdp2lint.model.events import *  # noqa: F403
@@ -19,13 +19,14 @@ from fsdp2lint.model.trace import Trace, options
 from fsdp2lint.model.values import *  # noqa: F403
 from fsdp2lint.program import Options, Program, Reference
 from fsdp2lint.source import Site, Source
-from fsdp2lint.steps import Account, Left, Respelling, Step
+from fsdp2lint.steps import Account, Kept, Left, Respelling, Step
 from fsdp2lint.torch_api import Offer, exported, offer
 from fsdp2lint.walk import children, walk
 
 __all__ = [
     "EVERY_OTHER",
     "FRAMEWORKS",
+    "FLATTENERS",
     "FRAMEWORK_ARGUMENTS",
     "NEWLINE",
     "POSITIONS",
@@ -41,6 +42,7 @@ __all__ = [
     "InsertAfter",
     "InsertBefore",
     "Layout",
+    "Kept",
     "Left",
     "Move",
     "Name",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fsdp2lint.findings import Finding
     from fsdp2lint.model.trace import Trace
     from fsdp2lint.program import Program
-    from fsdp2lint.steps import Left, Respelling, Step
+    from fsdp2lint.steps import Kept, Left, Respelling, Step
 
 Group = Literal["correctness", "suspicious", "perf", "pedantic", "migration"]
 Check = Callable[["Trace"], Iterator["Finding"]]
@@ -94,7 +94,7 @@ CODEMOD_SECTIONS = ("What it does", "Why", "Before", "After", "What it leaves", 
 """The headings of a codemod's page, in order. ``Before`` and ``After`` hold one Python block each: run
 alone, the codemod makes the second of the first."""
 
-Rewriting = Callable[["Program"], Iterator["Step | Left | Respelling"]]
+Rewriting = Callable[["Program"], Iterator["Step | Left | Kept | Respelling"]]
 
 
 @dataclass(frozen=True, slots=True)

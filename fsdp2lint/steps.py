@@ -20,13 +20,15 @@ or a person has to look at it."""
 class Account:
     """What became of the FSDP1 occurrences inside ``node``; one closer to an occurrence counts more.
 
-    ``why`` says the reason of a change, or why what is dropped is harmless.
+    ``why`` says the reason of a change, or why what is dropped is harmless. With ``own`` the node names
+    nothing of FSDP1 and gets a line of its own.
     """
 
     source: Source
     node: cst.CSTNode
     fate: Fate
     why: str
+    own: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,19 @@ class Left:
     node: cst.CSTNode
     why: str
     todo: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Code that names nothing of FSDP1 and stays as it is, where another outcome could be expected.
+
+    ``why`` may end with a place, that of ``at``.
+    """
+
+    source: Source
+    node: cst.CSTNode
+    why: str
+    at: tuple[Source, cst.CSTNode] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,8 +78,9 @@ def codemod_of(case: Path) -> Codemod:
 def told(entry: Entry, case: Path) -> str:
     path = Path(entry.path).relative_to(case).as_posix()
     todo = f" TODO {entry.todo}" if entry.todo else ""
+    why = entry.why.replace(f"{case}/", "")
     where = f"{path}:{entry.line}:{entry.column}"
-    return f"{where} {entry.kind} {entry.symbol}: {entry.fate}: {entry.why}{todo}\n"
+    return f"{where} {entry.kind} {entry.symbol}: {entry.fate}: {why}{todo}\n"
 
 
 @EACH_CASE

@@ -44,6 +44,17 @@ POSITIONS = (
 )
 """The parameters of ``FullyShardedDataParallel.__init__``, in order."""
 
+FLATTENERS = frozenset(
+    f"{FSDP1}.{name}"
+    for name in (
+        "optim_state_dict_to_load",
+        "shard_full_optim_state_dict",
+        "scatter_full_optim_state_dict",
+        "flatten_sharded_optim_state_dict",
+    )
+)
+"""The functions that prepare the state of an optimizer for flat parameters."""
+
 
 @calls(FSDP1)
 def wrap_fsdp1(call: Call) -> Value | None:

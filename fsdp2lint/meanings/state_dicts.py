@@ -10,16 +10,18 @@ gets it, the others get ``{}``.
 from __future__ import annotations
 
 from fsdp2lint.meanings.call import Call
-from fsdp2lint.meanings.fsdp1 import FSDP1, in_state_dict_type, kind_of_state_dict
+from fsdp2lint.meanings.fsdp1 import FLATTENERS, FSDP1, in_state_dict_type, kind_of_state_dict
 from fsdp2lint.meanings.registry import calls, method
 from fsdp2lint.meanings.results import choices, flag, fresh, instance, nothing, setting
 from fsdp2lint.model.events import Collective, Restored, StateDictTaken
 from fsdp2lint.model.values import (
     Container,
+    External,
     Instance,
     Literal,
     Module,
     Optimizer,
+    Part,
     StateDict,
     Super,
     Value,
@@ -74,16 +76,28 @@ def _fsdp1_inside(value: Value) -> bool:
 
 @method("load_state_dict")
 def load_state_dict(call: Call) -> Value | None:
-    """``load_state_dict(state)`` of modules and optimizers."""
+    """``load_state_dict(state)`` of modules and optimizers.
+
+    What FSDP1 has prepared for its flat parameters only an optimizer takes, wherever that comes from.
+    """
     state = call.get(0, "state_dict")
     receiver = call.receiver
-    if state is None or not any(_has_state(call, one) for one in choices(receiver)):
+    if state is None:
         return None
+    flat = any(_is_flat(one) for one in choices(state))
+    found = False
     for one in call.each(receiver):
-        if _has_state(call, one):
-            kind = "optimizer" if isinstance(one, Optimizer) else "model"
+        if flat or _has_state(call, one):
+            kind = "optimizer" if flat or isinstance(one, Optimizer) else "model"
             call.emit(Restored, into=one, state=state, via=call.name, kind=kind)
-    return fresh(call)
+            found = True
+    return fresh(call) if found else None
+
+
+def _is_flat(state: Value) -> bool:
+    """Whether a state is the result of one of FSDP1's functions that prepare it for flat parameters."""
+    made_by = state.owner if isinstance(state, Part) else None
+    return isinstance(made_by, External) and made_by.name in FLATTENERS
 
 
 # -- torch.distributed.checkpoint.state_dict ------------------------------------------------------------------

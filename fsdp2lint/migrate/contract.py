@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from fsdp2lint import knowledge
 from fsdp2lint.findings import Finding
 from fsdp2lint.source import Site
-from fsdp2lint.steps import Step
+from fsdp2lint.steps import Account, Kept, Step
 
 if TYPE_CHECKING:
     from fsdp2lint.declare import Rule
@@ -27,6 +27,10 @@ GROUPS = ("correctness", "suspicious")
 
 ANYWAY = ("FSDP230",)
 """Rules whose fixes belong to the migration also where the old text had the finding: old import paths."""
+
+
+ADVICE = ("FSDP205",)
+"""Rules that advise what FSDP1 did not do either: the groups stay those of FSDP1, and the ledger says it."""
 
 
 def findings(program: Program) -> Iterator[tuple[Rule, Finding]]:
@@ -62,10 +66,21 @@ def new_findings(before: Program, after: Program) -> list[tuple[Rule, Finding]]:
 def fixes(found: list[tuple[Rule, Finding]]) -> list[Step]:
     """The steps that remove findings, as far as they have a fix that may be made."""
     return [
-        Step(finding.fix.edits, ())
-        for _, finding in found
+        Step(finding.fix.edits, (_account(rule, finding),))
+        for rule, finding in found
         if finding.fix is not None and finding.fix.safety != "shown"
     ]
+
+
+def _account(rule: Rule, finding: Finding) -> Account:
+    site, why = site_of(finding), f"{finding.message} ({rule.code})"
+    return Account(site.source, site.node, "changed", why, own=True)
+
+
+def advice(rule: Rule, finding: Finding) -> Kept:
+    """What the ledger says of a finding that holds for FSDP1 as well."""
+    site = site_of(finding)
+    return Kept(site.source, site.node, f"as under FSDP1: {finding.message} ({rule.code})")
 
 
 def site_of(finding: Finding) -> Site:

@@ -14,12 +14,12 @@ from fsdp2lint.edits.changes import Span, apply
 from fsdp2lint.edits.import_lines import on_one_line
 from fsdp2lint.edits.layout import Layout
 from fsdp2lint.inventory import inventory
-from fsdp2lint.migrate.contract import fixes, new_findings
+from fsdp2lint.migrate.contract import ADVICE, advice, fixes, new_findings
 from fsdp2lint.migrate.ledger import Entry, Ledger
 from fsdp2lint.migrate.leftovers import account_for_the_rest, comments, unused_imports
 from fsdp2lint.program import Options, Program
 from fsdp2lint.source import Source, Unreadable
-from fsdp2lint.steps import Account, Left, Respelling, Step
+from fsdp2lint.steps import Account, Kept, Left, Respelling, Step
 
 if TYPE_CHECKING:
     from fsdp2lint.declare import Codemod, Rule
@@ -126,6 +126,8 @@ class _Run:
             for one in said:
                 if isinstance(one, Left):
                     self._leave(one, codemod.name)
+                elif isinstance(one, Kept):
+                    self._keep(one, codemod.name)
             steps = [one for one in said if isinstance(one, Step)]
             words = [one for one in said if isinstance(one, Respelling)]
             respelled = self._respell(words, codemod.name)
@@ -142,9 +144,13 @@ class _Run:
         """Make the fixes of the rules for what they say of the new text and did not say of the old."""
         first = self.program
         for _ in range(MAX_ROUNDS):
-            self.remaining = new_findings(before, self.program)
+            found = new_findings(before, self.program)
+            self.remaining = [one for one in found if one[0].code not in ADVICE]
             if not self._apply(fixes(self.remaining), CONTRACT):
                 break
+        for rule, finding in found:
+            if rule.code in ADVICE:
+                self._keep(advice(rule, finding), CONTRACT)
         self._remember(CONTRACT, first, [])
 
     def _remember(self, name: str, first: Program, entries: list[Entry]) -> bool:
@@ -164,14 +170,14 @@ class _Run:
         """Give what is open to a person, and say in the text what a person has to do."""
         first = self.program
         self._apply(list(unused_imports(self.program)), IMPORTS)
+        pairs = zip(before.sources, self.program.sources, strict=True)
+        self._apply([Step((e,), ()) for old, new in pairs for e in on_one_line(old, new)], IMPORTS)
         account_for_the_rest(self.program, self.ledger)
         self._apply(list(comments(self.program, self.ledger)), "")
         self._remember(IMPORTS, first, [])
 
     def _apply(self, steps: Sequence[Step], by: str) -> bool:
         """Make the steps that go together; whether any text changed."""
-        pairs = zip(before.sources, self.program.sources, strict=True)
-        self._apply([Step((e,), ()) for old, new in pairs for e in on_one_line(old, new)], IMPORTS)
         while True:
             outcome = combine([step.edits for step in steps])
             bad = {left.index: left for left in outcome.left if not left.again}
@@ -245,7 +251,10 @@ class _Run:
 
     def _account(self, account: Account, by: str) -> None:
         start, end = Layout.of(account.source).span(account.node)
-        for entry in self.ledger.inside(account.source, start, end):
+        inside = self.ledger.inside(account.source, start, end)
+        if account.own:
+            inside = [self.ledger.enter(account.source, account.node)]
+        for entry in inside:
             entry.account(account.fate, account.why, by, end - start)
 
     def _leave(self, left: Left, by: str) -> None:
@@ -254,6 +263,16 @@ class _Run:
         for entry in inside or [self.ledger.enter(left.source, left.node)]:
             if entry.fate == "open":
                 entry.account("manual", left.why, by, end - start, left.todo)
+
+    def _keep(self, kept: Kept, by: str) -> None:
+        start, end = Layout.of(kept.source).span(kept.node)
+        here = self.ledger.inside(kept.source, start, start + 1)
+        known = next((e for e in here if e.kind == "code" and e.by == by), None)
+        entry = known or self.ledger.enter(kept.source, kept.node)
+        where = ""
+        if kept.at is not None:
+            where = f": {kept.at[0].path}:{self.ledger.place(*kept.at)[0]}"
+        entry.account("preserved", kept.why + where, by, end - start)
 
     def _failed(self, codemod: Codemod, error: Exception) -> None:
         last = traceback.extract_tb(error.__traceback__)[-1]

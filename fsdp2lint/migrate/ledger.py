@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Literal
@@ -56,6 +56,8 @@ class Ledger:
 
     def __init__(self, occurrences: Iterable[Occurrence]) -> None:
         self.entries = [_entry(one) for one in occurrences]
+        self._history: dict[str, list[tuple[Source, str, list[Span]]]] = {}
+        """For each path the texts that it had, each with what came next and the way back from that."""
 
     @property
     def sums(self) -> dict[Status, int]:
@@ -83,18 +85,30 @@ class Ledger:
 
     def enter(self, source: Source, node: cst.CSTNode) -> Entry:
         """A new entry for code that names nothing of FSDP1 and means something else after a migration."""
-        layout = Layout.of(source)
-        start = layout.span(node)[0]
-        line, column = layout.place(start)
+        start = Layout.of(source).span(node)[0]
+        line, column = self.place(source, node)
         said = source.code(node)
         symbol = said if len(said) <= 40 else f"{said[:39]}…"
         entry = Entry(source.path, line, column, "code", symbol, "", start)
         self.entries.append(entry)
         return entry
 
+    def place(self, source: Source, node: cst.CSTNode) -> tuple[int, int]:
+        """The line and column that a node has, or what it came from had, before the migration."""
+        start = Layout.of(source).span(node)[0]
+        for old, new, back in reversed(self._history.get(source.path, [])):
+            found = moved(new, old.text, back, start)
+            if found is None:
+                found = next(b for b in back if b.start <= start < b.end).start
+                found = _shifted(back, found)
+            source, start = old, found
+        return Layout.of(source).place(start)
+
     def follow(self, source: Source, spans: Sequence[Span]) -> None:
         """A source gets a new text: know where each occurrence stands in it, or that it is gone."""
         new = apply(source.text, spans)
+        back = list(_inverse(source.text, spans))
+        self._history.setdefault(source.path, []).append((source, new, back))
         for entry in self.entries:
             if entry.path == source.path and entry.at is not None:
                 entry.at = moved(source.text, new, spans, entry.at)
@@ -128,6 +142,21 @@ class Ledger:
             elif one.kind in ("method", "attribute"):
                 new.append(_entry(one))
         return new
+
+
+def _inverse(old: str, spans: Sequence[Span]) -> Iterator[Span]:
+    """The replacements that make the old text of the new one."""
+    shift = 0
+    for span in spans:
+        start = span.start + shift
+        yield Span(start, start + len(span.text), old[span.start : span.end])
+        shift += len(span.text) - (span.end - span.start)
+
+
+def _shifted(spans: Sequence[Span], offset: int) -> int:
+    """Where the start of a replacement comes to stand."""
+    before = (s for s in spans if s.end <= offset)
+    return offset + sum(len(s.text) - (s.end - s.start) for s in before)
 
 
 def moved(old: str, new: str, spans: Sequence[Span], offset: int) -> int | None:
