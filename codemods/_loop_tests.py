@@ -20,11 +20,12 @@ from fsdp2lint.api import (
     Source,
     Step,
     Value,
+    kinds,
     name_for,
     options,
 )
 
-from ._loop_models import FSDP_MODULE, kinds
+from ._loop_models import FSDP_MODULE
 from ._loop_text import text_of
 
 

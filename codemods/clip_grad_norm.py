@@ -77,12 +77,15 @@ from fsdp2lint.api import (
     Step,
     Value,
     codemod,
+    kinds,
     name_for,
+    unseen_methods,
     walk,
+    wrapper,
 )
 
 from ._loop_branches import merged_branches
-from ._loop_models import DTENSOR, FSDP1, kinds, unseen_methods, wrapper, wrappers
+from ._loop_models import DTENSOR, FSDP1
 from ._loop_norms import by_largest_entry, ignores_some, is_infinite, of_shards_and_whole
 from ._loop_tests import hasattr_steps, told_apart
 from ._loop_text import (
@@ -98,11 +101,6 @@ from ._shared import Build, Helpers, unimports
 
 CLIP = "torch.nn.utils.clip_grad_norm_"
 METHOD = "clip_grad_norm_"
-
-
-def _takes_parameters(source: Source, call: cst.Call) -> bool:
-    """Whether a call is given the parameters, as the method of an engine is, and not of a wrapper."""
-    return not call.args or ".parameters()" in text_of(source, call.args[0].value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +136,8 @@ def rewrite(program: Program) -> Iterator[Step | Left]:
             yield from _read_whole(source, call, over)
     for source, node in unseen_methods(program, METHOD):
         call = Layout.of(source).parents[node]
-        if "fsdp1" in wrappers(program) and isinstance(call, cst.Call) and call.func is node:
-            if not _takes_parameters(source, call):
-                yield _by_function(program, source, call, call.func in unbound)
+        if isinstance(call, cst.Call) and call.func is node:
+            yield _by_function(program, source, call, call.func in unbound)
     for source, calls in apart.items():
         yield _by_own_function(program, source, calls)
     yield from hasattr_steps(program, METHOD)

@@ -65,11 +65,12 @@ from fsdp2lint.api import (
     name_for,
     options,
     walk,
+    wrapper,
 )
 
 from ._loop_classes import class_test
 from ._loop_exact import exact_types, type_names
-from ._loop_models import FSDP1, FSDP_MODULE, wrapper
+from ._loop_models import FSDP1, FSDP_MODULE
 from ._loop_quoted import quotations
 from ._loop_text import text_of
 from ._shared import unimports

@@ -73,9 +73,10 @@ from fsdp2lint.api import (
     Trace,
     codemod,
     options,
+    wrapper,
 )
 
-from ._loop_models import FSDP1, wrapper
+from ._loop_models import FSDP1
 
 WHY = "FSDP1 gave a copy; FSDP2's state dict follows the parameters, so that clones are kept"
 

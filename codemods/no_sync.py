@@ -84,11 +84,12 @@ from fsdp2lint.api import (
     Unimport,
     Unwrap,
     codemod,
+    kinds,
+    unseen_methods,
     walk,
 )
 
 from ._loop_contexts import by_helper
-from ._loop_models import kinds, unseen_methods, wrappers
 from ._loop_sync import (
     Block,
     Paused,
@@ -128,12 +129,10 @@ def rewrite(program: Program) -> Iterator[Step | Left]:
             ddp.add(site.source)
     for source, node in unseen_methods(program, "no_sync"):
         call = Layout.of(source).parents[node]
-        if "fsdp1" not in wrappers(program) or (isinstance(call, cst.Call) and call.args):
-            continue
         is_called = isinstance(call, cst.Call) and call.func is node
         place = call if isinstance(call, cst.Call) and is_called else node
         rest.setdefault(source, []).append(place)
-        if "ddp" in wrappers(program):
+        if "ddp" in program.named_wrappers:
             ddp.add(source)
     for source, calls in rest.items():
         yield by_helper(source, calls, source in ddp)

@@ -53,9 +53,18 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from fsdp2lint.api import Called, Layout, Left, Program, Source, Step, codemod, options, walk
-
-from ._loop_models import wrapper
+from fsdp2lint.api import (
+    Called,
+    Layout,
+    Left,
+    Program,
+    Source,
+    Step,
+    codemod,
+    options,
+    walk,
+    wrapper,
+)
 
 WHY = (
     "FSDP1's parameters are flat, so that this comes out the same for all; FSDP2's have their shape"

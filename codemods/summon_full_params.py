@@ -97,11 +97,12 @@ from fsdp2lint.api import (
     Wrap,
     codemod,
     options,
+    wrapper,
 )
 
 from ._loop_full_params import full_params, unsharded
 from ._loop_gathered import Uses, block_of, only_takes_states, touches_parameters, uses
-from ._loop_models import FSDP1, wrapper
+from ._loop_models import FSDP1
 from ._loop_text import text_of
 from ._shared import Helpers, unimports
 

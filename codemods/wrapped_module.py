@@ -62,10 +62,11 @@ from fsdp2lint.api import (
     name_for,
     options,
     walk,
+    wrapper,
 )
 
 from ._loop_classes import guarding, has_test, without_fsdp1
-from ._loop_models import DDP, wrapper
+from ._loop_models import DDP
 from ._loop_text import is_path, text_of
 
 INNER = ("module", "_fsdp_wrapped_module")

@@ -22,11 +22,12 @@ from fsdp2lint.source import Site, Source
 from fsdp2lint.steps import Account, Kept, Left, Respelling, Step
 from fsdp2lint.torch_api import Offer, exported, offer
 from fsdp2lint.walk import children, walk
+from fsdp2lint.wrapped import kinds, unseen_methods, wrapper
 
 __all__ = [
     "EVERY_OTHER",
-    "FRAMEWORKS",
     "FLATTENERS",
+    "FRAMEWORKS",
     "FRAMEWORK_ARGUMENTS",
     "NEWLINE",
     "POSITIONS",
@@ -41,8 +42,8 @@ __all__ = [
     "Inner",
     "InsertAfter",
     "InsertBefore",
-    "Layout",
     "Kept",
+    "Layout",
     "Left",
     "Move",
     "Name",
@@ -70,6 +71,7 @@ __all__ = [
     "dotted",
     "exported",
     "imported_module",
+    "kinds",
     "name_for",
     "negated",
     "occurrences",
@@ -77,5 +79,7 @@ __all__ = [
     "options",
     "rule",
     "scope_of",
+    "unseen_methods",
     "walk",
+    "wrapper",
 ]

@@ -19,6 +19,7 @@ from fsdp2lint.model.events import Called, Clipped, Event, Read, SyncPaused, Wra
 from fsdp2lint.model.trace import options
 from fsdp2lint.model.values import Wrapped
 from fsdp2lint.program import Program
+from fsdp2lint.wrapped import ASKED_FROM_AFAR, kinds, unseen_methods, wrapper
 
 if TYPE_CHECKING:
     from fsdp2lint.model.trace import Trace
@@ -69,11 +70,41 @@ def inventory(program: Program) -> list[Occurrence]:
     for source in program.sources:
         for one in _static(program, source):
             found.setdefault(one.key, one)
-    for trace in program.traces:
-        for one in _in_trace(trace):
-            if one.source.path in order:
-                found.setdefault(one.key, one)
+    for one in (*_from_traces(program), *_of_models_handed_in(program)):
+        if one.source.path in order:
+            found.setdefault(one.key, one)
     return sorted(found.values(), key=lambda o: (order[o.source.path], o.start, o.end))
+
+
+def _from_traces(program: Program) -> Iterator[Occurrence]:
+    for trace in program.traces:
+        yield from _in_trace(trace)
+
+
+def _of_models_handed_in(program: Program) -> Iterator[Occurrence]:
+    """What is asked of models that unseen code may have wrapped."""
+    if "fsdp1" not in program.named_wrappers:
+        return
+    for events in program.sites(SyncPaused):
+        paused = events[0][1]
+        func = _asking(paused)
+        if func is not None and "fsdp1" in kinds(program, [one.module for _, one in events]):
+            yield _asked(paused.at.source, func)
+    for name in ASKED_FROM_AFAR:
+        for source, node in unseen_methods(program, name):
+            yield _asked(source, node)
+    for _, read in program.of(Read):
+        unseen = wrapper(read.owner) == "unknown"
+        if read.name in facts.SETTINGS and unseen and isinstance(read.at.node, cst.Attribute):
+            yield _asked(read.at.source, read.at.node)
+
+
+def _asked(source: Source, node: cst.Attribute) -> Occurrence:
+    """A method or an attribute of a wrapped model."""
+    name = node.attr.value
+    if name in facts.METHODS:
+        return _occurrence(source, node.attr, "method", name, facts.METHODS[name])
+    return _occurrence(source, node.attr, "attribute", name, facts.WRAPPED_ATTRIBUTES[name])
 
 
 def occurrences(trace: Trace, code: str) -> Iterator[Occurrence]:
@@ -209,13 +240,8 @@ def _in_trace(trace: Trace) -> Iterator[Occurrence]:
     yield from _launches(trace, wrappings)
     for event in _asked_of_models(trace):
         func = _asking(event)
-        if func is not None:
-            name = func.attr.value
-            if name in facts.METHODS:
-                yield _occurrence(event.at.source, func.attr, "method", name, facts.METHODS[name])
-            elif name in facts.WRAPPED_ATTRIBUTES:
-                code = facts.WRAPPED_ATTRIBUTES[name]
-                yield _occurrence(event.at.source, func.attr, "attribute", name, code)
+        if func is not None and func.attr.value in facts.METHODS | facts.WRAPPED_ATTRIBUTES:
+            yield _asked(event.at.source, func)
 
 
 def _asking(event: Event) -> cst.Attribute | None:
@@ -244,7 +270,10 @@ def _asked_of_models(trace: Trace) -> Iterator[Event]:
         if method in facts.METHODS and called.receiver is not None:
             if method not in SHARED_METHODS or _is_wrapped(called.receiver):
                 yield called
-    yield from (clipped for clipped in trace.of(Clipped) if clipped.module is not None)
+    by_class = {called.at.node for called in trace.calls(f"{FSDP1}.clip_grad_norm_")}
+    for clipped in trace.of(Clipped):
+        if clipped.module is not None and clipped.at.node not in by_class:
+            yield clipped
     yield from (paused for paused in trace.of(SyncPaused) if _is_wrapped(paused.module))
     for read in trace.of(Read):
         if read.name in facts.WRAPPED_ATTRIBUTES and _is_wrapped(read.owner):

@@ -23,6 +23,22 @@ if TYPE_CHECKING:
 
 E = TypeVar("E", bound=Event)
 
+_WRAPPERS = {
+    "fsdp1": "torch.distributed.fsdp.FullyShardedDataParallel",
+    "ddp": "torch.nn.parallel.DistributedDataParallel",
+}
+
+_ENGINES = (
+    "accelerate.Accelerator",
+    "deepspeed.initialize",
+    "lightning.fabric.Fabric",
+    "lightning.Fabric",
+    "lightning.pytorch.Trainer",
+    "lightning.Trainer",
+    "pytorch_lightning.Trainer",
+)
+"""Whose objects wrap a model out of sight, or are one themselves."""
+
 Checkpoints = Literal["dcp", "full"]
 Launch = Literal["torchrun", "keep"]
 
@@ -92,6 +108,19 @@ class Program:
     def wrappers(self) -> frozenset[str]:
         """The kinds of wrappers (``fsdp1``, ``ddp``) that any run of the program puts around a model."""
         return frozenset(event.by for trace in self.traces for event in trace.of(Wrapping))
+
+    @cached_property
+    def named_wrappers(self) -> frozenset[str]:
+        """The same, and those that the program only names; nothing when an engine wraps its models.
+
+        This is what a model that comes from unseen code can be.
+        """
+        if any(self.references(*_ENGINES)):
+            return frozenset()
+        named = {
+            kind for kind, name in _WRAPPERS.items() if any(self.references(name, f"{name}.*"))
+        }
+        return frozenset(named | (self.wrappers & _WRAPPERS.keys()))
 
     def references(self, *names: str) -> Iterator[Reference]:
         """Every place outside of imports that names one of ``names`` (canonical; ``prefix.*`` for all below)."""

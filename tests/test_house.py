@@ -28,7 +28,7 @@ LAYERS = (
     {"links", "project"},
     {"interpret", "meanings"},
     {"edits"},
-    {"findings", "inventory", "program", "steps"},
+    {"findings", "inventory", "program", "steps", "wrapped"},
     {"declare"},
     {"api", "diagnostics", "toolrules"},
     {"discover", "fixing", "gitignore", "judge", "knowledge", "prefilter", "settings", "suppress"},

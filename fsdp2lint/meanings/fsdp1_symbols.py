@@ -178,6 +178,11 @@ WRAPPED_ATTRIBUTES = {
 """The attributes of a wrapped model that name what is inside, and those that keep its settings
 (torch/distributed/fsdp/_init_utils.py)."""
 
+SETTINGS = frozenset(
+    "mixed_precision sharding_strategy cpu_offload limit_all_gathers training_state".split()
+)
+"""Those that no other module has."""
+
 PRIVATE_ATTRIBUTES = frozenset(
     {"_fsdp_wrapped_module", "_flat_param", "_handle", "_is_root", "_fsdp_use_orig_params"}
 )

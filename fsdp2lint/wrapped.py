@@ -1,0 +1,92 @@
+"""Which kinds of models a place of a program sees, also where they come from unseen code.
+
+A trainer that nobody in the project builds, a function of a library: what its model is, no run in sight
+shows. Where the program names FSDP1, and no engine wraps models for it, it can be FSDP1's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+
+import libcst as cst
+
+from fsdp2lint.edits.layout import Layout, walk
+from fsdp2lint.model.events import Clipped, SyncPaused
+from fsdp2lint.model.trace import options
+from fsdp2lint.model.values import Module, Value, Wrapped
+from fsdp2lint.program import Program
+from fsdp2lint.source import Source
+
+ASKED_FROM_AFAR = ("clip_grad_norm_", "no_sync")
+"""The methods of the wrapper that are asked of models far from where they are wrapped."""
+
+
+def wrapper(value: Value) -> str:
+    """``fsdp1`` or ``ddp`` for what these have wrapped, ``plain`` for a module in sight, else ``unknown``."""
+    one = value
+    while isinstance(one, Wrapped):
+        if one.by in ("fsdp1", "ddp"):
+            return one.by
+        one = one.of
+    return "plain" if isinstance(one, Module) else "unknown"
+
+
+def kinds(program: Program, values: Iterable[Value]) -> frozenset[str]:
+    """The kinds of models of which something is asked that plain modules do not have.
+
+    What comes from unseen code, or was wrapped out of sight, is of the kinds that the program makes.
+    """
+    found = {wrapper(one) for value in values for one in options(value)}
+    if "unknown" in found or not found & {"fsdp1", "ddp"}:
+        made = program.named_wrappers
+        if made:
+            found = (found - {"unknown"}) | made
+    return frozenset(found)
+
+
+def unseen_methods(program: Program, name: str) -> Iterator[tuple[Source, cst.Attribute]]:
+    """Where a method that only wrappers have is asked of something whose origin is not seen.
+
+    Neither does an event stand there, nor does the call lead into a function of the project. Methods of
+    engines, which are given the parameters, are none of these; nothing is where FSDP1 is not named.
+    """
+    if "fsdp1" not in program.named_wrappers:
+        return
+    seen = _followed(program)
+    for source in program.sources:
+        if name not in source.text:
+            continue
+        layout = Layout.of(source)
+        imported = {r.node for r in program.named(source)}
+        for node in walk(source.tree):
+            if isinstance(node, cst.Attribute) and node.attr.value == name:
+                call = layout.parents[node]
+                called = call if isinstance(call, cst.Call) and call.func is node else None
+                root = node.value
+                while isinstance(root, cst.Attribute):
+                    root = root.value
+                own = isinstance(root, cst.Call) and source.code(root) == "super()"
+                known = (called or node) in seen or node in imported or own
+                if not known and not isinstance(call, cst.AssignTarget):
+                    if called is None or not _is_of_an_engine(source, called, name):
+                        yield source, node
+
+
+def _is_of_an_engine(source: Source, call: cst.Call, name: str) -> bool:
+    """Whether a call gives what the wrapper's method does not take: the parameters, the model."""
+    if name == "clip_grad_norm_":
+        return not call.args or ".parameters()" in source.code(call.args[0].value)
+    return bool(call.args)
+
+
+@lru_cache(maxsize=2)
+def _followed(program: Program) -> frozenset[cst.CSTNode]:
+    """The calls whose meaning is known, and those that lead to where something happens."""
+    found: set[cst.CSTNode] = set()
+    for trace in program.traces:
+        for event in trace:
+            found.update(site.node for site in event.moment.calls)
+            if isinstance(event, Clipped | SyncPaused):
+                found.add(event.at.node)
+    return frozenset(found)
