@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import libcst as cst
 
-from fsdp2lint.api import Edit, InsertBefore, Replace
+from fsdp2lint.api import Arguments, Edit, InsertBefore, Replace, dotted
 
 from ._constructor_custom import Mapped
 from ._constructor_dropped import drop
@@ -92,6 +92,8 @@ def _planned(
     found = precision_of(inside, made, helpers)
     if why or isinstance(found, str):
         return why or str(found)
+    if made.spread and _is_handed_on(inside.call):
+        return "which keywords are handed on shows only in the run"
     entries = dict(made.shared)
     if isinstance(policy, Chosen):
         entries[CLASSES] = policy.classes
@@ -129,6 +131,8 @@ def _makes_mesh(inside: Construction) -> bool:
 def _rewritten(inside: Construction, made: Plan, entries: dict[str, str]) -> list[Edit]:
     """The dictionary with other entries, and what comes before its statement."""
     display = inside.call
+    if isinstance(display, cst.Call) and _is_handed_on(display):
+        return _handed_on(inside, display, made, entries)
     if isinstance(display, cst.Call):
         said = [f"{name}={text}" for name, text in entries.items()]
         said += [f"**{one}" for one in made.spread]
@@ -143,6 +147,28 @@ def _rewritten(inside: Construction, made: Plan, entries: dict[str, str]) -> lis
     text = stepped(text, layout.unit).replace("\n", indent)
     found: list[Edit] = [Replace(inside.source, display, text)]
     if made.before:
+        found.append(InsertBefore(inside.source, statement, "\n".join(made.before)))
+    return found
+
+
+def _is_handed_on(display: cst.BaseExpression) -> bool:
+    """Whether the keywords are those of a call of a function that hands them on."""
+    return isinstance(display, cst.Call) and dotted(display.func) != "dict"
+
+
+def _handed_on(
+    inside: Construction, call: cst.Call, made: Plan, entries: dict[str, str]
+) -> list[Edit]:
+    """The keywords of the call of a function that hands them on."""
+    arguments = Arguments(inside.source, call)
+    for name, argument in inside.arguments.items():
+        if isinstance(argument.node, cst.Arg) and name not in entries:
+            arguments.remove(argument.node)
+    for name, value in entries.items():
+        arguments.set(name, value)
+    found: list[Edit] = [arguments]
+    if made.before:
+        statement = inside.layout.statement(call)
         found.append(InsertBefore(inside.source, statement, "\n".join(made.before)))
     return found
 

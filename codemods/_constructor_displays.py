@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import libcst as cst
@@ -15,15 +15,27 @@ Entries = list[tuple[str, cst.CSTNode, cst.BaseExpression]]
 Events = Sequence[tuple[Trace, Wrapping]]
 
 
+@dataclass(frozen=True)
+class HandedOn(Origin):
+    """The keywords of a call that the called function takes as ``**kwargs``: all but ``named``."""
+
+    named: frozenset[str] = frozenset()
+
+
 def display_of(
-    program: Program, source: Source, node: cst.BaseExpression, events: Events
+    program: Program, source: Source, node: cst.BaseExpression, events: Events, out: int = 1
 ) -> Origin | None:
-    """The one display that an expression has its value from; None when it is not known."""
+    """The one display that an expression has its value from; None when it is not known.
+
+    ``out`` says how many functions further out than the events its parameters are given.
+    """
     found = origins(program, source, node)
     if len(found) == 1 and found[0].node is None and isinstance(node, cst.Name):
-        given = {one.node: one for one in _given(node.value, source, events)}
+        given = {one.node: one for one in _given(node.value, source, events, out)}
         if len(given) == 1 and (only := next(iter(given.values()))).node is not None:
-            return display_of(program, only.source, only.node, ())
+            if isinstance(only, HandedOn):
+                return only if only.source in program.sources else None
+            return display_of(program, only.source, only.node, events, out + 1)
     if len(found) != 1 or not isinstance(found[0].node, cst.Dict | cst.Call):
         return None
     one = found[0]
@@ -38,20 +50,25 @@ def _same_scope(source: Source, node: cst.BaseExpression, one: Origin) -> bool:
     return scope_of(layout.ancestors(node)) is scope_of(layout.ancestors(one.node))
 
 
-def _given(name: str, source: Source, events: Events) -> list[Origin]:
+def _given(name: str, source: Source, events: Events, out: int) -> list[Origin]:
     """What the calls that led to the events give for a parameter of the function that they are in.
 
     Where some run calls the function, its lives without a caller in sight do not count.
     """
     found = []
     for _, event in events:
-        if not event.moment.inside:
+        if len(event.moment.inside) < out:
             return []
-        if not event.calls:
+        if len(event.calls) < out:
             continue
-        function, call = event.moment.inside[-1], event.calls[-1]
+        function, call = event.moment.inside[-out], event.calls[-out]
         params = [p.name.value for p in function.node.params.params]
-        if name not in params or function.scope.source is not source:
+        if function.scope.source is not source:
+            return []
+        if name == _star_kwarg(function.node):
+            found += _handed_on(function.node, name, call.source, call.node)
+            continue
+        if name not in params:
             return []
         at = params.index(name) - (params[0] in ("self", "cls"))
         value = _argument(call.node, name, at)
@@ -59,6 +76,32 @@ def _given(name: str, source: Source, events: Events) -> list[Origin]:
             return []
         found.append(Origin(call.source, value))
     return found
+
+
+def _star_kwarg(function: cst.FunctionDef | cst.Lambda) -> str:
+    """The name of the parameter that takes all other keywords."""
+    star = function.params.star_kwarg
+    return star.name.value if star is not None else ""
+
+
+def _handed_on(
+    function: cst.FunctionDef | cst.Lambda, name: str, source: Source, call: cst.CSTNode
+) -> Iterator[Origin]:
+    """What a call gives for ``**name``, which the function only hands on; unknown where it does more."""
+    read = [n for n in walk(function.body) if isinstance(n, cst.Name) and n.value == name]
+    params = function.params
+    named = frozenset(p.name.value for p in (*params.params, *params.kwonly_params))
+    if len(read) != 1 or not isinstance(call, cst.Call) or any(a.star == "*" for a in call.args):
+        yield Origin(source, None)
+        return
+    spread = [arg.value for arg in call.args if arg.star == "**"]
+    rest = [a for a in call.args if a.keyword is not None and a.keyword.value not in named]
+    if not spread:
+        yield HandedOn(source, call, named)
+    elif len(spread) == 1 and not rest:
+        yield Origin(source, spread[0])
+    else:
+        yield Origin(source, None)
 
 
 def _argument(call: cst.CSTNode, name: str, at: int) -> cst.BaseExpression | None:
@@ -90,6 +133,14 @@ def entries_of(node: cst.BaseExpression | None) -> Entries | None:
             found.append((arg.keyword.value, arg, arg.value))
         return found
     return None
+
+
+def keywords_of(display: Origin) -> Entries | None:
+    """The same of a display, or of a call whose keywords are handed on."""
+    if not isinstance(display, HandedOn) or not isinstance(display.node, cst.Call):
+        return entries_of(display.node)
+    given = [(a.keyword.value, a, a.value) for a in display.node.args if a.keyword is not None]
+    return [one for one in given if one[0] not in display.named]
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,8 @@ from fsdp2lint.api import (
 )
 from fsdp2lint.api import Literal as Constant
 
-from ._constructor_displays import display_of, entries_of, writes_of
+from ._constructor_chosen import is_field
+from ._constructor_displays import display_of, keywords_of, writes_of
 from ._constructor_names import born, function_scope, is_none, is_taken
 from ._constructor_origins import Origin, meaning, origins
 
@@ -207,7 +208,7 @@ def _given_before(
     program: Program, source: Source, call: cst.Call, events: Sequence[tuple[Trace, Wrapping]]
 ) -> dict[str, Argument] | str:
     """The arguments that ``functools.partial`` gives to the constructor; why they are not known, if so."""
-    if meaning(program, source, call.func) == FSDP1:
+    if meaning(program, source, call.func) == FSDP1 or is_field(program, call.func):
         return {}
     found = origins(program, source, call.func)
     if all(meaning(program, one.source, one.node) == FSDP1 for one in found):
@@ -247,7 +248,7 @@ def arguments(
             return "the arguments come in a tuple"
         if arg.star == "**":
             display = display_of(program, source, arg.value, events)
-            entries = entries_of(display.node) if display is not None else None
+            entries = keywords_of(display) if display is not None else None
             if display is None or entries is None:
                 return "the keywords come in a dictionary that is built elsewhere"
             shown = display.node

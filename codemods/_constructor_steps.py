@@ -8,9 +8,11 @@ import libcst as cst
 
 from fsdp2lint.api import (
     Edit,
+    InsertBefore,
     Layout,
     Left,
     Program,
+    Replace,
     Source,
     Step,
     Trace,
@@ -19,6 +21,7 @@ from fsdp2lint.api import (
     unwrapped,
 )
 
+from ._constructor_chosen import Chosen, chosen
 from ._constructor_dictionaries import outside
 from ._constructor_dropped import drop
 from ._constructor_helpers import Helpers
@@ -27,10 +30,10 @@ from ._constructor_plan import Plan
 from ._constructor_policies import Nothing, Policy, policy_of
 from ._constructor_precision import place, precision
 from ._constructor_sharding import sharding
-from ._constructor_site import Construction, constructions, sources_of
+from ._constructor_site import Construction, arguments, constructions, sources_of
 from ._constructor_states import states
 from ._constructor_sweep import sweep
-from ._constructor_write import write
+from ._constructor_write import Writer, write
 
 TODO = "call fully_shard by hand: {why}"
 
@@ -40,10 +43,14 @@ Events = Sequence[tuple[Trace, Wrapping]]
 def steps(program: Program) -> Iterator[Step | Left]:
     """What becomes of every constructor call."""
     sites: list[Construction] = []
+    others = chosen(program)
+    for among in others:
+        yield _among_others(program, among)
+    known = {call for among in others for call in among.calls}
     for one in constructions(program):
         if isinstance(one, Construction):
             sites.append(one)
-        else:
+        elif one[1] not in known:
             source, node, why = one
             yield Left(source, node, why, TODO.format(why=why))
     waiting = {site for site in sites if _holds_another(site, sites)}
@@ -62,6 +69,31 @@ def steps(program: Program) -> Iterator[Step | Left]:
         yield _step(program, together, helpers)
     if not done and not waiting:
         yield from sweep(program)
+
+
+def _among_others(program: Program, one: Chosen) -> Step | Left:
+    """A function that shards, in the place of FSDP1 among the other things that a name can be."""
+    source, helpers = one.source, Helpers.above(one.source, one.node)
+    call = one.node if isinstance(one.node, cst.Call) else None
+    found = arguments(program, source, call, one.events) if call is not None else {}
+    if isinstance(found, str):
+        return Left(source, one.node, found, TODO.format(why=found))
+    site, made = Construction(program, source, one.node, one.events, one.node, found), Plan()
+    policy = planned(site, made, helpers)
+    if isinstance(policy, str):
+        return Left(source, one.node, policy, TODO.format(why=policy))
+    writer = Writer(site, made, policy, helpers)
+    name = writer.shard
+    if writer.needs_name() or made.shared or made.spread or made.root:
+        name, text = writer.function()
+        site.edits.append(InsertBefore(source, site.layout.statement(one.node), text))
+    site.account(one.node, "changed", "fully_shard takes its place")
+    for each in one.calls:
+        site.account(each.func, "changed", "what it names shards the module or wraps it")
+    elsewhere = [edit for edits in site.elsewhere.values() for edit in edits]
+    made_edits = (Replace(source, one.node, name), *site.edits, *elsewhere, *helpers.all_edits())
+    touched = {edit.source for edit in made_edits}
+    return Step((*made_edits, *unimports(program, touched)), tuple(site.accounts))
 
 
 def _planned(

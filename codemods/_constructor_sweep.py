@@ -20,12 +20,14 @@ from fsdp2lint.api import (
     Replace,
     Source,
     Step,
+    Unimport,
     dotted,
     name_for,
     scope_of,
     walk,
 )
 
+from ._constructor_chosen import is_idle_field
 from ._constructor_displays import writes_of
 from ._constructor_imports import unimports
 from ._constructor_origins import meaning
@@ -72,7 +74,17 @@ def sweep(program: Program) -> Iterator[Step | Left]:
                 if meaning(program, source, node.func) == OLD:
                     edits += _as_policy(program, source, node, accounts)
         if edits:
-            yield Step((*edits, *unimports(program, {source})), tuple(accounts))
+            edits += unimports(program, {source})
+            yield Step((*edits, *_homes(source, edits)), tuple(accounts))
+
+
+def _homes(source: Source, edits: list[Edit]) -> Iterator[Edit]:
+    """The imports of the modules that what goes was read from."""
+    gone = [edit.statement for edit in edits if isinstance(edit, Remove)]
+    read = {n.value for one in gone for n in walk(one) if isinstance(n, cst.Name)}
+    for one in Names.of(source).imports:
+        if one.name in read and one.loads.startswith("torch.distributed"):
+            yield Unimport(source, one.loads)
 
 
 def _inside(source: Source, node: cst.CSTNode, edits: list[Edit]) -> bool:
@@ -84,16 +96,23 @@ def _inside(source: Source, node: cst.CSTNode, edits: list[Edit]) -> bool:
 def _is_idle(program: Program, source: Source, assign: cst.Assign) -> bool:
     """Whether a statement only binds an object of FSDP1 to a name that nothing reads."""
     target = assign.targets[0].target
-    if len(assign.targets) != 1 or not isinstance(target, cst.Name):
+    if len(assign.targets) != 1 or not _is_old(program, source, assign.value):
         return False
-    if not _is_old(program, source, assign.value):
+    if isinstance(target, cst.Attribute):
+        return is_idle_field(program, target.attr.value, written=1)
+    if not isinstance(target, cst.Name):
         return False
     names = Names.of(source)
     scope = names.owner(target.value, scope_of(Layout.of(source).ancestors(assign)))
     made = assign.value.func if isinstance(assign.value, cst.Call) else assign.value
     if scope is source.tree and meaning(program, source, made) == OLD:
         return False  # it stays beside those that are used, as a policy
-    if scope is None or isinstance(scope, cst.ClassDef):
+    if isinstance(scope, cst.ClassDef):
+        inside = any(
+            names.owner(target.value, at) is scope for at in names.uses.get(target.value, ())
+        )
+        return not inside and is_idle_field(program, target.value, written=0)
+    if scope is None:
         return False
     reads = sum(names.owner(target.value, at) is scope for at in names.uses.get(target.value, ()))
     if reads != len(_writes(source, assign)) or target.value in names.exported:

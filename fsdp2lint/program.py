@@ -167,7 +167,13 @@ class Program:
         return last == name and module != "" and self._file(source, module) is other
 
     def _target(
-        self, source: Source, layout: Layout, names: Names, node: cst.CSTNode, text: str
+        self,
+        source: Source,
+        layout: Layout,
+        names: Names,
+        node: cst.CSTNode,
+        text: str,
+        depth: int = 0,
     ) -> str:
         """The dotted name that a chain of names stands for; empty when no import binds its root."""
         root, _, rest = text.partition(".")
@@ -177,9 +183,27 @@ class Program:
             if one.name == root and one.scope is owner:
                 found = self.origin(source, one.target, one.statement)
                 return self._handed_on(source, found, rest) if rest else found
-        if owner is None and (starred := self._starred(source, root)):
+        if owner is not None:
+            found = self._renamed(source, root, owner, node, depth + 1)
+            return f"{found}.{rest}" if found and rest else found
+        if starred := self._starred(source, root):
             return starred + (f".{rest}" if rest else "")
         return ""
+
+    def _renamed(
+        self, source: Source, name: str, scope: cst.CSTNode, node: cst.CSTNode, depth: int
+    ) -> str:
+        """The same for a name that is another word for something imported: ``FSDP = fsdp.Wrapper``."""
+        layout, names = Layout.of(source), Names.of(source)
+        bound = names.bindings[scope][name]
+        assign = bound[0] if isinstance(bound[0], cst.AnnAssign) else layout.parents.get(bound[0])
+        if len(bound) != 1 or not isinstance(assign, cst.Assign | cst.AnnAssign):
+            return ""
+        target = getattr(bound[0], "target", None)
+        said = dotted(assign.value)
+        if not isinstance(target, cst.Name) or target is node or not said or depth > 8:
+            return ""
+        return self._target(source, layout, names, assign, said, depth)
 
     def _handed_on(self, source: Source, target: str, rest: str) -> str:
         """What ``target.rest`` is; where ``target`` is a file of the project, what that file imports."""
@@ -189,6 +213,9 @@ class Program:
             if other is not None and one.name == name and one.scope is other.tree:
                 found = self.origin(other, one.target, one.statement)
                 return self._handed_on(other, found, further) if further else found
+        if other is not None and name in Names.of(other).bindings.get(other.tree, ()):
+            found = self._renamed(other, name, other.tree, other.tree, 0)
+            return f"{found}.{further}" if found and further else found or f"{target}.{rest}"
         return f"{target}.{rest}"
 
     def _file(self, source: Source, module: str) -> Source | None:
@@ -218,9 +245,12 @@ class Program:
         other = self.project.source(path) if path and path.endswith(".py") else None
         if other is None:
             return target
-        for one in Names.of(other).imports:
+        names = Names.of(other)
+        for one in names.imports:
             if one.name == name and one.scope is other.tree:
                 return self.origin(other, one.target, one.statement, depth + 1)
+        if name in names.bindings.get(other.tree, ()):
+            return self._renamed(other, name, other.tree, other.tree, depth) or target
         return self._starred(other, name, depth + 1) or target
 
     def _starred(self, source: Source, name: str, depth: int = 0) -> str:
