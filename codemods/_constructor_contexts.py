@@ -26,13 +26,13 @@ from fsdp2lint.api import (
     Wrapping,
 )
 
-from ._constructor_helpers import Helpers
 from ._constructor_imports import unimports
 from ._constructor_origins import meaning
 from ._constructor_plan import Plan
 from ._constructor_site import WRAP, Construction, arguments
 from ._constructor_steps import TODO, Events, is_part, planned
 from ._constructor_write import Writer
+from ._shared import Helpers
 
 ENABLE = "torch.distributed.fsdp.wrap.enable_wrap"
 FSDP1 = "torch.distributed.fsdp.FullyShardedDataParallel"

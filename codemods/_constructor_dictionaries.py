@@ -11,13 +11,13 @@ from fsdp2lint.api import Arguments, Edit, InsertBefore, Replace, dotted
 
 from ._constructor_custom import Mapped
 from ._constructor_dropped import drop
-from ._constructor_helpers import Helpers, stepped
 from ._constructor_plan import Plan
 from ._constructor_policies import Asked, Chosen, Nothing, Policy, policy_of
 from ._constructor_precision import NEW, Precision, precision_of
 from ._constructor_sharding import device_type, sharding
 from ._constructor_site import Construction
 from ._constructor_states import ignored, offload
+from ._shared import Helpers, stepped
 
 CLASSES = "wrap_classes"
 BUFFERS = "buffer_dtype"

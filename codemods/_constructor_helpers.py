@@ -2,107 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from itertools import pairwise
-
-import libcst as cst
-
-from fsdp2lint.api import Edit, InsertBefore, Layout, Names, Source, name_for
-
-from ._constructor_site import Construction, dots_of
+from ._shared import Build, Naming
 
 FSDP = "torch.distributed.fsdp."
 STRATEGY = f"{FSDP}ShardingStrategy"
 MESH = "torch.distributed.device_mesh.init_device_mesh"
 DIMENSIONS = '("dp_replicate", "dp_shard")'
-
-Naming = Callable[[str], str]
-"""How a dotted name is written at the place of a function."""
-
-Build = Callable[[str, Naming], str]
-"""The text of a function, made of the function's name and how other names are written."""
-
-
-@dataclass(eq=False)
-class Helpers:
-    """The functions that the calls of one file need: each once, above the first call that needs one."""
-
-    source: Source
-    place: cst.CSTNode
-    """The statement of the file above which they come."""
-    texts: dict[str, str] = field(default_factory=dict)
-    edits: list[Edit] = field(default_factory=list)
-    locals: set[str] = field(default_factory=set)
-    """The names of functions that calls of this file have defined beside themselves."""
-
-    @classmethod
-    def above(cls, source: Source, node: cst.CSTNode) -> Helpers:
-        """For a file: above the statement of the file that ``node`` is in."""
-        around = (node, *Layout.of(source).ancestors(node))
-        pairs = pairwise(around)
-        return cls(source, next(n for n, outer in pairs if outer is source.tree))
-
-    def add(self, wanted: str, build: Build) -> str:
-        """The name of such a function, which may be there already."""
-        number = 1
-        while True:
-            name = wanted if number == 1 else f"{wanted}_{number}"
-            edits: list[Edit] = []
-            text = build(name, self._naming(edits))
-            unit = Layout.of(self.source).unit
-            if (
-                stepped(text, unit) in self.source.text.replace("\r\n", "\n")
-                or self.texts.get(name) == text
-            ):
-                return name
-            if name not in self.texts and not self._bound(name):
-                self.texts[name] = text
-                self.edits += edits
-                return name
-            number += 1
-
-    def local(self, site: Construction, *wanted: str) -> str:
-        """A free name for a function beside a call, which no other call of the file has taken."""
-        site.taken |= self.locals
-        name = site.free(*wanted)
-        self.locals.add(name)
-        return name
-
-    def all_edits(self) -> list[Edit]:
-        """The functions and what they import."""
-        if not self.texts:
-            return []
-        layout = Layout.of(self.source)
-        top = layout.comments_above(self.place)
-        blank = self.source.text[layout.blank_above(top) : top].count("\n")
-        above = "\n" * (2 - min(blank, 2)) if layout.blank_above(top) else ""
-        text = above + stepped("\n\n\n".join(self.texts.values()), layout.unit)
-        return [InsertBefore(self.source, self.place, f"{text}\n\n\n"), *self.edits]
-
-    def _naming(self, edits: list[Edit]) -> Naming:
-        def named(target: str) -> str:
-            found = name_for(self.source, self.place, target, dots=dots_of(target))
-            edits.extend(found.edits)
-            return found.text
-
-        return named
-
-    def _bound(self, name: str) -> bool:
-        names = Names.of(self.source)
-        return name in names.bindings.get(self.source.tree, {}) or name in names.uses
-
-
-def stepped(text: str, unit: str) -> str:
-    """Text that is indented by four spaces, indented by the file's own unit."""
-    if unit == "    ":
-        return text
-    lines = []
-    for line in text.split("\n"):
-        bare = line.lstrip(" ")
-        steps, rest = divmod(len(line) - len(bare), 4)
-        lines.append(unit * steps + " " * rest + bare)
-    return "\n".join(lines)
 
 
 def policy_helper(always_down: bool, ignores: bool) -> Build:

@@ -13,7 +13,6 @@ from fsdp2lint.api import Arguments, Container, Literal, Mesh, dotted, walk
 
 from ._constructor_helpers import (
     STRATEGY,
-    Helpers,
     hybrid_mesh,
     pair_helper,
     replicated_mesh,
@@ -23,6 +22,7 @@ from ._constructor_names import is_none, only_binding
 from ._constructor_origins import Origin, meaning
 from ._constructor_plan import Plan
 from ._constructor_site import Argument, Construction, Fate, sources_of
+from ._shared import Helpers
 
 MEMBERS = frozenset("FULL_SHARD SHARD_GRAD_OP NO_SHARD HYBRID_SHARD _HYBRID_SHARD_ZERO2".split())
 HYBRID = frozenset({"HYBRID_SHARD", "_HYBRID_SHARD_ZERO2"})

@@ -31,6 +31,7 @@ from ._constructor_chosen import is_field
 from ._constructor_displays import display_of, keywords_of, writes_of
 from ._constructor_names import born, function_scope, is_none, is_taken
 from ._constructor_origins import Origin, meaning, origins
+from ._shared import Helpers, dots_of
 
 Fate = Literal["preserved", "changed", "dropped"]
 
@@ -152,6 +153,13 @@ class Construction:
                 self.taken.add(name)
                 return name
         raise ValueError(f"no free name like {wanted[0]}")
+
+    def local(self, helpers: Helpers, *wanted: str) -> str:
+        """A free name for a function beside the call, which no other call of the file has taken."""
+        self.taken |= helpers.locals
+        name = self.free(*wanted)
+        helpers.locals.add(name)
+        return name
 
     def account(
         self, node: cst.CSTNode, fate: Fate, why: str, source: Source | None = None
@@ -307,11 +315,6 @@ _CONSTANTS = {"True": True, "False": False, "None": None}
 def _constant(node: cst.BaseExpression) -> tuple[Value, ...]:
     text = dotted(node)
     return (Constant(_CONSTANTS[text]),) if text in _CONSTANTS else ()
-
-
-def dots_of(target: str) -> int:
-    """How many dots the name of something may have: meshes are imported rather than spelled out."""
-    return 1 if ".device_mesh." in target else 2
 
 
 def reindented(text: str) -> str:

@@ -13,11 +13,12 @@ import libcst as cst
 
 from fsdp2lint.api import Literal, Moved, dotted
 
-from ._constructor_helpers import FSDP, Helpers, Naming
+from ._constructor_helpers import FSDP
 from ._constructor_names import class_of, external, is_none, only_binding
 from ._constructor_plan import Plan
 from ._constructor_sharding import device_type
 from ._constructor_site import Argument, Construction
+from ._shared import Helpers, Naming
 
 OFFLOAD = f"{FSDP}CPUOffload"
 LONG = 60

@@ -24,7 +24,6 @@ from fsdp2lint.api import (
 from ._constructor_chosen import Chosen, chosen
 from ._constructor_dictionaries import outside
 from ._constructor_dropped import drop
-from ._constructor_helpers import Helpers
 from ._constructor_imports import unimports
 from ._constructor_plan import Plan
 from ._constructor_policies import Nothing, Policy, policy_of
@@ -34,6 +33,7 @@ from ._constructor_site import Construction, arguments, constructions, sources_o
 from ._constructor_states import states
 from ._constructor_sweep import sweep
 from ._constructor_write import Writer, write
+from ._shared import Helpers
 
 TODO = "call fully_shard by hand: {why}"
 

@@ -9,10 +9,11 @@ import libcst as cst
 from fsdp2lint.api import Edit, InsertBefore, Layout, Replace, Rewrite, walk
 
 from ._constructor_custom import Mapped
-from ._constructor_helpers import FSDP, Helpers, children_first, policy_helper, stepped
+from ._constructor_helpers import FSDP, children_first, policy_helper
 from ._constructor_plan import Plan
 from ._constructor_policies import Asked, Chosen, Nothing, Policy
 from ._constructor_site import Construction
+from ._shared import Helpers, stepped
 
 LINE = 88
 SHORT = 30
@@ -153,7 +154,7 @@ class Writer:
 
     def function(self) -> tuple[str, str]:
         """A function that shards the module that it is given, and returns it: its name and its text."""
-        name = self.helpers.local(self.site, "shard", "shard_module")
+        name = self.site.local(self.helpers, "shard", "shard_module")
         inside = self.site.free("module", "unit", "part")
         self._prepare(inside)
         call = self._root(inside)
@@ -358,7 +359,7 @@ class Writer:
 
     def _local(self, own: list[str]) -> str:
         """A function that prepares and shards one module."""
-        name = self.helpers.local(self.site, "shard", "shard_unit")
+        name = self.site.local(self.helpers, "shard", "shard_unit")
         module = self.site.free("unit", "part")
         prepared = [line.replace("{module}", module) for line in self.plan.prepare]
         call = f"{self.shard}({', '.join([module, *own, *self.common])})"

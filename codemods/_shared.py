@@ -28,6 +28,11 @@ Build = Callable[[str, Naming], str]
 """The text of a function, made of the function's name and how other names are written."""
 
 
+def dots_of(target: str) -> int:
+    """How many dots the name of something may have: meshes are imported rather than spelled out."""
+    return 1 if ".device_mesh." in target else 2
+
+
 @dataclass(eq=False)
 class Helpers:
     """The functions that the calls of one file need: each once, above the first call that needs one."""
@@ -37,6 +42,8 @@ class Helpers:
     """The statement of the file above which they come."""
     texts: dict[str, str] = field(default_factory=dict)
     edits: list[Edit] = field(default_factory=list)
+    locals: set[str] = field(default_factory=set)
+    """The names of functions that calls of this file have defined beside themselves."""
 
     @classmethod
     def above(cls, source: Source, node: cst.CSTNode) -> Helpers:
@@ -55,7 +62,7 @@ class Helpers:
             def named(target: str, into: list[Edit] = edits) -> str:
                 return self._name(target, into)
 
-            text = build(name, named)
+            text = stepped(build(name, named), Layout.of(self.source).unit)
             if text in self.source.text.replace("\r\n", "\n") or self.texts.get(name) == text:
                 return name
             if name not in self.texts and not self._bound(name):
@@ -71,7 +78,8 @@ class Helpers:
         text = "\n\n\n".join(self.texts.values())
         last = self._last_import()
         if isinstance(self.place, cst.FunctionDef | cst.ClassDef) or last is None:
-            return [*self.edits, InsertBefore(self.source, self.place, f"{text}\n\n\n")]
+            above = "\n" * self._blank_lines_missing_above()
+            return [*self.edits, InsertBefore(self.source, self.place, f"{above}{text}\n\n\n")]
         gap = "\n" * (2 - self._blank_lines_below(last))
         return [*self.edits, InsertAfter(self.source, last, f"\n\n{text}\n{gap}")]
 
@@ -92,14 +100,33 @@ class Helpers:
         blank = self.source.text[below : layout.blank_below(below)]
         return min(2, len(NEWLINE.findall(blank)))
 
+    def _blank_lines_missing_above(self) -> int:
+        layout = Layout.of(self.source)
+        top = layout.comments_above(self.place)
+        start = layout.blank_above(top)
+        blank = len(NEWLINE.findall(self.source.text[start:top]))
+        return 2 - min(blank, 2) if start else 0
+
     def _name(self, target: str, edits: list[Edit]) -> str:
-        found = name_for(self.source, self.place, target)
+        found = name_for(self.source, self.place, target, dots=dots_of(target))
         edits += found.edits
         return found.text
 
     def _bound(self, name: str) -> bool:
         names = Names.of(self.source)
         return name in names.bindings.get(self.source.tree, {}) or name in names.uses
+
+
+def stepped(text: str, unit: str) -> str:
+    """Text that is indented by four spaces, indented by the file's own unit."""
+    if unit == "    ":
+        return text
+    lines = []
+    for line in text.split("\n"):
+        bare = line.lstrip(" ")
+        steps, rest = divmod(len(line) - len(bare), 4)
+        lines.append(unit * steps + " " * rest + bare)
+    return "\n".join(lines)
 
 
 def unimports(program: Program, source: Source, target: str) -> Iterator[Unimport]:
