@@ -12,7 +12,6 @@ from fsdp2lint.fixing import diff
 from fsdp2lint.migrate.contract import site_of
 from fsdp2lint.migrate.engine import Migration, Stage
 from fsdp2lint.migrate.ledger import FATES, Entry
-from fsdp2lint.migrate.page import page
 
 FORMATS = ("text", "markdown", "json", "html")
 
@@ -58,9 +57,24 @@ def json(migration: Migration) -> str:
 
 
 def html(migration: Migration) -> str:
-    """The ledger and the diff as one page that needs nothing else."""
-    changes = "".join(diff(old, new.text) for old, new in migration.changed)
-    return page(migration.ledger.entries, list(_conclusion(migration)), changes)
+    """The ledger and the diff as one page that needs nothing else: the page of ``verify``, nothing run."""
+    from fsdp2lint.verify.report import data, page
+
+    rows = (
+        data.Entry(
+            e.path, e.line, _what(e), e.fate, "; to do: ".join(filter(None, (e.why, e.todo)))
+        )
+        for e in migration.ledger.entries
+    )
+    report = data.Report(
+        "FSDP1",
+        "FSDP2",
+        facts=tuple((fate, str(count)) for fate, count in migration.ledger.sums.items()),
+        diff="".join(diff(old, new.text) for old, new in migration.changed),
+        ledger=tuple(rows),
+        notes=tuple(_conclusion(migration)),
+    )
+    return page.html(report)
 
 
 def render(migration: Migration, kind: str) -> str:
