@@ -11,7 +11,7 @@ import re
 
 import libcst as cst
 
-from fsdp2lint.api import Literal, Moved, dotted
+from fsdp2lint.api import Container, Literal, Moved, dotted
 
 from ._constructor_helpers import FSDP
 from ._constructor_names import class_of, external, is_none, only_binding
@@ -179,7 +179,7 @@ def synchronise(site: Construction, plan: Plan, helpers: Helpers, materialises: 
     test = "" if values and all(v is True for v in values) else site.text(argument.value)
     where = _target(site)
     if materialises:
-        helper = helpers.add("broadcast", broadcast_helper)
+        helper = helpers.add("broadcast_from_rank0", broadcast_helper)
         call = f"{helper}({{module}}, {where or _any_device(site)})"
         plan.prepare += [f"if {test}:", f"    {call}"] if test else [call]
     else:
@@ -273,7 +273,7 @@ def _ignored(site: Construction, argument: Argument, name: str) -> str:
         said = [site.text(e.value) for e in node.elements]
         if len(said) == 1:
             return f"set({said[0]}.parameters())"
-    if not argument.values or any(is_none(v) for v in argument.values):
+    if not argument.values or not all(isinstance(v, Container) for v in argument.values):
         text = f"({text} or ())"
     each = "m.parameters()"
     if name == "ignored_states":

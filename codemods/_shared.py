@@ -58,11 +58,17 @@ class Helpers:
         while True:
             name = wanted if number == 1 else f"{wanted}_{number}"
             edits: list[Edit] = []
+            used: set[str] = set()
 
-            def named(target: str, into: list[Edit] = edits) -> str:
-                return self._name(target, into)
+            def named(target: str, into: list[Edit] = edits, used: set[str] = used) -> str:
+                text = self._name(target, into)
+                used.add(text)
+                return text
 
             text = stepped(build(name, named), Layout.of(self.source).unit)
+            if name in used:  # the function would hide what it calls
+                number += 1
+                continue
             if text in self.source.text.replace("\r\n", "\n") or self.texts.get(name) == text:
                 return name
             if name not in self.texts and not self._bound(name):

@@ -294,6 +294,32 @@ def _arguments(wrapping: Wrapping) -> Iterator[Occurrence]:
             yield _occurrence(wrapping.at.source, arg, "argument", arg.keyword.value, "FSDP101")
         elif arg.star == "**":
             yield _occurrence(wrapping.at.source, arg, "argument", "**", "FSDP101")
+            yield from _entries(wrapping)
+
+
+def _entries(wrapping: Wrapping) -> Iterator[Occurrence]:
+    """The keywords of a call that come through a dictionary, where its display writes them."""
+    sources = dict.fromkeys((wrapping.at.source, *(site.source for site in wrapping.moment.calls)))
+    for source in sources:
+        for node in walk(source.tree):
+            written = _keywords(node)
+            if set(written) <= facts.ARGUMENTS and len(written) > 1:
+                for name, entry in written.items():
+                    if name in wrapping.options:
+                        yield _occurrence(source, entry, "argument", name, "FSDP101")
+
+
+def _keywords(node: cst.CSTNode) -> dict[str, cst.CSTNode]:
+    """What a display of a dictionary writes for each of its keys."""
+    if isinstance(node, cst.Dict):
+        return {
+            str(element.key.evaluated_value): element
+            for element in node.elements
+            if isinstance(element, cst.DictElement) and isinstance(element.key, cst.SimpleString)
+        }
+    if isinstance(node, cst.Call) and getattr(node.func, "value", "") == "dict":
+        return {arg.keyword.value: arg for arg in node.args if arg.keyword is not None}
+    return {}
 
 
 def _occurrence(
