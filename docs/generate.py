@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from fsdp2lint import knowledge
 from fsdp2lint.cli.program import program
+from fsdp2lint.cli.rule import page
 
 REFERENCE = Path(__file__).parent / "reference"
 
@@ -31,7 +32,7 @@ def pages() -> Iterator[tuple[str, str]]:
     )
     for rule in rules:
         head = f"# {rule.code} {rule.name}\n\n*{rule.group}*\n\n"
-        yield f"rules/{rule.name}.md", head + rule.page.strip() + "\n"
+        yield f"rules/{rule.name}.md", f"{head}{page(rule)}\n"
     codemods = knowledge.codemods()
     rows = [f"| [{c.name}](codemods/{c.name}.md) | {c.summary} |" for c in codemods]
     yield "codemods.md", _table("Codemods", "| name | what it does |\n|---|---|", rows)

@@ -68,7 +68,9 @@ within `forward`, where the hooks run already.
 ## Known limits
 
 Only methods of classes in sight, and only what they compute by calling layers: a weight used by hand
-(`x @ self.weight`) is not seen. `generate` of a library calls the module itself and is fine.
+(`x @ self.weight`) is not seen. Silent between a forward of the root and the next backward: the root's own
+parameters stay gathered for that long, unless `reshard_after_forward=True` says otherwise. `generate` of a
+library calls the module itself and is fine.
 
 ## References
 
@@ -93,6 +95,7 @@ from fsdp2lint.api import (
 
 from ._fixes import call_of, first_argument, once, own_statement, path_text
 from ._shared import Shard, has_parameters, method_of, sharded, shards_before
+from ._tensors import may_be_whole
 
 
 @rule(code="FSDP204", group="correctness")
@@ -106,7 +109,7 @@ def check(trace: Trace) -> Iterator[Finding]:
             continue
         shard, module = found
         used = _computed_inside(trace, entered, module, shard)
-        if used is None:
+        if used is None or may_be_whole(trace, entered, shard):
             continue
         said = f"{module.words()}.{entered.how}"
         yield Finding(

@@ -30,7 +30,7 @@ LAYERS = (
     {"edits"},
     {"findings", "inventory", "program", "steps", "wrapped"},
     {"declare"},
-    {"api", "diagnostics", "toolrules"},
+    {"accuracy", "api", "diagnostics", "toolrules"},
     {"discover", "fixing", "gitignore", "judge", "knowledge", "prefilter", "settings", "suppress"},
     {"baseline", "cache", "config", "git", "plan", "silence", "stored"},
     {"analysis", "migrate", "processes", "reporters", "runner", "session", "verify"},

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
+    from fsdp2lint.accuracy import Accuracy
     from fsdp2lint.declare import Rule
 
 
@@ -45,7 +46,21 @@ def _named(name: str, known: Sequence[Rule]) -> Rule:
 
 
 def _text(rules: Sequence[Rule]) -> str:
-    return "\n".join(f"{_title(rule)}\n\n{rule.page.strip()}\n" for rule in rules)
+    return "\n".join(f"{_title(rule)}\n\n{page(rule)}\n" for rule in rules)
+
+
+def page(rule: Rule) -> str:
+    """The page of a rule, with what was measured of it; the tool's own findings are not measured."""
+    from fsdp2lint.accuracy import sentence
+
+    said = rule.page.strip()
+    return said if _own(rule) else f"{said}\n\n## Accuracy\n\n{sentence(rule.code)}"
+
+
+def _own(rule: Rule) -> bool:
+    from fsdp2lint.toolrules import TOOL_RULES
+
+    return rule in TOOL_RULES
 
 
 def _title(rule: Rule) -> str:
@@ -55,11 +70,20 @@ def _title(rule: Rule) -> str:
     return f"{title}\n{'=' * len(title)}"
 
 
+def _accuracy(seen: Accuracy | None) -> dict[str, float] | None:
+    if seen is None:
+        return None
+    numbers = {"judged": seen.judged, "right": seen.right, "repositories": seen.repositories}
+    return {**numbers, "precision": round(seen.precision, 3)}
+
+
 def _json(rules: Sequence[Rule]) -> str:
     import msgspec
 
+    from fsdp2lint.accuracy import measured
     from fsdp2lint.diagnostics import SEVERITIES
 
+    seen = measured()
     said = [
         {
             "code": rule.code,
@@ -70,6 +94,7 @@ def _json(rules: Sequence[Rule]) -> str:
             "until": rule.until or None,
             "summary": rule.summary,
             "explanation": rule.page.strip(),
+            "accuracy": _accuracy(seen.get(rule.code)),
         }
         for rule in rules
     ]

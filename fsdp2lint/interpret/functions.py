@@ -11,8 +11,9 @@ from libcst.helpers import get_full_name_for_node
 
 from fsdp2lint.interpret.scopes import Frame, Scope, name_value
 from fsdp2lint.meanings.attributes import NAMED_RANKS, rank
+from fsdp2lint.meanings.ranks import runs_on
 from fsdp2lint.model.events import OptimizerReceived
-from fsdp2lint.model.guards import NEVER, Guards, negated
+from fsdp2lint.model.guards import NEVER, Guard, Guards, negated, unit
 from fsdp2lint.model.memory import choose
 from fsdp2lint.model.values import (
     Bound,
@@ -78,6 +79,8 @@ def define(machine: Machine, node: cst.FunctionDef) -> Value:
                 what.owner.setter = made
         elif isinstance(what, External) and what.name in _KINDS:
             made.kind = _KINDS[what.name]
+        elif (only := runs_on(machine, what)) is not None:
+            made.only = only
         elif isinstance(what, Function | Bound) or (
             isinstance(what, Either)
             and all(isinstance(v, Function | Bound) for _, v in what.options)
@@ -144,6 +147,8 @@ def enter(
     frame = machine.push(scope, function)
     frame.on_yield = on_yield
     frame.receiver = args[0] if args else None
+    if function.only is not None:
+        machine.here = here.also(unit(Guard(function.only, True, _head(function))))
     try:
         return _run_body(machine, function, frame, here)
     finally:
@@ -151,6 +156,12 @@ def enter(
         machine.call_path, machine.running = path, running
         machine.here = _after(here, frame)
         machine.frame.exited += frame.exited
+
+
+def _head(function: Function) -> Site:
+    node = function.node
+    name = node.name if isinstance(node, cst.FunctionDef) else node
+    return Site(function.scope.source, name, node)
 
 
 def _run_body(machine: Machine, function: Function, frame: Frame, here: Guards) -> Value:

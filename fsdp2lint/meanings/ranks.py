@@ -6,12 +6,17 @@ Sources: torch/distributed/distributed_c10d.py, https://docs.pytorch.org/docs/st
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from fsdp2lint.meanings.attributes import rank
 from fsdp2lint.meanings.call import Call
 from fsdp2lint.meanings.registry import calls, method
 from fsdp2lint.meanings.results import made_by, same, text
 from fsdp2lint.model.guards import Guard, unit
-from fsdp2lint.model.values import Literal, Mesh, Partial, Rank, Value
+from fsdp2lint.model.values import External, Literal, Mesh, Part, Partial, Rank, Value
+
+if TYPE_CHECKING:
+    from fsdp2lint.interpret.machine import Machine
 
 ENVIRONMENT = {
     "RANK": "global",
@@ -102,18 +107,26 @@ def world_size_and_rank(call: Call) -> Value | None:
 
 # -- functions that only the first rank runs ---------------------------------------------------------------
 
-_ONLY = tuple(
-    f"{home}.{name}"
-    for home in (
-        "lightning.pytorch.utilities",
-        "lightning.pytorch.utilities.rank_zero",
-        "lightning.fabric.utilities",
-        "lightning.fabric.utilities.rank_zero",
-        "lightning_utilities.core.rank_zero",
-    )
-    for name in ("rank_zero_only",)
+_ONLY = (
+    "lightning.pytorch.utilities.rank_zero_only",
+    "lightning.pytorch.utilities.rank_zero.rank_zero_only",
+    "lightning.fabric.utilities.rank_zero_only",
+    "lightning.fabric.utilities.rank_zero.rank_zero_only",
+    "lightning_utilities.core.rank_zero.rank_zero_only",
 )
+_METHODS = {"on_main_process": "global", "on_local_main_process": "local"}
+"""Of accelerate's ``Accelerator`` and ``PartialState``, with the scope of their rank 0."""
 _RUN = "rank_zero_only of"
+
+
+def runs_on(machine: Machine, decorator: Value) -> Value | None:
+    """The test of the rank under which a function with this decorator runs; None for other decorators."""
+    if isinstance(decorator, External) and decorator.name in _ONLY:
+        return machine.main_rank("global")
+    if isinstance(decorator, Part) and decorator.name in _METHODS:
+        if made_by(decorator.owner, "accelerate."):
+            return machine.main_rank(_METHODS[decorator.name])
+    return None
 
 
 @calls(*_ONLY)
@@ -125,7 +138,7 @@ def rank_zero_only(call: Call) -> Value | None:
     )
 
 
-@method("on_main_process", "on_local_main_process")
+@method(*_METHODS)
 def on_main_process(call: Call) -> Value | None:
     """The same decorator as a method of accelerate's ``Accelerator`` and ``PartialState``."""
     function = call.get(0, "function")

@@ -15,7 +15,17 @@ if TYPE_CHECKING:
 class Function(Value):
     """A function or lambda of the project, with the scope it was made in."""
 
-    __slots__ = ("decorators", "defaults", "home", "kind", "name", "node", "scope", "setter")
+    __slots__ = (
+        "decorators",
+        "defaults",
+        "home",
+        "kind",
+        "name",
+        "node",
+        "only",
+        "scope",
+        "setter",
+    )
 
     def __init__(
         self,
@@ -34,6 +44,7 @@ class Function(Value):
         self.decorators: tuple[Value, ...] = ()
         self.home: Class | None = None  # the class whose body defines it
         self.setter: Function | None = None  # of a property
+        self.only: Value | None = None  # the test of the rank under which its body runs at all
 
     def describe(self) -> str:
         return self.name

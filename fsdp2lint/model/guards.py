@@ -174,12 +174,27 @@ class Guards:
         if _two_constants(units):
             return True
         self._units = units
-        for clause in self.clauses:
-            if len(clause) > 1 and all(
-                g.test in units and units[g.test].taken is not g.taken for g in clause
-            ):
+        return _no_way_out([c for c in self.clauses if len(c) > 1], units)
+
+
+def _no_way_out(wide: list[Clause], units: dict[Value, Guard]) -> bool:
+    """Whether what holds for certain, and what follows from it, leaves a clause without a guard that may hold."""
+    known = dict(units)
+    while True:
+        left: list[Clause] = []
+        for clause in wide:
+            if any(known.get(g.test) == g for g in clause):
+                continue
+            open_ = [g for g in clause if g.test not in known]
+            if not open_:
                 return True
-        return False
+            if len(open_) == 1:
+                known[open_[0].test] = open_[0]
+            else:
+                left.append(clause)
+        if len(left) == len(wide):
+            return False
+        wide = left
 
 
 def _two_constants(units: dict[Value, Guard]) -> bool:

@@ -1,0 +1,40 @@
+"""How often each rule was right on public code, as ``benchmarks/accuracy/measure.py`` measured it."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+
+class Accuracy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What was seen of one rule: the judged findings, how many were right, in how many repositories."""
+
+    judged: int
+    right: int
+    repositories: int
+
+    @property
+    def precision(self) -> float:
+        """The share of the findings that were right."""
+        return self.right / self.judged
+
+
+@cache
+def measured() -> dict[str, Accuracy]:
+    """The numbers of all rules that were seen on public code, by code."""
+    data = Path(__file__).with_name("accuracy.json").read_bytes()
+    return msgspec.json.decode(data, type=dict[str, Accuracy])
+
+
+def sentence(code: str) -> str:
+    """The numbers of one rule in words."""
+    seen = measured().get(code)
+    if seen is None:
+        return "Not yet seen on public code."
+    findings = f"{seen.judged} finding{'s' * (seen.judged != 1)}"
+    places = f"{seen.repositories} public repositor{'ies' if seen.repositories != 1 else 'y'}"
+    return (
+        f"Precision {seen.precision:.0%}: {seen.right} of {findings} in {places}, judged by hand."
+    )
