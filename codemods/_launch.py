@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import libcst as cst
@@ -13,12 +14,15 @@ from fsdp2lint.api import (
     GroupStarted,
     Layout,
     Names,
+    Program,
     Site,
     Source,
     Trace,
     scope_of,
     walk,
 )
+
+from ._constructor_origins import definitions
 
 VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "WORLD_SIZE")
 RENDEZVOUS = ("init_method", "rank", "world_size")
@@ -58,14 +62,44 @@ def without_rendezvous(started: Site) -> Iterator[Edit]:
         yield arguments
 
 
-def environment_writes(trace: Trace, spawn: cst.Call) -> Iterator[tuple[Source, cst.CSTNode]]:
-    """The statements that set torchrun's variables: where the spawned functions join their group."""
+def environment_writes(
+    program: Program, trace: Trace, spawn: cst.Call
+) -> Iterator[tuple[Source, cst.CSTNode]]:
+    """The statements that set torchrun's variables: where the spawned functions join their group.
+
+    One below a test of the environment sets what is not there yet: torchrun has set it.
+    """
     seen: set[cst.CSTNode] = set()
-    for source, body in _bodies(trace, spawn):
-        for node in walk(body):
+    todo = list(_bodies(trace, spawn))
+    for source, body in todo:
+        todo += (one for one in _called_in(program, source, body) if one not in todo)
+        for node in walk(body, into=not isinstance(body, cst.Module)):
             if isinstance(node, cst.Assign) and node not in seen and _sets_one(node):
-                seen.add(node)
-                yield source, node
+                if not _is_tested(source, node):
+                    seen.add(node)
+                    yield source, node
+
+
+def _called_in(
+    program: Program, source: Source, body: cst.CSTNode
+) -> Iterator[tuple[Source, cst.CSTNode]]:
+    """The functions that a body calls by their names, where they write to the environment."""
+    names = Names.of(source)
+    for node in walk(body, into=not isinstance(body, cst.Module)):
+        if isinstance(node, cst.Call) and isinstance(node.func, cst.Name):
+            scope = names.owner(node.func.value, scope_of(Layout.of(source).ancestors(node)))
+            for other, found in definitions(program, source, node.func.value, scope or source.tree):
+                if isinstance(found, cst.FunctionDef) and "environ" in other.code(found):
+                    if other in program.sources:
+                        yield other, found
+
+
+def _is_tested(source: Source, node: cst.CSTNode) -> bool:
+    """Whether a statement stands below a test of the environment."""
+    return any(
+        isinstance(around, cst.If) and re.search(r"environ|getenv", source.code(around.test))
+        for around in Layout.of(source).ancestors(node)
+    )
 
 
 def _bodies(trace: Trace, spawn: cst.Call) -> Iterator[tuple[Source, cst.CSTNode]]:
@@ -82,7 +116,7 @@ def _bodies(trace: Trace, spawn: cst.Call) -> Iterator[tuple[Source, cst.CSTNode
         for site in started.moment.calls:
             if site.node is spawn:
                 scope = scope_of(Layout.of(site.source).ancestors(spawn))
-                if not isinstance(scope, cst.Module) and scope not in seen:
+                if scope not in seen:
                     seen.add(scope)
                     yield site.source, scope
 

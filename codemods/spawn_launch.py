@@ -63,7 +63,8 @@ if __name__ == "__main__":
 ## What it leaves
 
 `mp.spawn` whose result is used or that does not join; processes that are started one by one; programs whose
-spawned function does not shard a model.
+spawned function does not shard a model; ranks that join their process group in a function that programs started in
+another way use too.
 
 ## References
 
@@ -101,25 +102,44 @@ from fsdp2lint.api import (
 from ._launch import environment_writes, named_once, without_rendezvous
 
 SPAWN = "torch.multiprocessing.spawn"
+TODO = "start the ranks with torchrun instead of `mp.spawn`"
 
 
-@codemod()
+@codemod(after=("checkpoint-folders", "clip-grad-norm", "kept-state-dicts", "summon-full-params"))
 def rewrite(program: Program) -> Iterator[Step | Left]:
     """Spawning a function that shards a model."""
-    for events in program.sites(Called):
-        trace, called = events[0]
-        call = called.at.node
-        if called.name != SPAWN or not isinstance(call, cst.Call):
-            continue
-        if not any(_shards(one, call) for one, _ in events):
-            continue
-        source = called.at.source
+    going: dict[cst.CSTNode, tuple[Trace, Source, cst.Call]] = {}
+    for trace, source, call in _spawns(program):
         if program.options.launch == "keep":
             yield Step((), (Account(source, call, "preserved", "the launch is kept, as asked"),))
         elif (why := _obstacle(source, call)) is not None:
-            yield Left(source, call, why, "start the ranks with torchrun instead of `mp.spawn`")
+            yield Left(source, call, why, TODO)
         else:
-            yield _step(trace, source, call)
+            going[call] = trace, source, call
+    while shared := [one for one in going if _joins_others(program, one, set(going))]:
+        for one in shared:
+            _, source, call = going.pop(one)
+            why = "programs that are started in another way join their process group in the same place"
+            yield Left(source, call, why, TODO)
+    for trace, source, call in going.values():
+        yield _step(program, trace, source, call)
+
+
+def _spawns(program: Program) -> Iterator[tuple[Trace, Source, cst.Call]]:
+    """The calls that spawn a function that shards a model."""
+    for events in program.sites(Called):
+        trace, called = events[0]
+        call = called.at.node
+        if called.name == SPAWN and isinstance(call, cst.Call):
+            if any(_shards(one, call) for one, _ in events):
+                yield trace, called.at.source, call
+
+
+def _joins_others(program: Program, spawn: cst.CSTNode, going: set[cst.CSTNode]) -> bool:
+    """Whether a group that is joined below a spawn is joined from where no spawn is rewritten too."""
+    paths = [(e.at.node, {s.node for s in e.moment.calls}) for _, e in program.of(GroupStarted)]
+    mine = {node for node, calls in paths if spawn in calls}
+    return any(node in mine and not calls & going for node, calls in paths)
 
 
 def _shards(trace: Trace, spawn: cst.Call) -> bool:
@@ -151,7 +171,7 @@ def _arguments(call: cst.Call) -> dict[str, cst.Arg] | None:
     return found
 
 
-def _step(trace: Trace, source: Source, call: cst.Call) -> Step:
+def _step(program: Program, trace: Trace, source: Source, call: cst.Call) -> Step:
     given = _arguments(call) or {}
     os_module = name_for(source, call, "os", module=True)
     edits: list[Edit] = [*os_module.edits, Unimport(source, "torch.multiprocessing")]
@@ -171,7 +191,7 @@ def _step(trace: Trace, source: Source, call: cst.Call) -> Step:
     for started in trace.of(GroupStarted):
         if any(site.node is call for site in started.moment.calls):
             edits += without_rendezvous(started.at)
-    edits += (Remove(s, statement) for s, statement in environment_writes(trace, call))
+    edits += (Remove(s, statement) for s, statement in environment_writes(program, trace, call))
     why = "torchrun starts the ranks: torchrun --nproc-per-node=" + (count or "1")
     return Step(tuple(edits), (Account(source, call, "changed", why),))
 

@@ -54,6 +54,7 @@ TORCH = re.compile(
 )
 TABLE = re.compile(r"^\[(?P<name>[^\[\]\n]+)\]", re.MULTILINE)
 KEY = re.compile(r"""^(?P<name>[\w"'.-]+)[ \t]*=""", re.MULTILINE)
+SECTION = re.compile(r"^(?P<name>[\w-]+)[ \t]*:", re.MULTILINE)
 TABLES: dict[str, dict[str, str]] = {
     "pyproject.toml": {
         "project": "dependencies",
@@ -81,6 +82,9 @@ def rewrite(program: Program) -> Iterator[Step | Left | Respelling]:
 def _is_requirement(text: Source, offset: int) -> bool:
     """Whether a word stands in a list of requirements, and not in the settings of some tool."""
     path = text.path.replace("\\", "/")
+    if path.endswith((".yml", ".yaml")):  # a channel of conda is called `pytorch` too
+        above = list(SECTION.finditer(text.text, 0, offset))
+        return bool(above) and above[-1]["name"] == "dependencies"
     wanted = TABLES.get(path.rpartition("/")[2])
     if wanted is None:
         return True

@@ -18,9 +18,12 @@ from fsdp2lint.source import Source, Unreadable
 DEPTH = 3
 """How many imports away from a file that names FSDP another one may be."""
 
+REQUIREMENTS = (
+    *("requirements*.txt", "pyproject.toml", "setup.cfg", "environment*.yml", "environment*.yaml"),
+)
 LAUNCH_FILES = (
     *("*.sh", "*.bash", "*.slurm", "*.sbatch", "*.job", "*.mk", "Makefile"),
-    *("requirements*.txt", "pyproject.toml", "setup.cfg", "environment*.yml", "environment*.yaml"),
+    *REQUIREMENTS,
 )
 
 _WORDS = (b"torch", b"fsdp", b"FSDP", *(name.encode() for name in METHODS))
@@ -63,7 +66,8 @@ def choose(files: Sequence[str], texts: Sequence[str] = ()) -> Chosen:
             sources.append(_source(path, contents[path]))
         except Unreadable as problem:
             problems.append(Problem(path, f"line {problem.line}: {problem.message}"))
-    return Chosen(tuple(sources), tuple(_texts(texts)), tuple(roots), tuple(problems))
+    serving = [path for path in texts if _serves(path, files, marked)]
+    return Chosen(tuple(sources), tuple(_texts(serving)), tuple(roots), tuple(problems))
 
 
 def launch_files(paths: Sequence[str], excluded: Sequence[str]) -> list[str]:
@@ -80,6 +84,21 @@ def launch_files(paths: Sequence[str], excluded: Sequence[str]) -> list[str]:
 
 def _is_launch(name: str) -> bool:
     return any(fnmatch(name, pattern) for pattern in LAUNCH_FILES)
+
+
+def _serves(path: str, files: Sequence[str], marked: set[str]) -> bool:
+    """Whether a launch script or a list of requirements may be one of a marked file's.
+
+    A list is for the Python files below its folder; where there are none, for those below the next folder up.
+    """
+    if not any(fnmatch(os.path.basename(path), pattern) for pattern in REQUIREMENTS):
+        return True
+    for folder in Path(os.path.abspath(path)).parents:
+        inside = os.path.join(folder, "")
+        below = [one for one in files if os.path.abspath(one).startswith(inside)]
+        if below:
+            return any(one in marked for one in below)
+    return False
 
 
 def _texts(paths: Sequence[str]) -> Iterator[Source]:
