@@ -71,10 +71,37 @@ def pair_helper(device: str) -> Build:
     return build
 
 
-def strategy_helper(members: frozenset[str], device: str, meshed: bool) -> Build:
+def unsharded_helper(device: str) -> Build:
+    """The function that makes a mesh over some ranks on which every one keeps all parameters.
+
+    A group of one rank is made without the others (``use_local_synchronization``): they may not come by.
+    """
+
+    def build(name: str, named: Naming) -> str:
+        dist = named("torch.distributed.new_group").removesuffix("new_group")
+        mesh = named("torch.distributed.device_mesh.DeviceMesh")
+        return f'''def {name}(mesh):
+    """A mesh over the same ranks, or over all, on which every rank keeps all parameters."""
+    group = {dist}group.WORLD if mesh is None else mesh.get_group()
+    rank = {dist}get_rank()
+    alone = {dist}new_group([rank], use_local_synchronization=True)
+    return {mesh}.from_group(
+        [group, alone],
+        "{device}",
+        mesh=[[rank] for rank in {dist}get_process_group_ranks(group)],
+        mesh_dim_names={DIMENSIONS},
+    )'''
+
+    return build
+
+
+def strategy_helper(
+    members: frozenset[str], device: str, meshed: bool, unsharded: str = ""
+) -> Build:
     """The function that turns a sharding strategy that is known at run time into arguments.
 
-    With ``meshed`` it is given a mesh too, which may be None.
+    With ``meshed`` it is given a mesh too, which may be None; ``unsharded`` is the function that makes
+    of that mesh one on which nothing is sharded.
     """
 
     def build(name: str, named: Naming) -> str:
@@ -99,9 +126,14 @@ def strategy_helper(members: frozenset[str], device: str, meshed: bool) -> Build
                 lines.append(f"    hybrid = {hybrid.removeprefix('in ')}")
                 hybrid = "in hybrid"
             lines += [f"    if strategy {hybrid}{unmeshed}:", *(f"        {one}" for one in made)]
-        if "NO_SHARD" in members:
+        if "NO_SHARD" in members and unsharded:
+            lines += [
+                f"    if strategy is {strategy}.NO_SHARD:",
+                f'        options["mesh"] = {unsharded}(mesh)',
+            ]
+        elif "NO_SHARD" in members:
             made = replicated_mesh(named, device, 'options["mesh"]')
-            lines += [f"    if strategy is {strategy}.NO_SHARD{unmeshed}:"]
+            lines += [f"    if strategy is {strategy}.NO_SHARD:"]
             lines += [f"        {one}" for one in made]
         return "\n".join([*lines, "    return options"])
 

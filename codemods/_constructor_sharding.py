@@ -17,6 +17,7 @@ from ._constructor_helpers import (
     pair_helper,
     replicated_mesh,
     strategy_helper,
+    unsharded_helper,
 )
 from ._constructor_names import is_none, only_binding
 from ._constructor_origins import Origin, meaning
@@ -41,9 +42,7 @@ def sharding(site: Construction, plan: Plan, helpers: Helpers) -> str:
     members = _members(site, argument) if argument is not None else frozenset({"FULL_SHARD"})
     if argument is not None and members is not None and len(members) == 1:
         (member,) = members
-        if member == "NO_SHARD" and meshed:
-            return "nothing is to be sharded, over a part of the ranks that is given"
-        _one(site, plan, argument, member, device, bool(meshed))
+        _one(site, plan, helpers, argument, member, device, bool(meshed))
     elif argument is not None:
         _at_run_time(site, plan, helpers, argument, members or MEMBERS, device, bool(meshed))
     if device == "cpu" and "mesh" not in plan.shared and not plan.spread:
@@ -56,7 +55,13 @@ _MESH = "torch.distributed.device_mesh.init_device_mesh"
 
 
 def _one(
-    site: Construction, plan: Plan, argument: Argument, member: str, device: str, meshed: bool
+    site: Construction,
+    plan: Plan,
+    helpers: Helpers,
+    argument: Argument,
+    member: str,
+    device: str,
+    meshed: bool,
 ) -> None:
     """A strategy that is known now."""
     made = [one for one in sources_of(site, argument) or () if one.node is not argument.value]
@@ -76,11 +81,15 @@ def _one(
         said.append("the mesh has shards within a node and copies across nodes, as FSDP1 made it")
     elif member in HYBRID:
         said.append("the given mesh is (replicate, shard) in both")
-    if member == "NO_SHARD" and not meshed:
+    if member == "NO_SHARD":
         name = site.free("mesh", "device_mesh", "replicate_mesh")
-        plan.before += replicated_mesh(site.name, device, name)
+        if meshed:
+            given = helpers.add("unsharded_mesh", unsharded_helper(device))
+            plan.before.append(f"{name} = {given}({plan.shared['mesh']})")
+        else:
+            plan.before += replicated_mesh(site.name, device, name)
         plan.shared["mesh"] = name
-        said.append("on a mesh of shape (world, 1) nothing is sharded: every rank keeps all")
+        said.append("on a mesh of shape (ranks, 1) nothing is sharded: every rank keeps all")
     site.account(argument.node, "changed", "; ".join(said))
     _settle(site, made, "changed", "; ".join(said))
 
@@ -111,7 +120,11 @@ def _at_run_time(
         kept = f"{site.name(STRATEGY)}.SHARD_GRAD_OP"
         plan.conditional.append((f"{text} is {kept}", "reshard_after_forward", "False"))
     else:
-        name = helpers.add("sharding_options", strategy_helper(members, device, meshed))
+        unsharded = ""
+        if meshed and "NO_SHARD" in members:
+            unsharded = helpers.add("unsharded_mesh", unsharded_helper(device))
+        options = strategy_helper(members, device, meshed, unsharded)
+        name = helpers.add("sharding_options", options)
         given = f", {plan.shared.pop('mesh')}" if meshed else ""
         plan.spread.append(f"{name}({text}{given})")
     site.account(

@@ -54,9 +54,8 @@ fully_shard(model, mp_policy=mp_policy)
 ## What it leaves
 
 Arguments that come in a tuple, in a dictionary that is written to after it was made, or as `**kwargs` of a function
-that looks into them or is called from several places; gradients that are kept in low precision; `NO_SHARD` over a part
-of the ranks; a name for FSDP1 or another wrapper that is used for more than calls with the model; classes derived from
-FSDP1.
+that looks into them or is called from several places; gradients that are kept in low precision; a name for FSDP1 or
+another wrapper that is used for more than calls with the model; classes derived from FSDP1.
 
 ## References
 
