@@ -8,21 +8,18 @@ because gloo's worker threads may abort a finalising interpreter.
 from __future__ import annotations
 
 import atexit
-import ctypes
 import faulthandler
-import importlib
 import importlib.util
 import os
-import runpy
 import signal
 import sys
 import threading
 import traceback
-import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
+from fsdp2lint.verify import script
 from fsdp2lint.verify.outcome import RankReport, Request, packed, request_from
 from fsdp2lint.verify.stacks import raised_at
 from fsdp2lint.verify.workfolder import protect
@@ -67,11 +64,11 @@ class Rank:
 def main() -> NoReturn:
     """Run the script of the request that the command line names."""
     rank = Rank(request_from(Path(sys.argv[1]).read_bytes()))
-    _die_with_parent()
+    script.die_with_parent()
     _redirect(rank)
     rank.write()
     rank.file("pid").write_text(str(os.getpid()))
-    _hide_ourselves()
+    script.hide_ourselves()
     from fsdp2lint.verify.recording import Recording
     from fsdp2lint.verify.standin import install
 
@@ -81,12 +78,11 @@ def main() -> NoReturn:
         protect(rank.request.folder)
     _seed(rank)
     recording = Recording(rank.report, rank.write, rank.request, EnoughSteps)
-    _add_folder(rank.request)
+    script.add_folder(rank.request)
     try:
-        _find_device(rank.request)
         for patch in rank.request.patches:
-            _call(patch)
-        _run(rank.request)
+            script.call(patch)
+        script.run(rank.request)
     except EnoughSteps:
         rank.report.how = "stopped"
     except SystemExit as left:
@@ -102,50 +98,11 @@ def main() -> NoReturn:
     _leave(rank, recording.end)
 
 
-def _run(request: Request) -> None:
-    if request.module:
-        sys.argv = [request.target, *request.arguments]
-        runpy.run_module(request.target, run_name="__main__", alter_sys=True)
-        return
-    script = os.path.abspath(request.target)
-    sys.argv = [request.target, *request.arguments]
-    body = types.ModuleType("__main__")
-    body.__file__ = script
-    sys.modules["__main__"] = body
-    exec(compile(Path(script).read_bytes(), script, "exec", dont_inherit=True), body.__dict__)
-
-
-def _call(patch: str) -> None:
-    """Call a function named as ``module:function``."""
-    module, _, function = patch.partition(":")
-    getattr(importlib.import_module(module), function)()
-
-
-def _add_folder(request: Request) -> None:
-    if request.module:
-        folder = request.root or os.getcwd()
-    else:
-        folder = os.path.dirname(os.path.abspath(request.target))
-    sys.path.insert(0, folder)
-    if request.patches and os.getcwd() != folder:
-        sys.path.insert(1, os.getcwd())
-
-
-def _find_device(request: Request) -> None:
-    """Raises RuntimeError: GPUs are asked for and there are fewer than ranks."""
-    if request.device == "cuda":
-        import torch
-
-        if torch.cuda.device_count() < request.nproc:
-            found = torch.cuda.device_count()
-            raise RuntimeError(f"{request.nproc} ranks need as many GPUs, {found} found")
-
-
 def _seed(rank: Rank) -> None:
     """Start all random numbers from the request's seed.
 
-    PyTorch's generator starts from the same number on every rank when a script does not seed it; those
-    of Python and NumPy start from another on each.
+    PyTorch's generator starts from one number on all ranks, so that models that nobody seeds are the same
+    on each; those of Python and NumPy, which make data, start from another on each.
     """
     if rank.request.seed is None:
         return
@@ -160,23 +117,6 @@ def _seed(rank: Rank) -> None:
         import numpy
 
         numpy.random.seed(own)
-
-
-def _hide_ourselves() -> None:
-    """Our own folder goes to the end of the path; child processes get the path that the user set."""
-    package = str(Path(__file__).resolve().parents[2])
-    sys.path[:] = [p for p in sys.path if os.path.abspath(p) != package] + [package]
-    before = os.environ.pop("FSDP2LINT_PYTHONPATH", "")
-    if before:
-        os.environ["PYTHONPATH"] = before
-    else:
-        os.environ.pop("PYTHONPATH", None)
-
-
-def _die_with_parent() -> None:
-    """Ask the kernel to kill this process when torchrun dies (Linux; elsewhere nothing)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
 def _redirect(rank: Rank) -> None:

@@ -8,7 +8,6 @@ for a timeout: no rank uses the processor any more and every one waits inside ``
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import subprocess
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 from fsdp2lint.verify.outcome import Frame, RankReport, Request, packed, report_from
+from fsdp2lint.verify.script import die_with_parent
 from fsdp2lint.verify.stacks import main_thread, own_frames, waits
 
 PAUSE = 0.05
@@ -85,6 +85,7 @@ def _start(request: Request, folder: Path, log: int) -> subprocess.Popen[bytes]:
     command = [
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1",
         "--nproc-per-node", str(request.nproc), "--max-restarts", "0",
+        "--log-dir", str(folder),  # by default it leaves a temporary folder behind
         "-m", "fsdp2lint.verify.bootstrap", str(folder / "request.json"),
     ]
     # fmt: on
@@ -96,7 +97,7 @@ def _start(request: Request, folder: Path, log: int) -> subprocess.Popen[bytes]:
         stdout=log,
         stderr=log,
         start_new_session=True,
-        preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+        preexec_fn=die_with_parent if sys.platform == "linux" else None,
     )
 
 
@@ -119,10 +120,6 @@ def environment(request: Request) -> dict[str, str]:
     if request.seed is not None:
         found["PYTHONHASHSEED"] = str(request.seed)
     return os.environ | found
-
-
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
 def _watch(

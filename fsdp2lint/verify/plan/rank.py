@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from fsdp2lint.verify import bootstrap
+from fsdp2lint.verify import script
 from fsdp2lint.verify.outcome import Request
 from fsdp2lint.verify.plan.data import Plan
 from fsdp2lint.verify.plan.errand import Answer, Errand
@@ -38,8 +38,8 @@ def main() -> NoReturn:
     """Plan for the errand that the command line names; the answer goes to ``answer.json`` beside it."""
     path = Path(sys.argv[1])
     errand = msgspec.json.decode(path.read_bytes(), type=Errand)
-    bootstrap._die_with_parent()
-    bootstrap._hide_ourselves()
+    script.die_with_parent()
+    script.hide_ourselves()
     from fsdp2lint.verify.plan import hollow, world
     from fsdp2lint.verify.standin import install
 
@@ -52,11 +52,11 @@ def main() -> NoReturn:
 
 
 def _rehearsed(request: Request, stage: _Stage) -> Answer:
-    bootstrap._add_folder(request)
+    script.add_folder(request)
     try:
         for patch in request.patches:
-            bootstrap._call(patch)
-        bootstrap._run(request)
+            script.call(patch)
+        script.run(request)
     except TrainingBegins:
         pass
     except BaseException as raised:
