@@ -7,6 +7,7 @@ import sys
 import click
 
 from fsdp2lint.cli.output import coloured
+from fsdp2lint.cli.signals import cleaning_up
 
 
 @click.command(
@@ -54,6 +55,7 @@ from fsdp2lint.cli.output import coloured
 @click.option("--color", "--colour", type=click.Choice(["auto", "always", "never"]), default="auto")
 @click.option("-q", "--quiet", is_flag=True, help="Do not show what the script prints on rank 0.")
 @click.argument("words", nargs=-1, metavar="[SCRIPT] [-- ARGS]", type=click.UNPROCESSED)
+@cleaning_up()
 def command(
     module: str | None,
     nproc: int,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fsdp2lint.cli.output import coloured
+from fsdp2lint.cli.signals import cleaning_up
 
 if TYPE_CHECKING:
     from fsdp2lint.verify.compare import Verification
@@ -96,6 +98,7 @@ if TYPE_CHECKING:
 )
 @click.option("--color", "--colour", type=click.Choice(["auto", "always", "never"]), default="auto")
 @click.option("-q", "--quiet", is_flag=True, help="Do not show what the scripts print on rank 0.")
+@cleaning_up()
 def command(
     before: str,
     after: str,
@@ -125,7 +128,8 @@ def command(
     of its own made of links to the files of its folder, so that neither sees or overwrites what the other
     writes by a relative path.
 
-    Exit code: 0 when they do the same, 1 when not, 2 when one could not be run to its end.
+    Exit code: 0 when they do the same, 1 when not, 2 when one could not be run to its end or neither
+    trains.
     """
     from fsdp2lint.verify.accounts import BadLedger, read
     from fsdp2lint.verify.compare import Options, verify
@@ -133,7 +137,7 @@ def command(
     from fsdp2lint.verify.ladder import text
     from fsdp2lint.verify.places import NoEntry, find, scripts
     from fsdp2lint.verify.planning import planned
-    from fsdp2lint.verify.rehearse import CannotRun
+    from fsdp2lint.verify.rehearse import CannotRun, require_torch
 
     for patch in patches:
         if not all(patch.partition(":")):
@@ -148,7 +152,10 @@ def command(
         rtol,
         _resume(resume, arguments),
     )
+    if report is not None and not os.path.isdir(os.path.dirname(os.path.abspath(report))):
+        raise click.UsageError(f"--report: no such folder: {os.path.dirname(report)}")
     try:
+        require_torch()
         old = find(before, entry=entry, module=module)
         new = find(after, entry=entry, module=module)
         announce = (lambda _: None) if quiet else _say

@@ -17,7 +17,7 @@ from typing import Literal
 
 import msgspec
 
-from fsdp2lint.verify import ladder, workfolder
+from fsdp2lint.verify import ladder, workfolder, written
 from fsdp2lint.verify.equality import steps
 from fsdp2lint.verify.equality.pairs import pair
 from fsdp2lint.verify.equality.results import Checkpoint, Compared, Difference, Task
@@ -26,6 +26,7 @@ from fsdp2lint.verify.outcome import Device, Request
 from fsdp2lint.verify.places import Place
 from fsdp2lint.verify.plan.data import Plan
 from fsdp2lint.verify.rehearse import Rehearsal, rehearse
+from fsdp2lint.verify.script import die_with_parent
 
 SEED = 0
 PLAN = 2
@@ -77,9 +78,19 @@ class Verification(msgspec.Struct):
         return sorted(found, key=lambda one: math.inf if one.step is None else one.step)
 
     @property
+    def unread(self) -> int:
+        """How many checkpoints of BEFORE could not be read, and so not be compared."""
+        return sum(compared.unread for compared in self.compared)
+
+    @property
+    def idle(self) -> bool:
+        """Whether both came to their end and there is nothing to compare: neither trains or saves."""
+        return not self.fault and not self.differences and not any(c.count for c in self.compared)
+
+    @property
     def exit_code(self) -> int:
-        """0 equal, also in the plan if there is one, 1 different, 2 one of them did not run to its end."""
-        if self.fault:
+        """0 equal, also in the plan if there is one, 1 different, 2 a run failed, or there was none to speak of."""
+        if self.fault or (self.idle and not self.unread):
             return 2
         planned = all(one.state != "failed" for one in self.rungs if one.number == PLAN)
         return 0 if planned and not self.differences else 1
@@ -116,6 +127,8 @@ def compare_apart(task: Path, out: Path) -> None:
     subprocess.run(
         [sys.executable, "-m", "fsdp2lint.verify.equality.apart", str(task), str(out)],
         env=os.environ | {"PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""},
+        start_new_session=True,  # Ctrl-C is for us, who end it
+        preexec_fn=die_with_parent if sys.platform == "linux" else None,
         check=True,
     )
 
@@ -186,17 +199,15 @@ class Trial:
         saved = self._run("saved", self._before, saving, "BEFORE, to save", unlimited)
         if not saved.completed:
             return saved
-        paths = [path for path, _ in _paths(saved)]
-        if not paths:
+        if not written.paths(saved.run.ranks):
             self._notes.append("BEFORE wrote no checkpoint with the arguments to save")
-        self._start.keep(path for path in paths if self._is_outside(path, "saved"))
+        self._start.keep(self._outer(saved, "saved"))
         title = "BEFORE, resumed"
         return self._keep(self._run("before", self._before, self._arguments, title, start="saved"))
 
     def _keep(self, original: Rehearsal) -> Rehearsal:
         """Copy what lies outside of the original's folder: the others may write there too."""
-        paths = [path for path, _ in _paths(original)]
-        self._outside.keep(path for path in paths if self._is_outside(path, "before"))
+        self._outside.keep(self._outer(original, "before"))
         self._kept = self._checkpoints(original, "before")
         return original
 
@@ -246,11 +257,15 @@ class Trial:
         rtol, reason = _tolerance(self._options, (old, new))
         result = Verification(old, new, rtol=rtol, reason=reason)
         result.compared = steps.compare(old.run.ranks, new.run.ranks, rtol)
-        written = self._checkpoints(new, name)
+        saved = self._checkpoints(new, name)
         finals = (str(self._scratch / "before" / "final"), str(self._scratch / name / "final"))
         reach = max(_reach(old), _reach(new))
-        result.compared += self._tensors(Task(finals, pair(self._kept, written), rtol, reach))
-        result.notes = [*self._notes, *_notes(self._kept, written, (old, new))]
+        result.compared += self._tensors(Task(finals, pair(self._kept, saved), rtol, reach))
+        result.notes = [
+            *self._notes,
+            *_notes(self._kept, saved, (old, new)),
+            *self._files((old, new), name),
+        ]
         return result
 
     def _tensors(self, task: Task) -> list[Compared]:
@@ -261,27 +276,20 @@ class Trial:
         return msgspec.json.decode(out.read_bytes(), type=list[Compared])
 
     def _checkpoints(self, run: Rehearsal, name: str) -> list[Checkpoint]:
-        found = []
-        for path, step in _paths(run):
-            if not os.path.exists(path):
-                continue  # the script kept only the newest
-            outside = self._is_outside(path, name)
-            shown = path if outside else os.path.relpath(path, self._work(name))
-            lies = self._outside.kept.get(path, path) if name == "before" else path
-            found.append(Checkpoint(str(lies), shown, step))
-        return found
+        kept = self._outside.kept if name == "before" else {}
+        return written.checkpoints(
+            run.run.ranks, self._work(name), lambda path: str(kept.get(path, path))
+        )
 
-    def _is_outside(self, path: str, name: str) -> bool:
-        return not Path(path).is_relative_to(self._work(name))
+    def _files(self, runs: tuple[Rehearsal, Rehearsal], name: str) -> Iterator[str]:
+        works = self._work("before"), self._work(name)
+        known = (path for run in runs for path in written.paths(run.run.ranks))
+        return written.others(works, known)
 
-
-def _paths(run: Rehearsal) -> list[tuple[str, int]]:
-    """What a run saved, and how many steps it had made."""
-    found: dict[str, int] = {}
-    for rank in run.run.ranks:
-        for saved in rank.saved:
-            found[saved.path] = max(saved.step, found.get(saved.path, 0))
-    return list(found.items())
+    def _outer(self, run: Rehearsal, name: str) -> list[str]:
+        """The checkpoints of a run that lie outside of its working folder."""
+        work = self._work(name)
+        return [path for path in written.paths(run.run.ranks) if not written.is_inside(path, work)]
 
 
 def _notes(
@@ -289,6 +297,11 @@ def _notes(
 ) -> Iterator[str]:
     if any(os.path.isabs(one.name) for one in before):
         yield "checkpoints go to an absolute path: AFTER found there what BEFORE had left"
+    if not any(rank.seeded for run in runs for rank in run.run.ranks):
+        yield (
+            "neither program seeds PyTorch, so all ranks were given one seed: whether AFTER brings the "
+            "weights of rank 0 to all ranks was not tried"
+        )
     if not before and not after:
         stopped = any(rank.how == "stopped" for run in runs for rank in run.run.ranks)
         why = ": what comes after the last step was not run (--steps)" if stopped else ""
@@ -313,5 +326,7 @@ def _ran(verification: Verification, options: Options) -> ladder.Rung:
     number = 4 if options.device == "cuda" else 3
     if verification.fault:
         return ladder.rung(number, False, f"{verification.fault} did not run to its end")
+    if verification.idle:
+        return ladder.rung(number, None, "neither program made an optimizer step")
     differences = verification.differences
     return ladder.rung(number, not differences, differences[0].message if differences else "")

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
@@ -25,6 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from fsdp2lint.verify.contract.bytes import local
 from fsdp2lint.verify.contract.watch import parameters_of
+from fsdp2lint.verify.equality.results import BUILD, Build
 
 CHUNK = 64 * 1024 * 1024
 """Bytes of values that are written as one file."""
@@ -143,6 +145,36 @@ def write(models: Models, peaks: Peaks, folder: Path) -> None:
                     add("peaks", name, value)
         if first:
             writer.flush()
+    if first:
+        build = Build([_order(root) for root in models.roots], dict(_layouts(models.roots)))
+        (folder / BUILD).write_bytes(msgspec.json.encode(build))
+
+
+def _order(root: nn.Module) -> list[str]:
+    return [clean(root, name) for name, _ in nn.Module.named_parameters(root)]
+
+
+def _layouts(roots: Iterable[nn.Module]) -> Iterator[tuple[str, list[tuple[str, Any, int]]]]:
+    """For each FSDP1 unit by its clean name: its parameters and paddings in their order.
+
+    Each has its name in the unit, its shape and its length; a padding has no name (``_flat_param.py``).
+    """
+    for root in roots:
+        for name, module in root.named_modules():
+            handle = getattr(module, "_handle", None)
+            if not isinstance(module, FullyShardedDataParallel) or handle is None:
+                continue
+            flat = handle.flat_param
+            inner = module._fsdp_wrapped_module
+            own = (clean(inner, fqn) for fqn in flat._fqns)
+            named = zip(own, map(tuple, flat._shapes), strict=True)
+            made = [
+                ("", (), length) if padding else (*next(named), length)
+                for padding, length in zip(
+                    flat._is_padding_mask, flat._numels_with_padding, strict=True
+                )
+            ]
+            yield clean(root, name) if name else "", made
 
 
 def _forget(kind: str, name: str, value: torch.Tensor) -> None:

@@ -78,7 +78,7 @@ class Saved(msgspec.Struct, frozen=True):
     path: str
     step: int
     """How many optimizer steps had been made."""
-    kind: Literal["torch", "dcp"]
+    kind: Literal["torch", "dcp", "safetensors"]
 
 
 class RankReport(msgspec.Struct):
@@ -95,6 +95,8 @@ class RankReport(msgspec.Struct):
     """Filled when the request asks to gather."""
     clipped: bool = False
     """Whether gradients were clipped by norm."""
+    seeded: bool = False
+    """Whether the script seeded PyTorch itself."""
     facts: dict[str, Any] = {}
     """What the checks noted, by check; compared across ranks when all have reported."""
 

@@ -79,6 +79,7 @@ class Recording:
             self._models, self._peaks = Models(), Peaks()
             Saves(report.saved, lambda: len(report.steps), request.folder).install()
             replace_everywhere(dist.destroy_process_group, self._destroying)
+        replace_everywhere(torch.manual_seed, self._seeding)
         _wrap(FullyShardedDataParallel, "clip_grad_norm_", self._clipping)
         replace_everywhere(torch.nn.utils.clip_grad_norm_, self._clipping)
 
@@ -108,6 +109,14 @@ class Recording:
             destroy(group)
 
         return destroyed
+
+    def _seeding(self, seed: Any) -> Any:
+        @functools.wraps(seed)
+        def seeded(*args: Any, **kwargs: Any) -> Any:
+            self._report.seeded = self._report.seeded or here() is not None
+            return seed(*args, **kwargs)
+
+        return seeded
 
     def _clipping(self, clip: Any) -> Any:
         @functools.wraps(clip)

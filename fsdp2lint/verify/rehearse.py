@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import math
 import os
+import subprocess
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -74,21 +76,42 @@ def rehearse(request: Request, echo: Echo, run: Launch = launch) -> Rehearsal:
     A request without a scratch folder gets one that is gone afterwards. ``run`` starts the ranks.
 
     Raises:
-        CannotRun: PyTorch or the script is not there.
+        CannotRun: PyTorch, the script or a GPU for each rank is not there.
     """
-    if importlib.util.find_spec("torch") is None:
-        raise CannotRun("PyTorch is not installed: pip install 'fsdp2lint[verify]'")
+    require_torch()
     if not request.module and not os.path.isfile(request.target):
         raise CannotRun(f"no such script: {request.target}")
+    if request.device == "cuda" and (found := gpus()) < request.nproc:
+        raise CannotRun(
+            f"--device cuda takes one GPU for each of the {request.nproc} ranks, and PyTorch sees {found}"
+        )
     if request.scratch:
         return _judged(request, run(request, echo))
     with tempfile.TemporaryDirectory(prefix="fsdp2lint-") as scratch:
         return _judged(request, run(msgspec.structs.replace(request, scratch=scratch), echo))
 
 
+def require_torch() -> None:
+    """Raises CannotRun: PyTorch is not installed."""
+    if importlib.util.find_spec("torch") is None:
+        raise CannotRun("PyTorch is not installed: pip install 'fsdp2lint[verify]'")
+
+
+def gpus() -> int:
+    """How many GPUs PyTorch sees; another process asks, because this one never imports it."""
+    asked = "import torch; print(torch.cuda.device_count())"
+    answer = subprocess.run(
+        [sys.executable, "-c", asked], capture_output=True, text=True, check=False
+    )
+    return int(answer.stdout) if answer.stdout.strip().isdigit() else 0
+
+
 def _judged(request: Request, run: Run) -> Rehearsal:
     notes = [*_numbers(run.ranks), *contract.notes(run.ranks)]
-    return Rehearsal(request, run, contract.judge(run.ranks), notes)
+    rehearsal = Rehearsal(request, run, contract.judge(run.ranks), notes)
+    if rehearsal.completed and not rehearsal.steps:
+        notes.append("the script made no optimizer step: what training would show was not checked")
+    return rehearsal
 
 
 def _numbers(ranks: Sequence[RankReport]) -> Iterator[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import os
 from collections.abc import Callable
 from typing import Any, Literal
@@ -18,7 +20,7 @@ from fsdp2lint.verify.workfolder import loosen
 
 _DCP = ("torch/distributed/checkpoint/filesystem.py", "torch/distributed/checkpoint/planner.py")
 
-Kind = Literal["torch", "dcp"]
+Kind = Literal["torch", "dcp", "safetensors"]
 
 
 class Saves:
@@ -30,11 +32,14 @@ class Saves:
         """Asynchronous saves by path: how many steps had been made when each began."""
 
     def install(self) -> None:
-        """Listen to ``torch.save`` and to DCP's file writer."""
+        """Listen to ``torch.save``, to DCP's file writer, and to safetensors where it is installed."""
         torch.save = self._torch_save(torch.save)
         finish: Any = FileSystemWriter.finish
         FileSystemWriter.finish = self._finish(finish)  # type: ignore[method-assign]
         replace_everywhere(async_save, self._async_save)
+        if importlib.util.find_spec("safetensors") is not None:
+            module: Any = importlib.import_module("safetensors.torch")
+            module.save_file = self._save_file(module.save_file)
 
     def _note(self, path: object, kind: Kind, step: int | None = None) -> None:
         if isinstance(path, str | os.PathLike):
@@ -46,14 +51,21 @@ class Saves:
     def _torch_save(self, save: Any) -> Any:
         def saved(obj: object, f: Any, *args: Any, **kwargs: Any) -> None:
             if isinstance(f, str | os.PathLike):
-                loosen(
-                    self._folder, os.fspath(f), keep=False
-                )  # written from C++, unseen by the audit hook
+                # written from C++, unseen by the audit hook
+                loosen(self._folder, os.fspath(f), keep=False)
             save(obj, f, *args, **kwargs)
             if not called_by(*_DCP):
                 self._note(
                     f if isinstance(f, str | os.PathLike) else getattr(f, "name", None), "torch"
                 )
+
+        return saved
+
+    def _save_file(self, save: Any) -> Any:
+        def saved(tensors: Any, filename: Any, *args: Any, **kwargs: Any) -> None:
+            loosen(self._folder, os.fspath(filename), keep=False)  # written from Rust, as unseen
+            save(tensors, filename, *args, **kwargs)
+            self._note(filename, "safetensors")
 
         return saved
 

@@ -169,6 +169,26 @@ def test_absolute_paths_are_compared_too(ranks: Ranks, tmp_path: Path) -> None:
     assert kinds(found) == {"checkpoint": (None, None, "step")}
 
 
+def test_two_that_do_not_train_are_not_equal(ranks: Ranks) -> None:
+    Path("idle.py").write_text("print('usage: train.py --go')\n")
+    with trial(ranks, Path("idle.py")) as runs:
+        found = runs.against(find("idle.py"))
+    assert found.exit_code == 2
+    text = told(found, colour=False)
+    assert "3 run on CPU: not tried" in text
+    assert "Not verified: neither program made an optimizer step or wrote a checkpoint" in text
+
+
+def test_one_that_makes_fewer_steps_is_different(ranks: Ranks, tmp_path: Path) -> None:
+    shorter = planted(tmp_path, ("range(first, options.steps)", "range(first, options.steps - 1)"))
+    with trial(ranks) as runs:
+        found = runs.against(find(str(shorter)))
+    assert found.exit_code == 1
+    (difference,) = (d for d in found.differences if d.kind == "steps")
+    assert difference.step == 4
+    assert "on rank 0 BEFORE makes 4 optimizer steps and AFTER 3" in difference.message
+
+
 def test_as_json_it_says_the_same(ranks: Ranks) -> None:
     with trial(ranks, steps=2) as runs:
         report = json.loads(as_json(runs.against(find(str(AFTER)))))
@@ -201,12 +221,17 @@ def test_a_plan_that_differs_is_a_difference(tmp_path: Path) -> None:
         ([str(BEFORE), str(ROOT / "rules")], "name one with --entry"),
         ([str(BEFORE), str(AFTER), "--patch", "nothing"], "--patch takes MODULE:FUNCTION"),
         ([str(BEFORE), str(AFTER), "--resume", "'", "x"], "--resume: No closing quotation"),
+        ([str(BEFORE), str(AFTER), "--steps", "0"], "'--steps': 0 is not in the range"),
+        ([str(BEFORE), str(AFTER), "--nproc", "0"], "'--nproc': 0 is not in the range"),
+        ([str(BEFORE), str(AFTER), "--report", "gone/x.html"], "--report: no such folder: gone"),
+        ([str(BEFORE), str(AFTER), "--ledger", "gone.json"], "gone.json: No such file"),
         ([str(BEFORE), str(AFTER), "-m", "fsdp1"], "-m looks for `fsdp1` in a folder"),
     ],
 )
 def test_slips_of_the_command_line(words: Sequence[str], said: str) -> None:
     result = CliRunner().invoke(command, list(words))
     assert said in result.output
+    assert "Traceback" not in result.output
     assert result.exit_code != 0
 
 

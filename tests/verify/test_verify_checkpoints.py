@@ -154,9 +154,12 @@ def test_a_save_that_was_never_completed(tmp_path: Path) -> None:
     begun.mkdir()
     (begun / "__0_0.distcp").touch()
     found = compared([file(tmp_path / "a.pt", whole())], [Checkpoint(str(begun), "dcp", 3)])
-    assert found.notes == [
-        "`dcp` cannot be read in one process: the folder has no `.metadata`: "
-        "the save was never completed"
+    assert [(one.message, one.step) for one in found.differences] == [
+        (
+            "the checkpoint of AFTER cannot be read: `dcp`: the folder has no `.metadata`: "
+            "the save was never completed",
+            3,
+        )
     ]
 
 

@@ -76,6 +76,9 @@ def expect_equal(verification: Verification, steps: int) -> None:
     assert [d.message for d in verification.differences if _counts(d, verification)] == []
     assert {len(rank.steps) for rank in verification.before.run.ranks} == {steps}
     assert next(c for c in verification.compared if c.what == "parameters").count > 0
+    for run in (verification.before, verification.after):
+        assert run is not None
+        assert [violation.message for violation in run.violations] == []
 
 
 def _counts(difference: Difference, verification: Verification) -> bool:

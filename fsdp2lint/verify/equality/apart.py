@@ -12,7 +12,7 @@ import msgspec
 import torch
 
 from fsdp2lint.verify.equality.checkpoints import compare_checkpoints
-from fsdp2lint.verify.equality.results import Compared, Task
+from fsdp2lint.verify.equality.results import BUILD, Build, Compared, Task
 from fsdp2lint.verify.equality.tensors import Sides, Slack
 
 SAFETY = 4.0
@@ -35,11 +35,15 @@ def main(task: Path, out: Path) -> None:
     before, after = map(load, work.finals)
     slack = Noise(before, work.rtol, work.reach).slack
     results = compare_models(before, after, work.rtol, slack)
-    names = [list(model.parameters) for model in (*before, *after)]
+    builds = [_build(folder) for folder in work.finals]
+    names = [order for build in builds for order in build.orders]
     shapes = {n: t.shape for m in (*before, *after) for n, t in m.parameters.items()}
     buffers = {name for model in (*before, *after) for name in model.buffers}
+    layouts = {unit: made for build in builds for unit, made in build.layouts.items()}
     for old, new in work.pairs:
-        results.append(compare_checkpoints(old, new, names, shapes, buffers, work.rtol, slack))
+        results.append(
+            compare_checkpoints(old, new, names, shapes, buffers, work.rtol, slack, layouts)
+        )
     out.write_bytes(msgspec.json.encode(results))
 
 
@@ -53,6 +57,11 @@ def load(folder: str) -> list[Model]:
         model.buffers |= held["buffers"]
         model.peaks |= held["peaks"]
     return list(models.values())
+
+
+def _build(folder: str) -> Build:
+    """How the models of a run keep their parameters."""
+    return msgspec.json.decode(Path(folder, BUILD).read_bytes(), type=Build)
 
 
 class Noise:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ import torch
 from fsdp2lint.verify.equality.contents import Contents, OptimizerState, Weights, is_tensor, named
 from fsdp2lint.verify.equality.reading import Unreadable, read
 from fsdp2lint.verify.equality.results import Checkpoint, Compared, Difference
+from fsdp2lint.verify.equality.shards import Layout, merged
 from fsdp2lint.verify.equality.tensors import Sides, Slack
 
 BOOKKEEPING = frozenset({"foreach", "fused", "capturable", "differentiable", "initial_lr"})
@@ -24,10 +25,12 @@ def compare_checkpoints(
     buffers: Collection[str],
     rtol: float,
     slack: Slack = lambda _: None,
+    layouts: Mapping[str, Layout] | None = None,
 ) -> Compared:
     """Weights by clean name, optimizer state by parameter, and numbers that both have.
 
-    ``names`` are the parameters of each model in order, to give numbered optimizer state its names.
+    ``names`` are the parameters of each model in order, to give numbered optimizer state its names;
+    ``layouts`` say what the flat parameters of FSDP1 are made of.
     """
     compared = Compared(_title(before, after))
     if not before:  # a conversion, or a copy: no less than BEFORE has
@@ -37,9 +40,18 @@ def compare_checkpoints(
         message = f"AFTER writes no checkpoint after step {before[0].step}, BEFORE does"
         compared.differences.append(Difference("checkpoint", message, before[0].step))
         return compared
-    known = {name for model in names for name in model} | set(buffers)
-    old, new = _read(before, known, compared), _read(after, known, compared)
-    if old is None or new is None:
+    known = set(shapes) | set(buffers)
+    try:
+        old = _read(before, known, layouts or {})
+    except Unreadable as problem:
+        compared.notes.append(f"not compared: {problem}")
+        compared.unread = len(before)
+        return compared
+    try:
+        new = _read(after, known, layouts or {})
+    except Unreadable as problem:
+        message = f"the checkpoint of AFTER cannot be read: {problem}"
+        compared.differences.append(Difference("checkpoint", message, before[0].step))
         return compared
     held = Sides(compared, "checkpoint", rtol, slack)
     _weights(old.weights, new.weights, held, compared)
@@ -63,15 +75,20 @@ def _title(before: Sequence[Checkpoint], after: Sequence[Checkpoint]) -> str:
 
 
 def _read(
-    checkpoints: Sequence[Checkpoint], known: Collection[str], compared: Compared
-) -> Contents | None:
+    checkpoints: Sequence[Checkpoint], known: Collection[str], layouts: Mapping[str, Layout]
+) -> Contents:
+    """Everything in them, together.
+
+    Raises:
+        Unreadable: one of them is no checkpoint, or not complete; the text names it.
+    """
     contents = Contents()
     for checkpoint in checkpoints:
         try:
-            contents.sort(read(checkpoint.path), known)
-        except Unreadable as problem:
-            compared.notes.append(f"`{checkpoint.name}` cannot be read in one process: {problem}")
-            return None
+            trees = [read(path) for path in checkpoint.paths]
+        except (Unreadable, OSError) as problem:
+            raise Unreadable(f"`{checkpoint.name}`: {problem}") from problem
+        contents.sort(merged(trees) if len(trees) > 1 else trees[0], known, layouts)
     return contents
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from fsdp2lint.verify.equality.reading import Later
+from fsdp2lint.verify.equality.shards import Each, Layout, Part, unflattened
 
 WRAPPERS = re.compile(r"(?:_fsdp_wrapped_module|_checkpoint_wrapped_module|_orig_mod)\.")
 _FLAT_STATE = re.compile(r"state\.(?P<name>.+)\.(?P<slot>[^.]+)")
@@ -45,9 +46,24 @@ class Contents:
     optimizers: list[OptimizerState] = field(default_factory=list)
     others: dict[str, Leaf] = field(default_factory=dict)
 
-    def sort(self, tree: Any, known: Collection[str]) -> None:
-        """Put the entries of a checkpoint's tree where they belong; ``known`` are the model's names."""
+    def sort(
+        self, tree: Any, known: Collection[str], layouts: Mapping[str, Layout] | None = None
+    ) -> None:
+        """Put the entries of a checkpoint's tree where they belong.
+
+        ``known`` are the model's names, ``layouts`` say by unit what a flat parameter is made of.
+        """
         _sort(tree, "", set(known), self)
+        for weights in self.weights:
+            weights.tensors = unflattened(weights.tensors, layouts or {})
+
+    def add(self, weights: Weights) -> None:
+        """Keep weights, with those of other files where a model was cut into several."""
+        for held in self.weights:
+            if held.place == weights.place and held.tensors.keys().isdisjoint(weights.tensors):
+                held.tensors |= weights.tensors
+                return
+        self.weights.append(weights)
 
 
 def _sort(node: Any, place: str, known: set[str], into: Contents) -> None:
@@ -58,7 +74,7 @@ def _sort(node: Any, place: str, known: set[str], into: Contents) -> None:
         tensors = {key: leaf for key, leaf in node.items() if is_tensor(leaf)}
         if tensors and _is_model(tensors, node, known):
             named = {clean(str(key), known): leaf for key, leaf in tensors.items()}
-            into.weights.append(Weights(place, named))
+            into.add(Weights(place, named))
             node = {key: leaf for key, leaf in node.items() if key not in tensors}
         children: Iterator[tuple[Any, Any]] = iter(node.items())
     elif isinstance(node, list | tuple):
@@ -87,7 +103,9 @@ def clean(name: str, known: Collection[str]) -> str:
 
 def is_tensor(leaf: Leaf) -> bool:
     """Whether an entry is a tensor, read or not."""
-    return isinstance(leaf, torch.Tensor | Later) or hasattr(leaf, "local_shards")
+    if isinstance(leaf, Each):
+        return any(map(is_tensor, leaf.values))
+    return isinstance(leaf, torch.Tensor | Later | Part)
 
 
 def _optimizer(node: Mapping[Any, Any], place: str) -> OptimizerState | None:
@@ -146,17 +164,20 @@ def _numbers(group: Mapping[str, Any]) -> dict[str, float]:
             found |= {f"{key}[{n}]": float(v) for n, v in enumerate(value) if key != "params"}
         elif isinstance(value, torch.Tensor) and value.numel() == 1:
             found[key] = float(value)
+        elif isinstance(value, Each):
+            by_rank = {f"{key} on rank {rank}": each for rank, each in enumerate(value.values)}
+            found |= _numbers(by_rank)
     return found
 
 
 def named(state: OptimizerState, names: list[str], shapes: dict[str, torch.Size]) -> bool:
     """Give numbered state the names of the model's parameters in order; False when they do not fit."""
     numbers = [str(number) for number in range(len(names))]
-    if set(state.slots) | set(state.settings) != set(numbers):
+    if set(state.slots) | set(state.settings) != set(numbers) or not set(names) <= set(shapes):
         return False
     for number, name in zip(numbers, names, strict=True):
         for slot in state.slots.get(number, {}).values():
-            if isinstance(slot, torch.Tensor) and slot.dim() and slot.shape != shapes[name]:
+            if isinstance(slot, torch.Tensor | Part) and slot.shape and slot.shape != shapes[name]:
                 return False
     as_named = dict(zip(numbers, names, strict=True))
     state.slots = {as_named[number]: slots for number, slots in state.slots.items()}

@@ -1,7 +1,8 @@
-"""Checkpoints in one process, whatever their format: a file of ``torch.save`` or a folder of DCP.
+"""Checkpoints in one process, whatever their format: of ``torch.save``, DCP or safetensors.
 
-Both come to the same tree of dictionaries. Tensors of a DCP folder are read when they are asked for, those
-of a file are mapped into memory, so a large checkpoint is never held as a whole.
+All come to the same tree of dictionaries. Tensors of a DCP folder and of a safetensors file are read when
+they are asked for, those of a pickled file are mapped into memory, so a large checkpoint is never held as a
+whole.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import os
 import pickle
 import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ import torch
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load as load_in_place
+
+from fsdp2lint.verify.equality.shards import parted, rebuild
 
 
 class Unreadable(Exception):
@@ -41,7 +44,43 @@ def read(path: str) -> Any:
         if not (Path(path) / ".metadata").exists():
             raise Unreadable("the folder has no `.metadata`: the save was never completed")
         return _dcp(path)
-    return _pickled(path)
+    if _is_safetensors(path):
+        return _safetensors(path)
+    return _parts(_pickled(path))
+
+
+def _parts(tree: Any) -> Any:
+    """A tree in which distributed tensors are the parts that their rank had."""
+    if isinstance(tree, Mapping):
+        return {key: _parts(value) for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [_parts(value) for value in tree]
+    return parted(tree)
+
+
+def _is_safetensors(path: str) -> bool:
+    """A length of eight bytes and the JSON object of that length (safetensors, "Format")."""
+    with open(path, "rb") as file:
+        start = file.read(9)
+    return start[8:] == b"{" and int.from_bytes(start[:8], "little") < os.path.getsize(path)
+
+
+def _safetensors(path: str) -> dict[str, Later]:
+    try:
+        from safetensors import SafetensorError, safe_open
+    except ImportError as missing:
+        raise Unreadable("the package `safetensors` is not installed") from missing
+
+    opened: Any
+
+    def reader(name: str) -> Callable[[], torch.Tensor]:
+        return lambda: opened.get_tensor(name)
+
+    try:
+        opened = safe_open(path, framework="pt")
+    except SafetensorError as error:
+        raise Unreadable(_line(error)) from error
+    return {name: Later(reader(name)) for name in opened.keys()}  # noqa: SIM118  no mapping
 
 
 def _pickled(path: str) -> Any:
@@ -49,13 +88,13 @@ def _pickled(path: str) -> Any:
         warnings.simplefilter("ignore")
         try:
             return _load(path, mmap=True)
-        except (RuntimeError, ValueError, pickle.UnpicklingError) as error:
+        except Exception as error:  # whatever a file that is cut off, or no checkpoint, raises
             said = _line(error)
             if "mmap" not in said:  # the old format of `torch.save` cannot be mapped
                 raise Unreadable(said) from error
         try:
             return _load(path, mmap=False)
-        except (RuntimeError, ValueError, pickle.UnpicklingError) as error:
+        except Exception as error:
             raise Unreadable(_line(error)) from error
 
 
@@ -75,6 +114,8 @@ class _Unknown:
 class _Lenient(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         """The class, or one that takes anything: classes of a script are not here."""
+        if name == "_rebuild_from_type_v2":
+            return rebuild
         try:
             return super().find_class(module, name)
         except (ImportError, AttributeError):
@@ -86,7 +127,10 @@ _lenient.__dict__.update(vars(pickle), Unpickler=_Lenient)
 
 
 def _dcp(path: str) -> dict[Any, Any]:
-    metadata = FileSystemReader(path).read_metadata()
+    try:
+        metadata = FileSystemReader(path).read_metadata()
+    except Exception as error:  # the metadata is a pickle
+        raise Unreadable(_line(error)) from error
     ways: dict[str, tuple[Any, ...]] = getattr(metadata, "planner_data", None) or {}
     tree: dict[Any, Any] = {}
     for name, stored in metadata.state_dict_metadata.items():

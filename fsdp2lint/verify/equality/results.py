@@ -6,6 +6,9 @@ from typing import Literal
 
 import msgspec
 
+BUILD = "build.json"
+"""The file beside the final values with the :class:`Build` of the models."""
+
 Kind = Literal["loss", "norm", "rate", "steps", "value", "checkpoint"]
 
 
@@ -39,6 +42,8 @@ class Compared(msgspec.Struct):
     """The largest relative difference."""
     differences: list[Difference] = []
     notes: list[str] = []
+    unread: int = 0
+    """How many checkpoints BEFORE wrote that nobody could read, and so compare."""
 
     @property
     def equal(self) -> bool:
@@ -52,6 +57,22 @@ class Checkpoint(msgspec.Struct, frozen=True):
     path: str
     name: str
     step: int
+    parts: tuple[str, ...] = ()
+    """Where what the other ranks wrote lies, each into a file of its own."""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """All files or folders of it, in the order of ranks."""
+        return (self.path, *self.parts)
+
+
+class Build(msgspec.Struct):
+    """How the parameters of a run's models are kept."""
+
+    orders: list[list[str]] = []
+    """Of each model the names of its parameters as ``parameters()`` gives them, each once."""
+    layouts: dict[str, list[tuple[str, tuple[int, ...], int]]] = {}
+    """Of each flat parameter by its unit, piece after piece: the name, empty for padding, shape and length."""
 
 
 class Task(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ import msgspec
 
 from fsdp2lint.reporters._paint import Line, painted, plain
 from fsdp2lint.verify import ladder
-from fsdp2lint.verify.compare import Verification
+from fsdp2lint.verify.compare import PLAN, Verification
 from fsdp2lint.verify.equality import steps
 from fsdp2lint.verify.equality.drawing import chart
 from fsdp2lint.verify.equality.results import Compared, Difference
@@ -147,7 +147,9 @@ def _number(number: Number) -> str:
 
 def _amount(compared: Compared) -> Line:
     apart = compared.count - compared.identical
-    if compared.differences:
+    if compared.unread:
+        said, role = "not compared", "error"
+    elif compared.differences:
         said, role = f"different, by {compared.relative:.2g} at most", "error"
     elif not compared.count:
         said, role = "nothing to compare", "dim"
@@ -172,22 +174,41 @@ def _remarks(verification: Verification) -> Iterator[Line]:
                 yield [("note: ", "note"), (f"AFTER: {note}", "")]
 
 
-def _verdict(verification: Verification) -> Iterator[Line]:
+def _ladder(verification: Verification) -> Iterator[Line]:
+    shown = []
+    for rung in ladder.whole(verification.rungs):
+        how = (
+            f" ({rung.why})"
+            if rung.state == "not tried" and rung.why in ladder.HOW.values()
+            else ""
+        )
+        shown.append(f"{rung.number} {rung.title}: {rung.state}{how}")
+    yield [("ladder: ", "dim"), (" · ".join(shown), "dim")]
     for rung in verification.rungs:
-        if rung.number < 3 and rung.state != "reached" and rung.why:
-            state = "is not reached" if rung.state == "failed" else "was not tried"
-            yield [
-                ("note: ", "note"),
-                (f"rung {rung.number} ({rung.title}) {state}: {rung.why}", ""),
-            ]
+        if rung.number < PLAN and rung.state == "failed":
+            yield [("note: ", "note"), (f"rung {rung.number} ({rung.title}) fails: {rung.why}", "")]
+        elif rung.number <= PLAN and rung.state == "not tried" and rung.why:
+            yield [("note: ", "note"), (rung.why, "")]
+
+
+def _verdict(verification: Verification) -> Iterator[Line]:
+    yield from _ladder(verification)
+    for rung in verification.rungs:
+        if rung.number == PLAN and rung.state == "failed":
+            yield [("different in the plan: ", "error"), (rung.why, "")]
     for one in verification.differences:
         more = f" (and {one.more} more)" if one.more else ""
         yield [("different: ", "error"), (f"{one.message}{more}", "")]
     if verification.fault:
         yield [(f"Not verified: {verification.fault} failed.", "strong")]
+    elif verification.idle and not verification.unread:
+        why = "neither program made an optimizer step or wrote a checkpoint"
+        yield [(f"Not verified: {why}; is it the right script, are its arguments?", "strong")]
     elif verification.exit_code:
         yield [("Not equal.", "strong")]
     else:
         highest = ladder.reached(verification.rungs)
         height = "" if highest is None else f": rung {highest} of 4 ({ladder.TITLES[highest]})"
-        yield [(f"Equal{height}.", "strong")]
+        unread = verification.unread
+        kept = f", but for {unread} checkpoint{'s' * (unread > 1)} that nobody could read"
+        yield [(f"Equal{kept if unread else ''}{height}.", "strong")]

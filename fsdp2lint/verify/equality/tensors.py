@@ -10,6 +10,7 @@ from torch.distributed.tensor import DTensor
 
 from fsdp2lint.verify.equality.reading import Later
 from fsdp2lint.verify.equality.results import Compared, Difference, Kind, relative
+from fsdp2lint.verify.equality.shards import Each, Part
 
 SLICE = 1 << 22
 """So many elements are compared at once, in double precision."""
@@ -56,14 +57,17 @@ class Sides:
             self._compared.differences.append(Difference(**kept))
 
     def _pair(self, name: str, before: Any, after: Any, own: str) -> None:
+        old, new = _alike(_read(before), _read(after))
+        if isinstance(old, Each) and isinstance(new, Each):
+            for rank, values in enumerate(zip(old.values, new.values, strict=False)):
+                self._pair(f"{name} on rank {rank}", *values, "")
         self._compared.count += 1
-        old, new = _read(before), _read(after)
-        if not isinstance(old, torch.Tensor) or not isinstance(new, torch.Tensor):
-            self._plain(name, old, new)
-            return
         problem = _mismatch(old, new)
         if problem:
             self._say(f"`{name}` {problem}", name)
+            return
+        if not isinstance(old, torch.Tensor) or not isinstance(new, torch.Tensor):
+            self._plain(name, old, new)
             return
         identical, apart = compare(old, new)
         self._compared.identical += identical
@@ -101,6 +105,9 @@ def _badness(difference: Difference) -> float:
 
 
 def _read(leaf: Any) -> Any:
+    if isinstance(leaf, Part):
+        whole = leaf.whole()
+        return leaf if whole is None else whole
     return leaf.read() if isinstance(leaf, Later) else leaf
 
 
@@ -110,10 +117,32 @@ def _number(value: Any) -> Any:
     return float(value) if isinstance(value, bool | int | float) else value
 
 
-def _mismatch(before: torch.Tensor, after: torch.Tensor) -> str:
-    for side, tensor in (("BEFORE", before), ("AFTER", after)):
-        if isinstance(tensor, DTensor):
-            return f"is a sharded tensor in {side}: the file holds one rank's part of it"
+def _alike(before: Any, after: Any) -> tuple[Any, Any]:
+    """What ranks have of one side's tensor as the tensor, where the other side has it whole."""
+    if isinstance(before, Each) and isinstance(after, torch.Tensor):
+        whole = before.whole(after.shape)
+        return (before if whole is None else whole), after
+    if isinstance(after, Each) and isinstance(before, torch.Tensor):
+        whole = after.whole(before.shape)
+        return before, (after if whole is None else whole)
+    return before, after
+
+
+def _mismatch(before: Any, after: Any) -> str:
+    if isinstance(before, Each) and isinstance(after, Each):
+        counts = len(before.values), len(after.values)
+        return (
+            ""
+            if counts[0] == counts[1]
+            else f"is of {counts[0]} ranks in BEFORE, of {counts[1]} in AFTER"
+        )
+    for side, leaf in (("BEFORE", before), ("AFTER", after)):
+        if isinstance(leaf, Each):
+            return f"is not the same on all ranks in {side}"
+        if isinstance(leaf, DTensor | Part):
+            return f"is a sharded tensor in {side}: not all parts of it were saved"
+    if not isinstance(before, torch.Tensor) or not isinstance(after, torch.Tensor):
+        return ""
     if before.shape != after.shape:
         return f"has shape {tuple(before.shape)} in BEFORE and {tuple(after.shape)} in AFTER"
     if before.dtype != after.dtype:

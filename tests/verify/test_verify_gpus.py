@@ -1,0 +1,97 @@
+"""``--device cuda`` as far as a machine without a GPU can show it."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from fsdp2lint.cli import rehearse as rehearsing
+from fsdp2lint.cli import verify as verifying
+from fsdp2lint.verify import rehearse
+from fsdp2lint.verify.compare import Options, Trial
+from fsdp2lint.verify.equality.telling import told
+from fsdp2lint.verify.launch import environment
+from fsdp2lint.verify.outcome import Request
+from fsdp2lint.verify.places import find
+
+from .scenes import forking
+
+SCRIPT = """
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+print("sees", torch.cuda.is_available())
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = nn.Linear(4, 4)
+fully_shard(model, mesh=dist.init_device_mesh("cpu", (2,)))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model(torch.ones(2, 4)).sum().backward()
+optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [(rehearsing.command, ("train.py",)), (verifying.command, ("train.py", "train.py"))],
+)
+def test_without_gpus_it_is_one_line(
+    command: Any, words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    Path("train.py").write_text(SCRIPT)
+    result = CliRunner().invoke(command, ["--device", "cuda", "--nproc", "3", *words])
+    said = "--device cuda takes one GPU for each of the 3 ranks, and PyTorch sees 0"
+    assert result.output.splitlines()[-1] == f"Error: {said}"
+
+
+def test_the_ranks_get_the_gpus_that_the_user_chose(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5")
+    monkeypatch.delenv("TORCHDYNAMO_DISABLE", raising=False)
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    own = environment(Request("train.py", "", device="cuda"))
+    assert own["CUDA_VISIBLE_DEVICES"] == "4,5"
+    assert not {"TORCHDYNAMO_DISABLE", "GLOO_SOCKET_IFNAME"} & own.keys()
+    assert environment(Request("train.py", ""))["CUDA_VISIBLE_DEVICES"] == ""
+
+
+def test_the_script_runs_as_it_is_and_reaches_the_highest_rung(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fsdp2lint.verify.equality import apart
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(rehearse, "gpus", lambda: 2)
+    Path("train.py").write_text(SCRIPT)
+    heard: list[bytes] = []
+    options = Options(timeout=60.0, device="cuda")
+    with forking() as ranks:
+        place = find("train.py")
+        with Trial(
+            place, options, echo=heard.append, run=ranks.launch, compare=apart.main
+        ) as trial:
+            found = trial.against(place)
+    text = told(found, colour=False)
+    assert found.exit_code == 0, text
+    assert heard[0] == b"sees False\n", "no stand-in answers for CUDA"
+    assert [side.replaced for side in (found.before, found.after) if side] == [{}, {}]
+    assert "2 GPU ranks" in text
+    assert text.endswith("Equal: rung 4 of 4 (run on GPU).\n")
+
+
+def test_gpus_are_counted_by_pytorch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text(
+        "class cuda:\n    device_count = staticmethod(lambda: 7)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert rehearse.gpus() == 7
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 1, ""))
+    assert rehearse.gpus() == 0
