@@ -17,6 +17,11 @@ __all__ = ["guard"]
 def guard(model: Any, optimizer: Any, *, every: int = 100) -> Guard:
     """Watch a training run from here on; what breaks the contract becomes a ``ContractWarning``.
 
+    It hears optimizer parameters that are not the model's, hooks that are bypassed, gradients that are
+    never reduced, partial values that are read, shards that are pickled, step counters that are shared,
+    asynchronous saves that are dropped, loaded learning rates that reach nobody, and values that ranks
+    should share and do not.
+
     Call it on every rank, after ``fully_shard`` and after the optimizer is built. ``every`` is the
     number of steps between two comparisons of the values that all ranks should share; a comparison is
     a collective, ``0`` leaves it out.

@@ -7,30 +7,38 @@ inside functions, so that the comparison runs in a process without it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from fsdp2lint.verify.contract.async_saves import AsyncSaves
+from fsdp2lint.verify.contract.buffers import Buffers
 from fsdp2lint.verify.contract.check import Check
 from fsdp2lint.verify.contract.collectives import across
+from fsdp2lint.verify.contract.direct_calls import DirectCalls
+from fsdp2lint.verify.contract.empty_memory import EmptyMemory
 from fsdp2lint.verify.contract.gradient_sync import GradientSync
 from fsdp2lint.verify.contract.initial_values import InitialValues
+from fsdp2lint.verify.contract.learning_rates import LearningRates
 from fsdp2lint.verify.contract.optimizer_parameters import OptimizerParameters
 from fsdp2lint.verify.contract.partial_values import PartialValues
 from fsdp2lint.verify.contract.replicas import Replicas
 from fsdp2lint.verify.contract.sharded_pickles import ShardedPickles
 from fsdp2lint.verify.contract.shared_steps import SharedSteps
-from fsdp2lint.verify.contract.training import Training, untrained
+from fsdp2lint.verify.contract.training import Training
 from fsdp2lint.verify.outcome import RankReport, Violation
 
 CHECKS: tuple[type[Check], ...] = (
     OptimizerParameters,
+    DirectCalls,
     GradientSync,
     Replicas,
+    Buffers,
     InitialValues,
+    EmptyMemory,
     ShardedPickles,
     PartialValues,
     SharedSteps,
     AsyncSaves,
+    LearningRates,
     Training,
 )
 
@@ -48,14 +56,21 @@ def _all(ranks: Sequence[RankReport]) -> Iterator[Violation]:
     for rank in ranks:
         yield from rank.violations
     for check in CHECKS:
-        facts: Iterable[object] = [rank.facts.get(check.__name__) for rank in ranks]
-        if all(fact is not None for fact in facts):
-            yield from check.across(list(facts))
+        if facts := _facts(check, ranks):
+            yield from check.across(facts)
 
 
 def notes(ranks: Sequence[RankReport]) -> list[str]:
     """What is worth a look without being a break of the contract."""
-    facts = [rank.facts.get(Training.__name__) for rank in ranks]
-    if not facts or any(fact is None for fact in facts):
-        return []
-    return list(untrained(facts))
+    return [
+        remark
+        for check in CHECKS
+        if (facts := _facts(check, ranks))
+        for remark in check.remarks(facts)
+    ]
+
+
+def _facts(check: type[Check], ranks: Sequence[RankReport]) -> list[object]:
+    """What every rank noted for a check; nothing unless all did."""
+    facts: list[object] = [rank.facts.get(check.__name__) for rank in ranks]
+    return facts if all(fact is not None for fact in facts) else []

@@ -39,3 +39,8 @@ class Check:
     def across(ranks: list[Any]) -> Iterator[Violation]:
         """What the facts of all ranks show together, in order of rank."""
         yield from ()
+
+    @staticmethod
+    def remarks(ranks: list[Any]) -> Iterator[str]:
+        """What the facts of all ranks show that is worth a look without being a break of the contract."""
+        yield from ()

@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
+from fsdp2lint.verify.contract.async_saves import AsyncSaves
+from fsdp2lint.verify.contract.buffers import Buffers
 from fsdp2lint.verify.contract.check import Check
+from fsdp2lint.verify.contract.direct_calls import DirectCalls
 from fsdp2lint.verify.contract.gradient_sync import GradientSync
+from fsdp2lint.verify.contract.learning_rates import LearningRates
 from fsdp2lint.verify.contract.partial_values import PartialValues
 from fsdp2lint.verify.contract.replicas import Replicas
 from fsdp2lint.verify.contract.sharded_pickles import ShardedPickles
 from fsdp2lint.verify.contract.shared_steps import SharedSteps
+from fsdp2lint.verify.contract.training import Training
 from fsdp2lint.verify.contract.watch import Watch, is_dtensor, makes_state_only, parameters_of
 from fsdp2lint.verify.outcome import Violation
 from fsdp2lint.verify.stacks import here
 
-_LISTENING: tuple[type[Check], ...] = (GradientSync, PartialValues, ShardedPickles, SharedSteps)
+_LISTENING: tuple[type[Check], ...] = (
+    DirectCalls,
+    GradientSync,
+    PartialValues,
+    ShardedPickles,
+    SharedSteps,
+    AsyncSaves,
+    LearningRates,
+    Training,
+)
+_COMPARING: tuple[type[Check], ...] = (Replicas, Buffers)
 
 
 class ContractWarning(UserWarning):
@@ -34,21 +50,29 @@ class _OneModel(Watch):
         """The guarded model."""
         return [self._model]
 
+    def already(self) -> list[Any]:
+        """It was sharded before."""
+        return [self._model]
+
 
 class Guard:
     """Watches one model and its optimizer; see :func:`fsdp2lint.verify.guard`.
 
-    ``violations`` holds what was found so far, on this rank.
+    ``violations`` holds what was found so far on this rank, ``notes`` what is worth a look without being
+    a break of the contract: parameters that were never trained, buffers that differ, schedules that start
+    anew.
     """
 
     def __init__(self, model: Any, optimizer: Any, every: int) -> None:
         self.violations: list[Violation] = []
+        self.notes: list[str] = []
         self._every, self._steps = every, 0
         self._model, self._optimizer = model, optimizer
         watch = _OneModel(model)
-        self._checks = [check(watch, self._say) for check in _LISTENING]
-        self._replicas = Replicas(watch, self._say)
-        for check in (*self._checks, self._replicas):
+        self._listening = [check(watch, self._say) for check in _LISTENING]
+        self._comparing = [check(watch, self._say) for check in _COMPARING]
+        self._checks = [*self._listening, *self._comparing]
+        for check in self._checks:
             check.install()
         self._look_at_the_optimizer()
         self._hooks = [
@@ -60,18 +84,25 @@ class Guard:
         """Stop to watch the steps, and say what only the whole run shows."""
         for hook in self._hooks:
             hook.remove()
-        for check in self._checks:
+        for check in self._listening:
             check.at_end("ended")
+            if (facts := check.facts()) is not None:
+                self._note(check.remarks([facts]))
 
     def compare(self) -> None:
         """Compare what all ranks should share; a collective."""
         import torch.distributed as dist
 
-        self._replicas.at_end("ended")
-        ranks: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(ranks, self._replicas.facts())
-        for violation in Replicas.across(ranks):
-            self._say(violation)
+        for check in self._comparing:
+            check.at_end("ended")
+            ranks: list[Any] = [None] * dist.get_world_size()
+            dist.all_gather_object(ranks, check.facts())
+            for violation in check.across(ranks):
+                self._say(violation)
+            self._note(check.remarks(ranks))
+
+    def _note(self, remarks: Iterator[str]) -> None:
+        self.notes += [remark for remark in remarks if remark not in self.notes]
 
     def _look_at_the_optimizer(self) -> None:
         mine = {id(parameter) for parameter in self._model.parameters()}
@@ -87,14 +118,14 @@ class Guard:
 
     def _before(self, optimizer: Any, *_: object) -> None:
         if not makes_state_only():
-            for check in (*self._checks, self._replicas):
+            for check in self._checks:
                 check.before_step(optimizer, here())
 
     def _after(self, optimizer: Any, *_: object) -> None:
         if makes_state_only():
             return
         self._steps += 1
-        for check in (*self._checks, self._replicas):
+        for check in self._checks:
             check.after_step(optimizer, here())
         if self._every and self._steps % self._every == 0:
             self.compare()

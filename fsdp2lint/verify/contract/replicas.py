@@ -20,20 +20,20 @@ class Replicas(Check):
 
     def install(self) -> None:
         """Start with nothing seen."""
-        self._steps = 0
+        self._models: list[Any] = []
         self._facts: dict[str, Any] = {}
 
     def after_step(self, optimizer: Any, at: Spot | None) -> None:
-        """Training has begun."""
-        self._steps += 1
+        """Keep the models: a function that trains takes its names with it."""
+        self._models = self.watch.models()
 
     def at_end(self, how: str) -> None:
         """Take the fingerprints, if the script came as far as it should."""
-        if not self._steps or how not in ("ended", "stopped"):
+        if how not in ("ended", "stopped"):
             return
         from torch.distributed.fsdp import FSDPModule
 
-        for number, model in enumerate(self.watch.models()):
+        for number, model in enumerate(self._models):
             whole = isinstance(model, FSDPModule)
             for name, parameter in model.named_parameters():
                 place = _place(parameter)

@@ -52,19 +52,19 @@ class Training(Check):
         """By name: whether it ever had a gradient, and whether it ever changed."""
         return self._seen
 
-
-def untrained(ranks: list[Any]) -> Iterator[str]:
-    """What no rank trained."""
-    still = [n for n in ranks[0] if not any(rank.get(n, [False, False])[1] for rank in ranks)]
-    bare = [n for n in still if not any(rank.get(n, [False, False])[0] for rank in ranks)]
-    for names, what in (
-        (bare, "got no gradient in any step"),
-        ([n for n in still if n not in bare], "had gradients and never changed"),
-    ):
-        if names:
-            shown = ", ".join(name.partition(":")[2] for name in names[:3])
-            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-            yield f"{len(names)} of {len(ranks[0])} trainable tensors {what}: {shown}{more}"
+    @staticmethod
+    def remarks(ranks: list[Any]) -> Iterator[str]:
+        """What no rank trained."""
+        still = [n for n in ranks[0] if not any(rank.get(n, [False, False])[1] for rank in ranks)]
+        bare = [n for n in still if not any(rank.get(n, [False, False])[0] for rank in ranks)]
+        for names, what in (
+            (bare, "got no gradient in any step"),
+            ([n for n in still if n not in bare], "had gradients and never changed"),
+        ):
+            if names:
+                shown = ", ".join(name.partition(":")[2] for name in names[:3])
+                more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+                yield f"{len(names)} of {len(ranks[0])} trainable tensors {what}: {shown}{more}"
 
 
 def _sample(parameter: Any) -> Any:

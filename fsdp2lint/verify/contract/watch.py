@@ -71,6 +71,10 @@ class Watch:
         replace_everywhere(torch.distributed.fsdp.fully_shard, self._sharding)
         wrap_method(Optimizer, "__init__", self._building)
 
+    def already(self) -> list[Any]:
+        """Models that were sharded before anybody listened."""
+        return []
+
     def models(self) -> list[Any]:
         """Every whole model that is sharded in part or whole, looked up after new shards."""
         if self._known_shards != len(self.shards):
