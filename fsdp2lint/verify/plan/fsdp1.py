@@ -3,7 +3,9 @@
 Facts from ``torch/distributed/fsdp``: a unit is one ``FlatParameter`` cut into equal shards, aligned and
 padded (``_flat_param.py``, ``FlatParamHandle``); ``FULL_SHARD`` frees it after forward except at the root
 (``_runtime_utils.py``, ``_post_forward``); gradients are reduced as one tensor in the reduce dtype and
-kept in the parameters' own (``_reduce_grad``); without shards they are averaged whole.
+kept in the parameters' own (``_reduce_grad``); without shards they are averaged whole. What is recomputed
+in backward finds the unit gathered, but for reentrant checkpointing around it, which runs forward a second
+time on its own (measured over gloo, torch 2.13); calls of ``torch.utils.checkpoint`` cannot be seen here.
 """
 
 from __future__ import annotations
@@ -13,6 +15,10 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
+    CheckpointImpl,
+    CheckpointWrapper,
+)
 from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
 
 from fsdp2lint.verify.plan import names
@@ -25,12 +31,21 @@ _HYBRID = (ShardingStrategy.HYBRID_SHARD, ShardingStrategy._HYBRID_SHARD_ZERO2)
 def units(model: nn.Module) -> Iterator[tuple[Unit, dict[int, list[str]]]]:
     """Each unit, and the names of the tensors that an optimizer may hold of it, by ``id``."""
     root = next((m for m in model.modules() if isinstance(m, FullyShardedDataParallel)), None)
+    again = {id(inner) for wrapper in _reentrant(model) for inner in wrapper.modules()}
     for name, module in names.modules_of(model):
         if isinstance(module, FullyShardedDataParallel) and module._handle is not None:
-            yield _unit(name, module, module is root), _held(name, module)
+            yield _unit(name, module, module is root, id(module) in again), _held(name, module)
 
 
-def _unit(name: str, module: FullyShardedDataParallel, root: bool) -> Unit:
+def _reentrant(model: nn.Module) -> Iterator[nn.Module]:
+    """The wrappers whose forward runs without gradients first, and again in backward."""
+    for module in model.modules():
+        if isinstance(module, CheckpointWrapper):
+            if module.checkpoint_impl is CheckpointImpl.REENTRANT:
+                yield module
+
+
+def _unit(name: str, module: FullyShardedDataParallel, root: bool, again: bool) -> Unit:
     handle: Any = module._handle
     flat = handle.flat_param
     sharded = handle.uses_sharded_strategy
@@ -45,7 +60,7 @@ def _unit(name: str, module: FullyShardedDataParallel, root: bool) -> Unit:
     own, computed, reduced = (
         dtype.itemsize for dtype in (flat.dtype, handle._fwd_bwd_param_dtype, handle._reduce_dtype)
     )
-    gathers = 0 if shards == 1 else 1 + reshard
+    gathers = 0 if shards == 1 else 1 + reshard + (reshard and again)
     trained = bool(flat.requires_grad)
     averages = trained and replicas > 1
     return Unit(

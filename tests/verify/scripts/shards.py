@@ -7,8 +7,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
+    CheckpointImpl,
+    apply_activation_checkpointing,
+    checkpoint_wrapper,
+)
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import (
+    FSDPModule,
     FullyShardedDataParallel,
     MixedPrecision,
     MixedPrecisionPolicy,
@@ -92,6 +98,19 @@ def mesh_for(setting: str) -> Any:
     return init_device_mesh("cpu", (world,))
 
 
+def recompute(model: Any, how: str) -> None:
+    """Checkpoint each block: inside of its unit, around it, or around it in the older way."""
+    kind = CheckpointImpl.REENTRANT if how == "reentrant" else CheckpointImpl.NO_REENTRANT
+    unit = Block if how == "inside" else (FullyShardedDataParallel, FSDPModule)
+
+    def chosen(module: Any) -> bool:
+        return isinstance(module, unit) and module is not model
+
+    apply_activation_checkpointing(
+        model, lambda module: checkpoint_wrapper(module, checkpoint_impl=kind), chosen
+    )
+
+
 def main() -> Any:
     api, setting, precision, optimizer = sys.argv[1].split(":")
     dist.init_process_group("gloo")
@@ -101,7 +120,11 @@ def main() -> Any:
         model.blocks[0].requires_grad_(False)
         model.blocks[1].norm.requires_grad_(api == "fsdp2")
     mesh = mesh_for(setting)
+    if precision == "inside" and api == "fsdp2":
+        recompute(model, precision)
     model = (shard1 if api == "fsdp1" else shard2)(model, setting, precision, mesh)
+    if precision in ("outside", "reentrant") or (precision == "inside" and api == "fsdp1"):
+        recompute(model, precision)
     trainer = OPTIMIZERS[optimizer](p for p in model.parameters() if p.requires_grad)
     tokens = torch.randint(11, (4, 3))
     for _ in range(2):
