@@ -21,7 +21,7 @@ from fsdp2lint.interpret.entries import traces
 from fsdp2lint.judge import judged
 from fsdp2lint.prefilter import MAX_BYTES
 from fsdp2lint.project import Project
-from fsdp2lint.source import Range, Source, Unreadable
+from fsdp2lint.source import NOTEBOOK, Range, Source, Unreadable
 from fsdp2lint.toolrules import CRASHED, TOOL_RULES, UNANALYSABLE
 
 if TYPE_CHECKING:
@@ -195,12 +195,17 @@ class _Run:
 def _decoded(path: str, content: Content) -> Source:
     if isinstance(content, OSError):
         raise Unreadable(f"cannot read the file: {content.strerror or content}")
-    if path.endswith(".ipynb"):
-        raise Unreadable("notebooks are not analysed; export the code cells to a .py file")
-    if len(content) > MAX_BYTES:
-        size, most = len(content) / 1e6, MAX_BYTES / 1e6
-        raise Unreadable(f"too large to be analysed: {size:.1f} MB, the limit is {most:.0f} MB")
-    return Source.decode(content, path)
+    source = None
+    size = len(content)
+    if path.endswith(NOTEBOOK):
+        source = Source.decode(content, path)
+        size = len(source.text)  # most of a notebook is what its cells have printed
+    if size > MAX_BYTES:
+        most = MAX_BYTES / 1e6
+        raise Unreadable(
+            f"too large to be analysed: {size / 1e6:.1f} MB, the limit is {most:.0f} MB"
+        )
+    return source or Source.decode(content, path)
 
 
 @contextmanager

@@ -53,6 +53,31 @@ class Place:
         return shown(self.source.path)
 
     @property
+    def part(self) -> str:
+        """The file's name, and the cell of a notebook."""
+        cell = self.source.cell
+        return self.path if cell is None else f"{self.path}:cell {cell}"
+
+    @property
+    def spot(self) -> tuple[str, int, Range]:
+        """File, cell and span: what tells two places apart, and their order in the text."""
+        return self.source.path, self.source.cell or 0, self.range
+
+    @property
+    def told(self) -> Place:
+        """The same place where a reader of the document finds it that the program comes from."""
+        document = self.source.document
+        return self if document is None else Place(*document.place(self.source, self.range))
+
+    @property
+    def physical(self) -> int | None:
+        """The line of the file for a part of a document; None where it is that of the range."""
+        if self.source.cell is None:
+            return None
+        lines = self.source.physical
+        return lines[min(self.range.line, len(lines)) - 1] if lines else 1
+
+    @property
     def line(self) -> str:
         """The text of the line on which the span begins."""
         lines = self.source.lines

@@ -12,7 +12,7 @@ from fsdp2lint.gitignore import Ignored
 
 PROJECT_MARKS = (".git", "pyproject.toml", "setup.py", "setup.cfg")
 
-SUFFIXES = (".py", ".pyw")
+SUFFIXES = (".py", ".pyw", ".ipynb")
 
 EXCLUDED = (
     ".bzr", ".direnv", ".eggs", ".fsdp2lint_cache", ".git", ".git-rewrite", ".hg",

@@ -104,11 +104,12 @@ def fix(
 
 
 def diff(old: Source, new: str) -> str:
-    """The change of one file as a unified diff; empty when there is none."""
-    lines = difflib.unified_diff(
-        _lines(old.text), _lines(new), f"a/{old.path}", f"b/{old.path}", lineterm="\n"
-    )
-    return "".join(_ended(line) for line in lines)
+    """The change of one file as a unified diff, of each part of a document; empty when there is none."""
+    if old.document is None:
+        return _diff(old.path, old.text, new)
+    parts = zip(old.parts, old.with_text(new).parts, strict=True)
+    named = ((f"{old.path}:cell {one.source.cell}", one, other) for one, other in parts)
+    return "".join(_diff(name, one.source.text, other.source.text) for name, one, other in named)
 
 
 def write(
@@ -135,6 +136,11 @@ def write(
             raise
 
 
+def _diff(name: str, old: str, new: str) -> str:
+    lines = difflib.unified_diff(_lines(old), _lines(new), f"a/{name}", f"b/{name}", lineterm="\n")
+    return "".join(_ended(line) for line in lines)
+
+
 def _round(wanted: Sequence[F], result: Fixed[F]) -> bool:
     """Make the fixes that go together; whether any text changed."""
     from fsdp2lint.edits.apply import combine
@@ -150,7 +156,7 @@ def _round(wanted: Sequence[F], result: Fixed[F]) -> bool:
         if not bad:
             result.made += [f for f in making if _changes(f, outcome)]
             for source, text in outcome.texts.items():
-                result.after[source.path] = _successor(source, text)
+                result.after[source.path] = source.with_text(text)
             return bool(outcome.spans)
         wanted = _without_broken(making, bad, result)
     return False
@@ -166,12 +172,17 @@ def _broken(outcome: Outcome, result: Fixed[F]) -> dict[Source, str]:
             continue
         try:
             source.encode(text)
-            if _successor(source, text).tree.code != text:
+        except Unreadable as error:
+            bad[source] = error.message
+            continue
+        except UnicodeEncodeError as error:
+            bad[source] = f"the changed text cannot be encoded: {error}"
+            continue
+        try:
+            if source.with_text(text).tree.code != text:
                 bad[source] = "the parser does not give back the changed text"
         except Unreadable as error:
             bad[source] = f"the changed text does not parse: {error.message}"
-        except UnicodeEncodeError as error:
-            bad[source] = f"the changed text cannot be encoded: {error}"
     return bad
 
 
@@ -207,10 +218,6 @@ def _changes(finding: Fixable, outcome: Outcome) -> bool:
     return any(edit.source in outcome.spans for edit in _edits(finding))
 
 
-def _successor(source: Source, text: str) -> Source:
-    return Source(source.path, text, encoding=source.encoding, bom=source.bom)
-
-
 def _key(finding: Fixable) -> Hashable:
     """What a finding whose fix was dropped is known by in the next round."""
     title = finding.fix.title if finding.fix is not None else ""
@@ -227,7 +234,7 @@ def _checked(old: Source, new: Source, path: Path) -> tuple[Path, bytes]:
         return path, new.encode(new.text)
     except OSError as error:
         raise NotWritten(f"{path}: not written, {error.strerror or error}") from error
-    except UnicodeEncodeError as error:
+    except (UnicodeEncodeError, Unreadable) as error:
         raise NotWritten(f"{path}: not written, {error}") from error
 
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from fsdp2lint.files import Files, above
+from fsdp2lint.source import NOTEBOOK, Source, Unreadable
 
 _IMPORT = re.compile(
     rb"^[ \t]*(?:from[ \t]+(?P<origin>[.\w]+)[ \t]+import[ \t]+(?P<names>\([^)]*\)|[^\n;]*)"
@@ -65,6 +66,8 @@ class Finder:
 
     def imported(self, raw: bytes, importer: str) -> Iterator[str]:
         """The local files that the import lines of a text lead to, packages on the way included."""
+        if importer.endswith(NOTEBOOK):
+            raw = _program(raw, importer)
         for match in _IMPORT.finditer(raw):
             for level, dotted in _named(match):
                 if not level and dotted.partition(".")[0] in _OUTSIDE:
@@ -92,6 +95,14 @@ class Finder:
         for root in self.roots:
             yield root
             yield os.path.join(root, "src")
+
+
+def _program(raw: bytes, path: str) -> bytes:
+    """The program of a notebook; nothing of a broken one."""
+    try:
+        return Source.decode(raw, path).text.encode("utf-8", "surrogatepass")
+    except Unreadable:
+        return b""
 
 
 def stem(path: str) -> bytes:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import re
+import warnings
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -13,6 +16,10 @@ if TYPE_CHECKING:
     from fsdp2lint.source import Source
 
 
+_POSITION = re.compile(r"^\w+ error: (?:error at \d+:\d+: )?")
+"""What stands before libcst's words; the position is that of the token behind the wrong one."""
+
+
 def parse(source: Source) -> cst.Module:
     """Parse a source; what libcst cannot take becomes :class:`Unreadable`, never a crash."""
     depth_line = _too_deep(source.text)
@@ -21,14 +28,26 @@ def parse(source: Source) -> cst.Module:
     try:
         tree = cst.parse_module(source.text)
     except cst.ParserSyntaxError as error:
-        raise Unreadable(
-            f"syntax error: {error.message.splitlines()[0]}", error.editor_line, error.editor_column
-        ) from error
+        raise _syntax_error(source.text, error) from error
     except RecursionError as error:
         raise Unreadable("nested too deeply to be analysed") from error
     except Exception as error:  # libcst lets several exception types out of its native parser
         raise Unreadable(f"the parser failed: {type(error).__name__}: {error}") from error
     return tree
+
+
+def _syntax_error(text: str, error: cst.ParserSyntaxError) -> Unreadable:
+    """What is wrong, and where: Python's own parser says both better, where it refuses the text too."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ast.parse(text)
+    except SyntaxError as own:
+        return Unreadable(f"syntax error: {own.msg}", own.lineno or 1, max(own.offset or 1, 1))
+    except (ValueError, RecursionError, MemoryError):
+        pass
+    said = _POSITION.sub("", error.message.splitlines()[0])
+    return Unreadable(f"syntax error: {said}", error.editor_line, error.editor_column)
 
 
 def positions(tree: cst.Module) -> dict[cst.CSTNode, Range]:

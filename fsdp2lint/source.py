@@ -5,10 +5,11 @@ from __future__ import annotations
 import io
 import re
 import tokenize
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     import libcst as cst
@@ -19,6 +20,9 @@ MAX_NESTING = 200
 
 NEWLINE = re.compile(r"\r\n|\r|\n")
 """What ends a line of Python; ``str.splitlines`` splits at eight more characters."""
+
+
+NOTEBOOK = ".ipynb"
 
 
 class Unreadable(Exception):
@@ -52,13 +56,31 @@ class Comment:
 
 
 class Source:
-    """One file: ``path`` as the user named it, ``text`` decoded, newlines untouched."""
+    """One file: ``path`` as the user named it, ``text`` decoded, newlines untouched.
 
-    def __init__(self, path: str, text: str, *, encoding: str = "utf-8", bom: bool = False) -> None:
+    Of a ``document``, a notebook for example, the text is the program that it holds. What a reader of
+    it sees are the :attr:`parts`: sources too, which know their ``cell`` and the ``physical`` lines of the
+    file on which their own lines stand.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        text: str,
+        *,
+        encoding: str = "utf-8",
+        bom: bool = False,
+        document: Document | None = None,
+        cell: int | None = None,
+        physical: Sequence[int] = (),
+    ) -> None:
         self.path = path
         self.text = text
         self.encoding = encoding
         self.bom = bom
+        self.document = document
+        self.cell = cell
+        self.physical = physical
 
     def __repr__(self) -> str:
         return f"Source({self.path!r})"
@@ -81,8 +103,12 @@ class Source:
         """Decode the bytes of a file named ``shown``.
 
         Raises:
-            Unreadable: unknown or broken encoding, or a binary file.
+            Unreadable: unknown or broken encoding, a binary file, or a broken notebook.
         """
+        if shown.endswith(NOTEBOOK):
+            from fsdp2lint.documents.notebook import notebook
+
+            return notebook(raw, shown)
         if b"\0" in raw:
             raise Unreadable("not Python source: the file holds NUL bytes")
         try:
@@ -93,9 +119,25 @@ class Source:
         bom = encoding == "utf-8-sig"
         return cls(shown, text, encoding="utf-8" if bom else encoding, bom=bom)
 
+    def with_text(self, text: str) -> Source:
+        """The same file with another text."""
+        return Source(self.path, text, encoding=self.encoding, bom=self.bom, document=self.document)
+
     def encode(self, text: str) -> bytes:
-        """The bytes of ``text`` in this file's encoding, with its byte order mark."""
+        """The bytes of this file when its text is ``text``, in its encoding, with its byte order mark.
+
+        Raises:
+            UnicodeEncodeError: the encoding lacks a character.
+            Unreadable: the text does not fall into the parts of the document any more.
+        """
+        if self.document is not None:
+            text = self.document.text(text)
         return text.encode("utf-8-sig" if self.bom else self.encoding)
+
+    @cached_property
+    def parts(self) -> Sequence[Part]:
+        """The parts of the document, in order; none of a file that is Python as a whole."""
+        return () if self.document is None else self.document.parts(self)
 
     @cached_property
     def tree(self) -> cst.Module:
@@ -143,6 +185,34 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """A part of a document as its reader sees it, and the line of the program on which it begins."""
+
+    source: Source
+    first: int
+
+
+class Document(Protocol):
+    """What a program comes from that is not a whole file."""
+
+    def text(self, program: str) -> str:
+        """The document with a changed program in it.
+
+        Raises:
+            Unreadable: the program does not fall into the parts of the document any more.
+        """
+
+    def parts(self, source: Source) -> Sequence[Part]:
+        """The parts from which the program of a source was made."""
+
+    def place(self, source: Source, at: Range) -> tuple[Source, Range]:
+        """Where a span of the program stands for a reader of the document."""
+
+    def shown(self, text: str) -> str:
+        """A stretch of the program as a reader of the document knows it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Site:
     """A node in its file, with the statement it belongs to."""
 
@@ -159,6 +229,14 @@ class Site:
     def line(self) -> int:
         """The line on which the node begins, 1-based."""
         return self.range.line
+
+    @property
+    def line_in_words(self) -> str:
+        """``line 13``, or ``line 2 of cell 6`` in a notebook."""
+        if self.source.document is None:
+            return f"line {self.line}"
+        source, at = self.source.document.place(self.source, self.range)
+        return f"line {at.line}" + ("" if source.cell is None else f" of cell {source.cell}")
 
     @property
     def code(self) -> str:

@@ -28,8 +28,8 @@ UNANALYSABLE = _tool_rule(
     """A file that uses FSDP cannot be analysed.
 
 ## What it does
-Reports a syntax error, an encoding that cannot be decoded, a file that may not be read, a notebook,
-a file over 2 MB, or code nested so deeply that the parser would overflow.
+Reports a syntax error, an encoding that cannot be decoded, a file that may not be read, a
+broken notebook or one in another language, a file over 2 MB, or code nested so deeply that the parser would overflow.
 
 ## Why is this bad
 Nothing is known about such a file, so silence about it would look like approval. Exclude it

@@ -363,8 +363,8 @@ def serves_both(trace: Trace, module: Value) -> bool:
 
 
 def line_of(event: Event, reader: Event) -> str:
-    """``line 13``, or ``line 13 of parallel.py`` for who reads of it in another file."""
-    line = f"line {event.at.line}"
+    """``line 13``, ``line 2 of cell 6``; ``line 13 of parallel.py`` for who reads of it in another file."""
+    line = event.at.line_in_words
     if event.at.source is reader.at.source:
         return line
     return f"{line} of {event.at.source.path.replace(chr(92), '/').rpartition('/')[2]}"

@@ -120,7 +120,7 @@ def _handed_over(trace: Trace) -> Iterator[Finding]:
             yield Finding(
                 at=received,
                 message=f"`{optimizer.words()}` was built before `fully_shard({shard.module.words()})` on "
-                f"line {shard.event.at.line}: it holds parameters that this call replaces and trains "
+                f"{line_of(shard.event, received)}: it holds parameters that this call replaces and trains "
                 "nothing of them",
                 because=((shard.event, f"`{shard.module.words()}` is sharded here, later"),),
             )

@@ -87,8 +87,8 @@ def _never_fires(trace: Trace, hooked: Called, parameter: Parameter) -> Iterator
     if later is not None:
         yield Finding(
             at=hooked,
-            message=f"this hook stays with a parameter that `fully_shard({later.module.words()})` on line "
-            f"{later.event.at.line} replaces: it never fires",
+            message=f"this hook stays with a parameter that `fully_shard({later.module.words()})` on "
+            f"{line_of(later.event, hooked)} replaces: it never fires",
             because=((later.event, f"`{later.module.words()}` is sharded here, later"),),
         )
     if now is None or hooked.name != ".register_hook" or "ignored_params" in now[0].event.options:

@@ -78,7 +78,7 @@ from fsdp2lint.api import (
 )
 
 from ._fixes import call_of, first_argument, path_text, receiver_of, stands_alone
-from ._shared import differs_by_rank, sharded, state_shard, wrapped_before
+from ._shared import differs_by_rank, line_of, sharded, state_shard, wrapped_before
 
 _LOADS = ("torch.load", "safetensors.torch.load", "safetensors.torch.load_file")
 
@@ -115,7 +115,7 @@ def _plain(trace: Trace, restored: Restored) -> tuple[Loaded | None, str]:
             root = root.owner
         for loaded in _results(trace, root):
             if loaded.path is None or not differs_by_rank(loaded.path):
-                return loaded, f"`{loaded.via}` on line {loaded.at.line}"
+                return loaded, f"`{loaded.via}` on {line_of(loaded, restored)}"
     return None, ""
 
 

@@ -61,7 +61,7 @@ from dataclasses import replace
 from fsdp2lint.api import Finding, Fix, Registered, Trace, Value, rule, unwrapped
 
 from ._fixes import moved_below
-from ._shared import Shard, cases, shards_after, shards_before, together
+from ._shared import Shard, cases, line_of, shards_after, shards_before, together
 
 
 @rule(code="FSDP256", group="correctness")
@@ -71,7 +71,7 @@ def check(trace: Trace) -> Iterator[Finding]:
         found = _later(trace, registered)
         if found is None or _again(trace, registered):
             continue
-        said = f"`{found.module.words()}` is sharded only on line {found.event.at.line}"
+        said = f"`{found.module.words()}` is sharded only on {line_of(found.event, registered)}"
         method = "this" if registered.method is None else f"registering `{registered.method}`"
         yield Finding(
             at=registered,

@@ -23,7 +23,7 @@ FIXTURES = ROOT / "fixtures"
 README = ROOT / "README.md"
 
 LAYERS = (
-    {"files", "parsing", "source", "torch_api", "walk"},
+    {"documents", "files", "parsing", "source", "torch_api", "walk"},
     {"model"},
     {"links", "project"},
     {"interpret", "meanings"},

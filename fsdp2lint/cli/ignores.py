@@ -21,7 +21,6 @@ def add(session: Session, reason: str) -> tuple[int, Report]:
     from fsdp2lint.fixing import NotWritten, write
     from fsdp2lint.reporters._summary import count
     from fsdp2lint.silence import silenced
-    from fsdp2lint.source import Source
     from fsdp2lint.toolrules import ALWAYS_ON
 
     report = session.check()
@@ -30,10 +29,9 @@ def add(session: Session, reason: str) -> tuple[int, Report]:
         if diagnostic.rule not in ALWAYS_ON and diagnostic.severity != "info":
             by_file.setdefault(diagnostic.place.source.path, []).append(diagnostic)
     changed: list[tuple[Source, Source]] = []
-    for path, found in by_file.items():
+    for found in by_file.values():
         old = found[0].place.source
-        text = silenced(old, found, reason)
-        changed.append((old, Source(path, text, encoding=old.encoding, bom=old.bom)))
+        changed.append((old, old.with_text(silenced(old, found, reason))))
     try:
         write(changed)
     except NotWritten as error:

@@ -28,7 +28,7 @@ _HOOK = f"""\
         entry: fsdp2lint check --force-exclude
         language: python
         additional_dependencies: ["fsdp2lint=={__version__}"]
-        types_or: [python]
+        types_or: [python, pyi, jupyter]
         require_serial: true
 """
 

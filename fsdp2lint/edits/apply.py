@@ -112,8 +112,7 @@ def _of_source(source: Source, owned: Sequence[tuple[int, Edit]], tidy: bool) ->
         return spans
     new = source
     if spans:
-        text = apply(source.text, spans)
-        new = Source(source.path, text, encoding=source.encoding, bom=source.bom)
+        new = source.with_text(apply(source.text, spans))
     try:
         tidied = _made(new, [(index, edit.on(new)) for index, edit in late])
     except Unreadable as error:

@@ -90,7 +90,7 @@ def migrate(
         run.keep_the_contract(program)
         run.conclude(program)
     after = run.program
-    run.ledger.entries.sort(key=lambda entry: (entry.path, entry.line, entry.column))
+    run.ledger.entries.sort(key=lambda e: (e.path, e.cell or 0, e.line, e.column))
     return Migration(
         (*program.sources, *program.texts),
         (*after.sources, *after.texts),
@@ -204,7 +204,7 @@ class _Run:
             self.ledger.add(mine, by)
             spans = [Span(w.start, w.end, w.text) for w in mine if not w.todo]
             text = apply(source.text, spans)
-            new.append(_successor(source, text) if text != source.text else source)
+            new.append(source.with_text(text) if text != source.text else source)
         if tuple(new) == self.program.texts:
             return False
         self.program = replace(self.program, texts=tuple(new))
@@ -216,7 +216,7 @@ class _Run:
         for source in self.program.sources:
             if source in texts and texts[source] != source.text:
                 self.ledger.follow(source, outcome.spans[source])
-                new.append(_successor(source, texts[source]))
+                new.append(source.with_text(texts[source]))
             else:
                 new.append(source)
         if tuple(new) == self.program.sources:
@@ -232,7 +232,7 @@ class _Run:
                 return source
             try:
                 source.encode(text)
-                if _successor(source, text).tree.code != text:
+                if source.with_text(text).tree.code != text:
                     return source
             except (Unreadable, UnicodeEncodeError):
                 return source
@@ -278,7 +278,3 @@ class _Run:
         last = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(last.filename).name}:{last.lineno}"
         self.failures.append(f"{codemod.name} failed: {type(error).__name__}: {error} ({where})")
-
-
-def _successor(source: Source, text: str) -> Source:
-    return Source(source.path, text, encoding=source.encoding, bom=source.bom)

@@ -13,7 +13,7 @@ from fsdp2lint.files import Files
 from fsdp2lint.links import Finder
 from fsdp2lint.meanings.fsdp1_symbols import METHODS
 from fsdp2lint.prefilter import MAX_BYTES, relevant
-from fsdp2lint.source import Source, Unreadable
+from fsdp2lint.source import NOTEBOOK, Range, Source, Unreadable
 
 DEPTH = 3
 """How many imports away from a file that names FSDP another one may be."""
@@ -112,11 +112,20 @@ def _texts(paths: Sequence[str]) -> Iterator[Source]:
 
 
 def _source(path: str, raw: bytes) -> Source:
-    if len(raw) > MAX_BYTES:
+    if len(raw) > MAX_BYTES and not path.endswith(NOTEBOOK):
         raise Unreadable(f"too large to be analysed: {len(raw) / 1e6:.1f} MB")
     source = Source.decode(raw, path)
-    if source.tree.code != source.text:
-        raise Unreadable("the parser does not give back this file's text")
+    try:
+        if source.tree.code != source.text:
+            raise Unreadable("the parser does not give back this file's text")
+    except Unreadable as problem:
+        if source.document is None:
+            raise
+        part, at = source.document.place(
+            source, Range(problem.line, problem.column, problem.line, problem.column)
+        )
+        said = f"in cell {part.cell}: {problem.message}"
+        raise Unreadable(said, at.line, at.column) from problem
     return source
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from fsdp2lint.edits.changes import Span, apply
 from fsdp2lint.edits.layout import Layout
 from fsdp2lint.inventory import Occurrence
-from fsdp2lint.source import Source
+from fsdp2lint.source import Range, Source
 from fsdp2lint.steps import Fate, Respelling
 
 if TYPE_CHECKING:
@@ -42,8 +42,15 @@ class Entry:
     todo: str = ""
     by: str = ""
     """The codemod that accounted for it."""
+    cell: int | None = None
+    """The cell of a notebook; line and column count in it."""
     weight: int = field(default=1 << 60)
     """How large a node the account was given for: a closer one counts more."""
+
+    @property
+    def place(self) -> str:
+        """The line, behind the cell of a notebook."""
+        return str(self.line) if self.cell is None else f"cell {self.cell}:{self.line}"
 
     def account(self, fate: Fate, why: str, by: str, weight: int, todo: str = "") -> None:
         """Write down what became of it, unless something closer to it has been said."""
@@ -86,15 +93,15 @@ class Ledger:
     def enter(self, source: Source, node: cst.CSTNode) -> Entry:
         """A new entry for code that names nothing of FSDP1 and means something else after a migration."""
         start = Layout.of(source).span(node)[0]
-        line, column = self.place(source, node)
+        line, column, cell = self.place(source, node)
         said = source.code(node)
         symbol = said if len(said) <= 40 else f"{said[:39]}…"
-        entry = Entry(source.path, line, column, "code", symbol, "", start)
+        entry = Entry(source.path, line, column, "code", symbol, "", start, cell=cell)
         self.entries.append(entry)
         return entry
 
-    def place(self, source: Source, node: cst.CSTNode) -> tuple[int, int]:
-        """The line and column that a node has, or what it came from had, before the migration."""
+    def place(self, source: Source, node: cst.CSTNode) -> tuple[int, int, int | None]:
+        """The line, column and cell that a node has, or what it came from had, before the migration."""
         start = Layout.of(source).span(node)[0]
         for old, new, back in reversed(self._history.get(source.path, [])):
             found = moved(new, old.text, back, start)
@@ -102,7 +109,7 @@ class Ledger:
                 found = next(b for b in back if b.start <= start < b.end).start
                 found = _shifted(back, found)
             source, start = old, found
-        return Layout.of(source).place(start)
+        return _place(source, start)
 
     def follow(self, source: Source, spans: Sequence[Span]) -> None:
         """A source gets a new text: know where each occurrence stands in it, or that it is gone."""
@@ -192,5 +199,16 @@ def _lost(entry: Entry, one: Occurrence) -> bool:
 
 
 def _entry(one: Occurrence) -> Entry:
-    line, column = Layout.of(one.source).place(one.start)
-    return Entry(one.source.path, line, column, one.kind, one.symbol, one.code, one.start)
+    line, column, cell = _place(one.source, one.start)
+    return Entry(
+        one.source.path, line, column, one.kind, one.symbol, one.code, one.start, cell=cell
+    )
+
+
+def _place(source: Source, offset: int) -> tuple[int, int, int | None]:
+    """Line, column and cell of an offset, as a reader of the file finds them."""
+    line, column = Layout.of(source).place(offset)
+    if source.document is None:
+        return line, column, None
+    part, at = source.document.place(source, Range(line, column, line, column))
+    return at.line, at.column, part.cell

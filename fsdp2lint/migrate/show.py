@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from fsdp2lint.diagnostics import Place
 from fsdp2lint.findings import Finding
 from fsdp2lint.fixing import diff
 from fsdp2lint.migrate.contract import site_of
@@ -31,10 +32,11 @@ def text(migration: Migration) -> str:
         lines.append(path)
         rows = [e for e in migration.ledger.entries if e.path == path]
         width = max(len(_what(e)) for e in rows)
+        margin = max(5, *(len(e.place) for e in rows))
         for entry in rows:
             note = f"{entry.why}; to do: {entry.todo}" if entry.todo else entry.why
             lines.append(
-                f"  {entry.line:>5}  {entry.fate:<9}  {_what(entry):<{width}}  {note}".rstrip()
+                f"  {entry.place:>{margin}}  {entry.fate:<9}  {_what(entry):<{width}}  {note}".rstrip()
             )
         lines.append("")
     return "\n".join([*lines, *_conclusion(migration)]) + "\n"
@@ -46,7 +48,7 @@ def markdown(migration: Migration) -> str:
     lines += ["| file | line | what | became | why |", "|---|---|---|---|---|"]
     for entry in migration.ledger.entries:
         note = f"{entry.why}. **To do:** {entry.todo}" if entry.todo else entry.why
-        cells = (entry.path, str(entry.line), f"`{_what(entry)}`", entry.fate, note)
+        cells = (entry.path, entry.place, f"`{_what(entry)}`", entry.fate, note)
         lines.append("| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |")
     return "\n".join(lines) + "\n"
 
@@ -86,7 +88,7 @@ def message(stage: Stage) -> str:
     """The message of the commit that holds what one codemod did."""
     lines = [f"fsdp2lint: {stage.codemod}", ""]
     for entry in stage.entries:
-        lines.append(f"{entry.path}:{entry.line} {_what(entry)} {entry.fate}: {entry.why}")
+        lines.append(f"{entry.path}:{entry.place} {_what(entry)} {entry.fate}: {entry.why}")
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -115,7 +117,8 @@ def _conclusion(migration: Migration) -> Iterator[str]:
         yield "Nothing has to change."
     for _, finding in migration.remaining:
         site = site_of(finding)
-        yield f"{site.source.path}:{site.line}: after the migration: {finding.message}"
+        at = Place.of(site).told
+        yield f"{at.part}:{at.range.line}: after the migration: {finding.message}"
     yield from migration.failures
 
 
@@ -128,6 +131,7 @@ def _data(migration: Migration) -> dict[str, Any]:
         "occurrences": [
             {
                 "filename": e.path,
+                "cell": e.cell,
                 "location": {"row": e.line, "column": e.column},
                 "kind": e.kind,
                 "symbol": e.symbol,
@@ -153,10 +157,11 @@ def _data(migration: Migration) -> dict[str, Any]:
 
 
 def _finding(code: str, finding: Finding) -> dict[str, Any]:
-    site = site_of(finding)
+    at = Place.of(site_of(finding)).told
     return {
         "code": code,
-        "filename": site.source.path,
-        "row": site.line,
+        "filename": at.source.path,
+        "cell": at.source.cell,
+        "row": at.range.line,
         "message": finding.message,
     }

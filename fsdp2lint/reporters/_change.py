@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fsdp2lint.diagnostics import shown
+from fsdp2lint.diagnostics import Place
 from fsdp2lint.edits.changes import Span, apply
 from fsdp2lint.reporters._frame import visible
-from fsdp2lint.source import NEWLINE
+from fsdp2lint.source import NEWLINE, Range
 
 if TYPE_CHECKING:
     from fsdp2lint.diagnostics import Diagnostic
@@ -32,7 +32,8 @@ def hunks(diagnostic: Diagnostic, gutter: int) -> Iterator[Line]:
     """The change that the fix of a finding makes, in the look of a source frame."""
     for source, spans in diagnostic.patch.items():
         if source is not diagnostic.place.source:
-            yield [(" " * gutter, ""), ("--> ", "gutter"), (shown(source.path), "")]
+            where = Place(source, Range(1, 1, 1, 1)).part
+            yield [(" " * gutter, ""), ("--> ", "gutter"), (where, "")]
         yield [(" " * gutter + " |", "gutter")]
         last = 0
         for row in rows(source.text, spans):

@@ -30,8 +30,8 @@ def _finding(diagnostic: Diagnostic, *, first: bool) -> Iterator[Line]:
     points = story(diagnostic)
     shown = [p for p in points if p.place.source.text]
     gutter = max((len(str(p.place.range.end_line + 1)) for p in shown), default=1)
-    for path in dict.fromkeys(p.place.source.path for p in points):
-        here = [p for p in points if p.place.source.path == path]
+    for part in dict.fromkeys(p.place.part for p in points):
+        here = [p for p in points if p.place.part == part]
         yield [(" " * gutter, ""), ("--> ", "gutter"), (_where(here[0]), _link(here[0]))]
         if here[0].place.source.text:
             marks = [_mark(p, diagnostic) for p in here]
@@ -56,7 +56,7 @@ def _header(diagnostic: Diagnostic) -> Line:
 
 def _where(point: Point) -> str:
     at = point.place.range
-    return f"{point.place.path}:{at.line}:{at.column}"
+    return f"{point.place.part}:{at.line}:{at.column}"
 
 
 def _link(point: Point) -> str:

@@ -11,7 +11,7 @@ from fsdp2lint.source import NEWLINE
 
 if TYPE_CHECKING:
     from fsdp2lint.diagnostics import Diagnostic, Patch, Place, Report
-    from fsdp2lint.source import Range
+    from fsdp2lint.source import Range, Source
 
 Record = dict[str, Any]
 
@@ -35,7 +35,7 @@ def _record(diagnostic: Diagnostic, mark: str) -> Record:
         "filename": diagnostic.place.path,
         "location": location(at.line, at.column),
         "end_location": location(at.end_line, at.end_column),
-        "cell": None,
+        "cell": diagnostic.place.source.cell,
         "url": None,
         "fix": _fix(diagnostic),
         "note": diagnostic.note or None,
@@ -58,6 +58,7 @@ def _spot(place: Place) -> Record:
         "filename": place.path,
         "location": location(at.line, at.column),
         "end_location": location(at.end_line, at.end_column),
+        "cell": place.source.cell,
     }
 
 
@@ -67,12 +68,13 @@ def _fix(diagnostic: Diagnostic) -> Record | None:
         return None
     edits = [
         {
-            "filename": name,
+            "filename": shown(source.path),
             "content": text,
             "location": location(at.line, at.column),
             "end_location": location(at.end_line, at.end_column),
+            "cell": source.cell,
         }
-        for name, at, text in replacements(diagnostic.patch)
+        for source, at, text in replacements(diagnostic.patch)
     ]
     return {
         "applicability": APPLICABILITY[fix.safety],
@@ -82,15 +84,15 @@ def _fix(diagnostic: Diagnostic) -> Record | None:
     }
 
 
-def replacements(patch: Patch) -> Iterator[tuple[str, Range, str]]:
-    """What a fix replaces: file, span, and the text that comes there."""
+def replacements(patch: Patch) -> Iterator[tuple[Source, Range, str]]:
+    """What a fix replaces: the source, a span of it, and the text that comes there."""
     from fsdp2lint.source import Range
 
     for source, spans in patch.items():
         starts = [0, *(match.end() for match in NEWLINE.finditer(source.text))]
         for span in spans:
             at = Range(*_place(starts, span.start), *_place(starts, span.end))
-            yield shown(source.path), at, span.text
+            yield source, at, span.text
 
 
 def _place(starts: list[int], offset: int) -> tuple[int, int]:

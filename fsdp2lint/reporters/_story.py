@@ -29,7 +29,7 @@ def story(diagnostic: Diagnostic) -> list[Point]:
     chains += [(s.calls, s.place, s.label, s.order) for s in diagnostic.because]
     common = _common([calls for calls, _, _, _ in chains])
     numbers = _numbers(diagnostic)
-    points: dict[tuple[str, object], Point] = {}
+    points: dict[object, Point] = {}
     for index, (calls, place, label, _) in enumerate(chains):
         number = numbers[index]
         for call in calls[common:]:
@@ -39,9 +39,9 @@ def story(diagnostic: Diagnostic) -> list[Point]:
     return [first, *(p for p in points.values() if p is not first)]
 
 
-def _keep(points: dict[tuple[str, object], Point], point: Point) -> Point:
+def _keep(points: dict[object, Point], point: Point) -> Point:
     """One point a span; what several say of it is said together."""
-    key = (point.place.source.path, point.place.range)
+    key = point.place.spot
     known = points.get(key)
     if known is not None:
         labels = dict.fromkeys(label for label in (known.label, point.label) if label)
@@ -58,7 +58,7 @@ def _common(chains: Sequence[tuple[Place, ...]]) -> int:
     """How many calls all chains share at their beginning."""
     shared = 0
     for calls in zip(*chains, strict=False):
-        if len({(c.source.path, c.range) for c in calls}) > 1:
+        if len({c.spot for c in calls}) > 1:
             break
         shared += 1
     return shared
@@ -71,7 +71,7 @@ def _numbers(diagnostic: Diagnostic) -> list[int]:
     timed = [(order, place) for order, place in points if order is not None]
     ranks = {order: n for n, order in enumerate(sorted({o for o, _ in timed}), 1)}
     in_time = [place for _, place in sorted(timed, key=lambda pair: pair[0])]
-    as_written = sorted(in_time, key=lambda p: p.range)
+    as_written = sorted(in_time, key=lambda p: p.spot)
     one_file = len({p.source.path for p in in_time}) == 1
     if len(ranks) < 2 or (one_file and in_time == as_written):
         return [0] * len(points)

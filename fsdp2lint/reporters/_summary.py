@@ -43,11 +43,11 @@ def _fixed(report: Report, view: View) -> list[str]:
     lines = [f"Fixed {count(len(report.fixed), 'finding')}."] if report.fixed else []
     if view.show_fixes:
         lines += [
-            f"  {d.place.path}:{d.place.range.line}: {d.rule.code} {d.rule.name}"
+            f"  {d.place.part}:{d.place.range.line}: {d.rule.code} {d.rule.name}"
             for d in report.fixed
         ]
     for diagnostic, why in report.refused:
-        place = f"{diagnostic.place.path}:{diagnostic.place.range.line}"
+        place = f"{diagnostic.place.part}:{diagnostic.place.range.line}"
         lines.append(f"Not fixed: {place}: {diagnostic.rule.code}: {why}")
     return lines
 

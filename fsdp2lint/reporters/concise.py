@@ -18,7 +18,7 @@ def render(report: Report, view: View) -> str:
         at = diagnostic.place.range
         star = " [*]" if diagnostic.applicable(view.unsafe) else ""
         lines.append(
-            f"{diagnostic.place.path}:{at.line}:{at.column}: "
+            f"{diagnostic.place.part}:{at.line}:{at.column}: "
             f"{diagnostic.rule.code}{star} {diagnostic.message}"
         )
     return "".join(line + "\n" for line in [*lines, *ending(report, view)])

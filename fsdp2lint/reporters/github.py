@@ -29,7 +29,7 @@ def step_summary(report: Report, view: View) -> str:
     if report.found:
         lines += ["| place | rule | finding |", "|---|---|---|"]
     for diagnostic in report.found:
-        at = f"{diagnostic.place.path}:{diagnostic.place.range.line}"
+        at = f"{diagnostic.place.part}:{diagnostic.place.range.line}"
         what = diagnostic.message.replace("|", "\\|").replace("\n", " ")
         lines.append(f"| {at} | {diagnostic.rule.code} {diagnostic.rule.name} | {what} |")
     return "\n".join(lines) + "\n"
@@ -38,14 +38,17 @@ def step_summary(report: Report, view: View) -> str:
 def _command(diagnostic: Diagnostic) -> str:
     at = diagnostic.place.range
     path, code = diagnostic.place.path, diagnostic.rule.code
-    properties = {"title": f"fsdp2lint ({code})", "file": path, "line": at.line}
-    if at.line == at.end_line:
+    physical = diagnostic.place.physical
+    properties = {"title": f"fsdp2lint ({code})", "file": path, "line": physical or at.line}
+    if physical is not None:
+        properties["endLine"] = physical  # a column of the cell is none of the notebook's JSON
+    elif at.line == at.end_line:
         # GitHub refuses columns for an annotation of several lines
         properties |= {"col": at.column, "endLine": at.end_line, "endColumn": at.end_column}
     else:
         properties["endLine"] = at.end_line
     said = ",".join(f"{key}={_property(str(value))}" for key, value in properties.items())
-    message = f"{path}:{at.line}:{at.column}: {code} {diagnostic.message}"
+    message = f"{diagnostic.place.part}:{at.line}:{at.column}: {code} {diagnostic.message}"
     return f"::{COMMANDS[diagnostic.severity]} {said}::{_data(message)}"
 
 

@@ -27,18 +27,21 @@ def render(report: Report, view: View) -> str:
 
 
 def _issue(diagnostic: Diagnostic, mark: str) -> dict[str, Any]:
-    at = diagnostic.place.range
+    at, physical = diagnostic.place.range, diagnostic.place.physical
+    begin = {"line": at.line, "column": at.column}
+    end = {"line": at.end_line, "column": at.end_column}
+    message = diagnostic.message
+    if physical is not None:  # the services show the notebook's JSON
+        begin, end = {"line": physical}, {"line": physical}
+        message = f"cell {diagnostic.place.source.cell}, line {at.line}: {message}"
     return {
         "check_name": f"{diagnostic.rule.code} {diagnostic.rule.name}",
-        "description": diagnostic.message,
+        "description": message,
         "severity": SEVERITIES[diagnostic.severity],
         "fingerprint": mark,
         "location": {
             "path": _path(diagnostic.place.path),
-            "positions": {
-                "begin": {"line": at.line, "column": at.column},
-                "end": {"line": at.end_line, "column": at.end_column},
-            },
+            "positions": {"begin": begin, "end": end},
         },
     }
 

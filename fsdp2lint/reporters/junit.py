@@ -45,11 +45,13 @@ def _suite(path: str, found: Sequence[Diagnostic]) -> Iterator[str]:
 def _case(diagnostic: Diagnostic) -> Iterator[str]:
     """A note passes and says what it has to say; what was not analysed is an error, not a failure."""
     at, rule = diagnostic.place.range, diagnostic.rule
-    name = f"{rule.code} {rule.name} (line {at.line})"
-    where = f"{diagnostic.place.path}:{at.line}:{at.column}"
+    cell, physical = diagnostic.place.source.cell, diagnostic.place.physical
+    inside = "" if cell is None else f"cell {cell}, "
+    name = f"{rule.code} {rule.name} ({inside}line {at.line})"
+    where = f"{diagnostic.place.part}:{at.line}:{at.column}"
     yield (
         f"    <testcase name={_attribute(name)} classname={_attribute(diagnostic.place.path)} "
-        f'file={_attribute(diagnostic.place.path)} line="{at.line}">'
+        f'file={_attribute(diagnostic.place.path)} line="{physical or at.line}">'
     )
     text = _text(f"{where}: {rule.code} {diagnostic.message}")
     kind = _kind(diagnostic)

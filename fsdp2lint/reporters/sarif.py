@@ -14,7 +14,7 @@ from urllib.parse import quote
 import msgspec
 
 from fsdp2lint import __version__
-from fsdp2lint.diagnostics import fingerprints
+from fsdp2lint.diagnostics import fingerprints, shown
 from fsdp2lint.reporters._records import replacements
 from fsdp2lint.reporters._story import told_in_order
 from fsdp2lint.toolrules import ALWAYS_ON
@@ -112,7 +112,8 @@ def _result(
         ]
         flow = [{"location": _location(place, text)} for place, text in told_in_order(diagnostic)]
         result["codeFlows"] = [{"threadFlows": [{"locations": flow}]}]
-    if diagnostic.fix is not None and diagnostic.patch:
+    in_cells = any(source.cell is not None for source in diagnostic.patch)
+    if diagnostic.fix is not None and diagnostic.patch and not in_cells:
         result["fixes"] = [_fix(diagnostic)]
     if suppression is not None:
         result["suppressions"] = [suppression]
@@ -137,9 +138,12 @@ def _location(place: Place, message: str = "", number: int | None = None) -> Jso
     location: Json = {
         "physicalLocation": {
             "artifactLocation": _artifact(place.path),
-            "region": _region(place.range),
+            "region": _physical(place),
         }
     }
+    cell = place.source.cell
+    if cell is not None:
+        location["logicalLocations"] = [{"name": f"cell {cell}, line {place.range.line}"}]
     if message:
         location["message"] = {"text": message}
     if number is not None:
@@ -151,15 +155,20 @@ def _fix(diagnostic: Diagnostic) -> Json:
     title = diagnostic.fix.title if diagnostic.fix else ""
     changes = [
         {
-            "artifactLocation": _artifact(path),
+            "artifactLocation": _artifact(shown(source.path)),
             "replacements": [
                 {"deletedRegion": _region(at), "insertedContent": {"text": text}}
                 for _, at, text in group
             ],
         }
-        for path, group in groupby(replacements(diagnostic.patch), key=lambda r: r[0])
+        for source, group in groupby(replacements(diagnostic.patch), key=lambda r: r[0])
     ]
     return {"description": {"text": title}, "artifactChanges": changes}
+
+
+def _physical(place: Place) -> Json:
+    """The region of the file: of a cell in a notebook's JSON only the line is known."""
+    return _region(place.range) if place.physical is None else {"startLine": place.physical}
 
 
 def _region(at: Range) -> Json:

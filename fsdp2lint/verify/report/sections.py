@@ -195,7 +195,7 @@ def _entry(entry: Entry, place: str | None) -> Markup:
     return tag(
         "tr",
         tag("td", tag("a", path, href=place) if place else path),
-        tag("td", str(entry.line), class_="number"),
+        tag("td", entry.place, class_="number"),
         tag("td", tag("code", entry.symbol)),
         tag("td", entry.outcome, class_=f"outcome {entry.outcome}"),
         tag("td", prose(entry.note)),

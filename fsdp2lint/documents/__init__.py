@@ -1,0 +1,1 @@
+"""Documents that hold Python besides other things: notebooks, and Markdown with blocks of code."""
