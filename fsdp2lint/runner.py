@@ -64,6 +64,9 @@ def _as_given(settings: Settings) -> Settings:
 class Keeping:
     """A cache that is opened when it is first needed: most runs of a hook never do."""
 
+    sees_instead = False
+    """Whether it knows what counts in place of the files on disk."""
+
     def __init__(self, folder: str) -> None:
         self.folder = folder
         self._cache: Cache | None = None
@@ -308,7 +311,9 @@ class _Check:
 
     def _unkept(self, unit: Unit) -> bool:
         """What could not be read may be readable the next time."""
-        return bool(self.means.instead) or any(isinstance(c, OSError) for _, c in unit.asked)
+        keeping = self.means.keeping
+        blind = bool(self.means.instead) and not (keeping and keeping.sees_instead)
+        return blind or any(isinstance(c, OSError) for _, c in unit.asked)
 
     def _about(self, unit: Unit) -> Question:
         every = (*unit.asked, ("", b""), *unit.programs)

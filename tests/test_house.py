@@ -30,10 +30,11 @@ LAYERS = (
     {"edits"},
     {"findings", "inventory", "program", "steps", "wrapped"},
     {"declare"},
-    {"accuracy", "api", "diagnostics", "toolrules"},
+    {"accuracy", "api", "diagnostics", "in_documents", "toolrules"},
     {"discover", "fixing", "gitignore", "judge", "knowledge", "prefilter", "settings", "suppress"},
     {"baseline", "cache", "config", "git", "plan", "silence", "stored"},
     {"analysis", "migrate", "processes", "reporters", "runner", "session", "verify"},
+    {"server"},
     {"cli"},
     {"__main__"},
 )

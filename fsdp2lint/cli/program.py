@@ -21,6 +21,7 @@ COMMANDS = (
     "migrate-checkpoint",
     "rehearse",
     "rule",
+    "server",
     "trace",
     "verify",
 )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from fsdp2lint.config import toml
 
 if TYPE_CHECKING:
     from fsdp2lint.config.files import Config
@@ -26,9 +27,9 @@ def show(session: Session, *, files: bool) -> None:
         settings = resolve.aimed(session.settings(config), resolve.folder_of(config, paths))
         click.echo(f"# {_source(config)}, for {len(paths)} file{'' if len(paths) == 1 else 's'}")
         for key, value in _table(session, config).items():
-            click.echo(f"{key} = {_toml(value)}")
-        click.echo(f"target-torch = {_toml(settings.target_torch or '2.6')}")
-        click.echo(f"rules = {_toml(_rules(session, config))}\n")
+            click.echo(f"{key} = {toml.dumps(value)}")
+        click.echo(f"target-torch = {toml.dumps(settings.target_torch or '2.6')}")
+        click.echo(f"rules = {toml.dumps(_rules(session, config))}\n")
 
 
 def _source(config: Config) -> str:
@@ -51,12 +52,3 @@ def _rules(session: Session, config: Config) -> list[str]:
         return [rule.code for rule in settings.chosen(knowledge.rules())]
     except BadSetting as error:
         raise resolve.located(error, config, session.given) from error
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, dict):
-        inner = ", ".join(f"{json.dumps(k)} = {_toml(v)}" for k, v in value.items())
-        return f"{{ {inner} }}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_toml, value))}]"
-    return json.dumps(value, ensure_ascii=False)

@@ -1,10 +1,11 @@
-"""Reading TOML, and the line on which a key stands: the parsers do not tell it."""
+"""Reading and writing TOML, and the line on which a key stands: the parsers do not tell it."""
 
 from __future__ import annotations
 
+import json
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 if sys.version_info >= (3, 11):
@@ -28,6 +29,16 @@ def loads(text: str) -> dict[str, Any]:
     """
     tables: dict[str, Any] = tomllib.loads(text)
     return tables
+
+
+def dumps(value: Any) -> str:
+    """A value on one line of TOML."""
+    if isinstance(value, Mapping):
+        inner = ", ".join(f"{json.dumps(k)} = {dumps(v)}" for k, v in value.items())
+        return f"{{ {inner} }}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(dumps, value))}]"
+    return json.dumps(value, ensure_ascii=False)
 
 
 def complaint(error: ValueError, text: str) -> tuple[str, int]:

@@ -48,7 +48,7 @@ def formats() -> tuple[str, ...]:
 
 def render(name: str, report: Report, view: View) -> str:
     """The report in the format called ``name``, ending in a newline unless it is empty."""
-    from fsdp2lint.reporters._documents import told
+    from fsdp2lint.in_documents import told
 
     report = told(report)
     if view.statistics and name in FOR_PEOPLE:

@@ -12,7 +12,7 @@ from fsdp2lint.source import NEWLINE, Range
 
 if TYPE_CHECKING:
     from fsdp2lint.diagnostics import Diagnostic, Patch, Report
-    from fsdp2lint.source import Source
+    from fsdp2lint.source import Document, Source
 
 
 def told(report: Report) -> Report:
@@ -56,26 +56,33 @@ def _told(diagnostic: Diagnostic) -> Diagnostic:
     )
 
 
+def patched(patch: Patch) -> Iterator[tuple[Source, Span]]:
+    """What a fix replaces, in the files and cells as their readers see them."""
+    for source, spans in patch.items():
+        if source.document is None:
+            yield from ((source, span) for span in spans)
+        else:
+            yield from _in_parts(source, source.document, spans)
+
+
 def _patch(patch: Patch) -> Patch:
     found: dict[Source, list[Span]] = {}
-    for source, spans in patch.items():
-        for part, span in _in_parts(source, spans):
-            found.setdefault(part, []).append(span)
+    for source, span in patched(patch):
+        found.setdefault(source, []).append(span)
     return {source: tuple(spans) for source, spans in found.items()}
 
 
-def _in_parts(source: Source, spans: Iterable[Span]) -> Iterator[tuple[Source, Span]]:
-    if source.document is None:
-        yield from ((source, span) for span in spans)
-        return
+def _in_parts(
+    source: Source, document: Document, spans: Iterable[Span]
+) -> Iterator[tuple[Source, Span]]:
     starts = _starts(source.text)
     for span in spans:
         at = Range(*_place(starts, span.start), *_place(starts, span.end))
-        part, inside = source.document.place(source, at)
+        part, inside = document.place(source, at)
         into = _starts(part.text)
         start = into[inside.line - 1] + inside.column - 1
         end = into[inside.end_line - 1] + inside.end_column - 1
-        text = source.document.shown(span.text)
+        text = document.shown(span.text)
         if part.text[start:end] != text:
             yield part, Span(start, end, text)
 

@@ -1,0 +1,247 @@
+"""The server: hears what is typed, analyses when typing pauses, answers what the editor asks."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from lsprotocol import types
+from pygls.capabilities import get_capability
+from pygls.lsp.server import LanguageServer
+from pygls.uris import from_fs_path, to_fs_path
+
+from fsdp2lint import __version__
+from fsdp2lint.diagnostics import Diagnostic
+from fsdp2lint.fixing import NotWritten
+from fsdp2lint.server.actions import Offers
+from fsdp2lint.server.desk import Desk, Stopped, changes, saved
+from fsdp2lint.server.places import Ruler
+from fsdp2lint.server.said import Words
+from fsdp2lint.settings import BadSetting
+from fsdp2lint.source import NOTEBOOK
+
+if TYPE_CHECKING:
+    from fsdp2lint.source import Source
+
+PAUSE = 0.2
+"""Seconds without a keystroke before the text is analysed."""
+
+PATIENCE = 10.0
+"""Seconds that a question waits for the analysis of the text that it is about."""
+
+STACK = 256 << 20
+"""Bytes of stack for the analysis: scripts may be nested deeply."""
+
+
+@dataclass(frozen=True)
+class Open:
+    """The open documents at one moment."""
+
+    buffers: Mapping[str, bytes] = field(default_factory=dict)
+    uris: Mapping[tuple[str, int | None], str] = field(default_factory=dict)
+    """The address of each file, or of each cell of a notebook."""
+    texts: Mapping[str, str] = field(default_factory=dict)
+    versions: Mapping[str, int | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was found in them, by address."""
+
+    open: Open = field(default_factory=Open)
+    found: Mapping[str, list[tuple[Diagnostic, types.Diagnostic]]] = field(default_factory=dict)
+
+
+class Server(LanguageServer):
+    """The language server of fsdp2lint."""
+
+    def __init__(self) -> None:
+        cells = types.NotebookDocumentFilterWithNotebook(
+            notebook=types.NotebookDocumentFilterNotebookType("jupyter-notebook"),
+            cells=[types.NotebookCellLanguage("python")],
+        )
+        super().__init__(
+            "fsdp2lint",
+            __version__,
+            # incremental changes would count lines as pygls does, which is not as the protocol does
+            text_document_sync_kind=types.TextDocumentSyncKind.Full,
+            notebook_document_sync=types.NotebookDocumentSyncOptions([cells], save=True),
+        )
+        self.desk = Desk()
+        self.outcome = Outcome()
+        self.dismissed = False
+        """Whether the client has said that it needs the server no longer."""
+        self._stop = threading.Event()
+        self._pending: asyncio.Task[None] | None = None
+        self._complained = ""
+        threading.stack_size(STACK)
+        self._worker = ThreadPoolExecutor(1, "analysis")
+
+    def shutdown(self) -> None:
+        """Stop whatever is going on."""
+        self._stop.set()
+        self._worker.shutdown(wait=False, cancel_futures=True)
+        super().shutdown()  # type: ignore[no-untyped-call]
+
+    # -- analysing -------------------------------------------------------------------------------
+
+    def look(self, pause: float = 0.0) -> None:
+        """Analyse what is open now, unless it changes again during a pause."""
+        self._stop.set()
+        if self._pending is not None:
+            self._pending.cancel()
+        self._pending = asyncio.get_running_loop().create_task(self._analyse(pause))
+
+    async def settled(self) -> None:
+        """Wait until the text as it is now has been analysed."""
+        pending = self._pending
+        if pending is not None and not pending.done():
+            await asyncio.wait([pending], timeout=PATIENCE)
+
+    async def _analyse(self, pause: float) -> None:
+        await asyncio.sleep(pause)
+        self._stop = stop = threading.Event()
+        now = self.opened()
+        loop = asyncio.get_running_loop()
+        try:
+            found = await loop.run_in_executor(self._worker, self.desk.check, now.buffers, stop)
+        except Stopped:
+            return
+        except BadSetting as error:
+            self._complain(str(error))
+            found = []
+        else:
+            self._complained = ""
+        self._publish(now, found)
+
+    def _publish(self, now: Open, found: list[Diagnostic]) -> None:
+        words = self.words(now)
+        by_uri: dict[str, list[tuple[Diagnostic, types.Diagnostic]]] = {u: [] for u in now.texts}
+        for one in found:
+            uri = words.uri(one.place.told.source)
+            if uri in by_uri:
+                by_uri[uri].append((one, words.diagnostic(one)))
+        self.outcome = Outcome(now, by_uri)
+        for uri, pairs in by_uri.items():
+            said = [diagnostic for _, diagnostic in pairs]
+            self.text_document_publish_diagnostics(
+                types.PublishDiagnosticsParams(uri, said, now.versions[uri])
+            )
+
+    def _complain(self, what: str) -> None:
+        """Say what is wrong with the settings, once."""
+        if what != self._complained:
+            self._complained = what
+            self.window_show_message(
+                types.ShowMessageParams(types.MessageType.Error, f"fsdp2lint: {what}")
+            )
+
+    # -- what is open ----------------------------------------------------------------------------
+
+    def opened(self) -> Open:
+        """The Python among the open documents."""
+        buffers: dict[str, bytes] = {}
+        uris: dict[tuple[str, int | None], str] = {}
+        cells: set[str] = set()
+        for notebook in self.workspace.notebook_documents.values():
+            path = _path(notebook.uri)
+            made = [self._cell(cell, cells) for cell in notebook.cells]
+            data = {"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": made}
+            buffers[path] = json.dumps(data).encode()
+            uris |= {(path, n): cell.document for n, cell in enumerate(notebook.cells, 1)}
+        for document in self.workspace.text_documents.values():
+            if document.uri not in cells and document.language_id in ("python", None):
+                path = _path(document.uri)
+                if not path.endswith(NOTEBOOK):
+                    buffers[path] = saved(document.source)
+                    uris[path, None] = document.uri
+        documents = self.workspace.text_documents.values()
+        known = {d.uri: d for d in documents if d.uri in set(uris.values())}
+        return Open(
+            buffers,
+            uris,
+            {uri: d.source for uri, d in known.items()},
+            {uri: d.version for uri, d in known.items()},
+        )
+
+    def _cell(self, cell: types.NotebookCell, known: set[str]) -> dict[str, object]:
+        document = self.workspace.get_text_document(cell.document)
+        known.update((cell.document, document.uri))
+        is_code = cell.kind == types.NotebookCellKind.Code
+        said = {"vscode": {"languageId": document.language_id or "python"}}
+        kind = "code" if is_code else "markdown"
+        return {"cell_type": kind, "metadata": said, "source": document.source}
+
+    def words(self, now: Open) -> Words:
+        """How findings in these documents are told to this client."""
+
+        def uri(source: Source) -> str:
+            path = os.path.abspath(source.path)
+            return now.uris.get((path, source.cell)) or from_fs_path(path) or ""
+
+        able = self.client_capabilities
+        formats = get_capability(able, "text_document.hover.content_format", None)
+        return Words(
+            uri,
+            self.workspace.position_codec.client_num_units,
+            bool(
+                get_capability(able, "text_document.publish_diagnostics.related_information", False)
+            ),
+            formats is None or types.MarkupKind.Markdown in formats,
+        )
+
+    def offers(self, now: Open) -> Offers:
+        """What can be offered to this client."""
+        able = get_capability(
+            self.client_capabilities, "workspace.workspace_edit.document_changes", False
+        )
+        return Offers(self.words(now), dict(now.versions), bool(able))
+
+    def found_in(
+        self, uri: str, range_: types.Range
+    ) -> Iterator[tuple[Diagnostic, types.Diagnostic]]:
+        """The findings that a range touches."""
+        for one, said in self.outcome.found.get(uri, ()):
+            if _before(said.range.start, range_.end) and _before(range_.start, said.range.end):
+                yield one, said
+
+    def ruler(self, uri: str) -> Ruler:
+        """The places of a document as it was analysed."""
+        text = self.outcome.open.texts.get(uri, "")
+        return Ruler(text, self.workspace.position_codec.client_num_units)
+
+    async def fixes_of(self, uri: str) -> types.WorkspaceEdit | None:
+        """All fixes of a file together."""
+        now = self.opened()
+        path = next((path for (path, _), known in now.uris.items() if known == uri), None)
+        if path is None:
+            return None
+        loop = asyncio.get_running_loop()
+        stop = threading.Event()
+        try:
+            changed = await loop.run_in_executor(
+                self._worker, self.desk.fixed, now.buffers, path, stop
+            )
+        except (BadSetting, NotWritten) as error:
+            self._complain(str(error))
+            return None
+        made = [change for old, new in changed for change in changes(old, new)]
+        return self.offers(now).edit(made) if made else None
+
+
+def _path(uri: str) -> str:
+    """Where a document stands, or would stand when it is saved."""
+    if uri.startswith("untitled:"):
+        name = uri.rpartition(":")[2].replace("/", "-")
+        return os.path.abspath(name if name.endswith(".py") else f"{name}.py")
+    return os.path.abspath(to_fs_path(uri) or uri)
+
+
+def _before(one: types.Position, other: types.Position) -> bool:
+    return (one.line, one.character) <= (other.line, other.character)

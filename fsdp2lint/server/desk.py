@@ -1,0 +1,144 @@
+"""The analysis of open buffers; nothing here knows of the protocol."""
+
+from __future__ import annotations
+
+import difflib
+import gc
+import io
+import threading
+import tokenize
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import accumulate
+from typing import Any
+
+from fsdp2lint.config import toml
+from fsdp2lint.diagnostics import Diagnostic
+from fsdp2lint.edits.changes import Span
+from fsdp2lint.runner import Means
+from fsdp2lint.server.shelf import Shelf
+from fsdp2lint.session import Session
+from fsdp2lint.source import Source
+
+Buffers = Mapping[str, bytes]
+"""The open files by their absolute paths, with the bytes that saving them would write."""
+
+Change = tuple[Source, Span]
+"""A replacement in a file, or in a cell of a notebook."""
+
+
+class Stopped(Exception):
+    """The analysis was told to stop: its text is an old one."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the editor says: a configuration file, and values of its keys."""
+
+    config_file: str | None = None
+    keys: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, said: object) -> Settings:
+        """From the object that an editor sends: the keys of the configuration, dashes or camel case."""
+        given = {_kebab(k): v for k, v in said.items()} if isinstance(said, Mapping) else {}
+        file = given.pop("configuration", None) or None
+        return cls(file, {key: value for key, value in given.items() if value is not None})
+
+
+class Desk:
+    """Where the open buffers lie, with the results of what they were a moment ago."""
+
+    def __init__(self) -> None:
+        self.settings = Settings()
+        self.unsafe = False
+        """Whether the configuration that was seen last lets unsafe fixes be made with the others."""
+        self._shelf = Shelf()
+
+    def check(self, buffers: Buffers, stop: threading.Event) -> list[Diagnostic]:
+        """What is wrong in the open files.
+
+        Raises:
+            BadSetting: a configuration, in a file or of the editor, is wrong.
+            Stopped: ``stop`` was set on the way.
+        """
+        if not buffers:
+            return []
+        self._shelf.now(buffers)
+        session = self._session(buffers, list(buffers), stop)
+        try:
+            self.unsafe = bool(session.option("unsafe-fixes", False))
+            return session.check().found
+        finally:
+            gc.collect()  # trees are full of circles, and analyses are made without the collector
+
+    def fixed(
+        self, buffers: Buffers, path: str, stop: threading.Event
+    ) -> Sequence[tuple[Source, Source]]:
+        """The files that change when all fixes of one file are made, before and after.
+
+        Raises:
+            BadSetting: a configuration is wrong.
+            Stopped: ``stop`` was set on the way.
+        """
+        self._shelf.now(buffers)
+        session = self._session(buffers, [path], stop)
+        self.unsafe = bool(session.option("unsafe-fixes", False))
+        return session.mend(unsafe=self.unsafe).changed
+
+    def _session(self, buffers: Buffers, paths: list[str], stop: threading.Event) -> Session:
+        means = Means(instead=buffers, keeping=self._shelf, progress=partial(_go_on, stop))
+        pairs = [f"{key}={toml.dumps(value)}" for key, value in self.settings.keys.items()]
+        file = self.settings.config_file
+        return Session(paths, config_file=file, inline=pairs, means=means, listed=paths)
+
+
+def saved(text: str) -> bytes:
+    """The bytes that saving a text would write: in UTF-8, or as its first lines say."""
+    raw = text.encode("utf-8", "surrogatepass")
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)
+        return text.encode(encoding)
+    except (SyntaxError, UnicodeError, LookupError):
+        return raw
+
+
+def changes(old: Source, new: Source) -> Iterator[Change]:
+    """What differs between two texts of a file, line by line; in a notebook, cell by cell."""
+    if old.document is None:
+        pairs = [(old, new)]
+    else:
+        parts = zip(old.parts, new.parts, strict=True)
+        pairs = [(one.source, other.source) for one, other in parts]
+    for before, after in pairs:
+        yield from ((before, span) for span in _spans(before.text, after.text))
+
+
+def _spans(old: str, new: str) -> Iterator[Span]:
+    before, after = old.splitlines(keepends=True), new.splitlines(keepends=True)
+    starts = [0, *accumulate(map(len, before))]
+    head = _same(before, after)
+    tail = _same(before[head:][::-1], after[head:][::-1])
+    matcher = difflib.SequenceMatcher(
+        None, before[head : len(before) - tail], after[head : len(after) - tail], autojunk=False
+    )
+    for kind, first, last, start, end in matcher.get_opcodes():
+        if kind != "equal":
+            text = "".join(after[head + start : head + end])
+            yield Span(starts[head + first], starts[head + last], text)
+
+
+def _same(one: list[str], other: list[str]) -> int:
+    """How many lines two texts share at their beginning: comparing them costs less than aligning."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((n for n, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
+def _go_on(stop: threading.Event, about: str) -> None:
+    if stop.is_set():
+        raise Stopped
+
+
+def _kebab(name: str) -> str:
+    return "".join(f"-{c.lower()}" if c.isupper() else c for c in name)

@@ -1,0 +1,72 @@
+"""Results of earlier analyses, kept in memory for as long as the server runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from fsdp2lint.cache import Cache
+from fsdp2lint.files import ABSENT, FILE, FOLDER, Files
+from fsdp2lint.runner import Keeping
+
+if TYPE_CHECKING:
+    from fsdp2lint.declare import Rule
+    from fsdp2lint.stored import Known
+
+MAX_KEPT = 256
+"""Results; each keystroke in a file that uses FSDP makes one."""
+
+
+class Shelf(Cache, Keeping):
+    """A cache without a folder. It sees open buffers in place of the files on disk."""
+
+    sees_instead = True
+
+    def __init__(self) -> None:
+        Cache.__init__(self, "")
+        self._entries: dict[str, bytes] = {}
+        self._files_now = Files()
+
+    def open(self) -> Cache:
+        """Itself: there is nothing to open."""
+        return self
+
+    def now(self, buffers: Mapping[str, bytes]) -> None:
+        """From here on these are the open buffers."""
+        self._files_now = Files(buffers)
+
+    def state(self, path: str, was: str) -> str:
+        """What is at a path now, on disk or in a buffer, told as ``was`` is told."""
+        files = self._files_now
+        if was in (ABSENT, FOLDER, FILE):
+            return FOLDER if files.is_dir(path) else FILE if files.is_file(path) else ABSENT
+        try:
+            files.read(path)
+        except OSError:
+            return ABSENT
+        return files.seen[path]
+
+    def rules(self) -> tuple[Rule, ...] | None:
+        """Nothing: the rules themselves are here."""
+        return None
+
+    def keep_rules(self, rules: Iterable[Rule]) -> None:
+        """Nothing is kept."""
+
+    def known(self, path: str) -> Known | None:
+        """Nothing: a buffer has no time of change."""
+        return None
+
+    def _read(self, name: str) -> bytes | None:
+        found = self._entries.pop(name, None)
+        if found is not None:
+            self._entries[name] = found  # the youngest again
+        return found
+
+    def _write(self, name: str, raw: bytes) -> None:
+        self._entries[name] = raw
+        while len(self._entries) > MAX_KEPT:
+            del self._entries[next(iter(self._entries))]
+
+    def close(self) -> None:
+        """Nothing is written."""
