@@ -35,6 +35,7 @@ def test_a_fixture_shows_what_it_claims(fixture: Fixture, tmp_path: Path) -> Non
         tmp_path,
         group_timeout=4.0 if hangs else 30.0,
         slow_saves=fixture.slow_saves,
+        full_storage=fixture.full_storage,
     )
     wrong = complaints(seen, fixture.claims)
     told = "\n".join(rank.stdout + rank.stderr for rank in seen.ranks)

@@ -35,10 +35,12 @@ def run(
     group_timeout: float = 30.0,
     arguments: tuple[str, ...] = (),
     slow_saves: bool = False,
+    full_storage: bool = False,
 ) -> Run:
     """Run a script in a folder inside `scratch` and look at what it left there.
 
-    `slow_saves` holds back saves in background threads, see `slow`.
+    `slow_saves` holds back saves in background threads, see `slow`; with `full_storage` the second
+    save cannot be finished, see `full`.
     """
     scratch.mkdir(parents=True, exist_ok=True)
     request = {
@@ -49,6 +51,7 @@ def run(
         "group_timeout": group_timeout,
         "arguments": arguments,
         "slow_saves": slow_saves,
+        "full_storage": full_storage,
     }
     _server().ask(request)
     return run_from(path, json.loads((scratch / "result.json").read_text()))

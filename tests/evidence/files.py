@@ -52,7 +52,9 @@ def _look_at_checkpoint(path: Path, name: str) -> Left:
         if isinstance(entry, TensorStorageMetadata):
             whole += entry.size.numel()
             held += sum(chunk.sizes.numel() for chunk in entry.chunks)
-    return Left(name, "checkpoint", _share(held, whole), tuple(entries), "")
+    written = (path / ".metadata").stat().st_mtime_ns
+    mixed = any(shard.stat().st_mtime_ns > written for shard in path.glob("*.distcp"))
+    return Left(name, "checkpoint", _share(held, whole), tuple(entries), "", mixed)
 
 
 def _share(held: int, whole: int) -> Fraction:

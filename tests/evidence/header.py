@@ -11,7 +11,8 @@ from pathlib import Path
 
 RULES = Path(__file__).resolve().parents[2] / "fixtures" / "rules"
 
-_SETTING = "background saves are slow"
+_SLOW = "background saves are slow"
+_FULL = "the storage is full at the second save"
 _NOT_SHOWN = "not shown on CPU -- "
 _CLAIM = re.compile(r"^# evidence: (.+)$", re.MULTILINE)
 _MARK = re.compile(r"# (expect|fine): (FSDP\d{3}(?:, FSDP\d{3})*)$", re.MULTILINE)
@@ -40,13 +41,18 @@ class Fixture:
 
     @property
     def claims(self) -> tuple[str, ...]:
-        """The evidence lines of the script, but for the setting."""
-        return tuple(line for line in self._lines if line != _SETTING)
+        """The evidence lines of the script, but for the settings."""
+        return tuple(line for line in self._lines if line not in (_SLOW, _FULL))
 
     @property
     def slow_saves(self) -> bool:
         """Whether the script asks for a storage that is slow."""
-        return _SETTING in self._lines
+        return _SLOW in self._lines
+
+    @property
+    def full_storage(self) -> bool:
+        """Whether the script asks for a storage that has room for one save only."""
+        return _FULL in self._lines
 
     @property
     def shown(self) -> bool:

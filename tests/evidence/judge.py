@@ -86,6 +86,8 @@ def _damaged(left: list[Left]) -> Iterator[Symptom]:
             yield Symptom(f'{item.kind} "{item.name}" cannot be read')
         elif item.share != 1:
             yield Symptom(f'{item.kind} "{item.name}" holds {item.share} of its tensors')
+        elif item.mixed:
+            yield Symptom(f'{item.kind} "{item.name}" mixes two saves')
 
 
 def _claimed(claim: str, nproc: int) -> list[Symptom]:
@@ -128,6 +130,10 @@ def _write(run: Run, number: str, name: str) -> bool:
     return sum(name in rank.seen.written for rank in run.ranks) == int(number)
 
 
+def _read(run: Run, number: str, name: str) -> bool:
+    return sum(name in rank.seen.read for rank in run.ranks) == int(number)
+
+
 def _lacks(run: Run, name: str, prefix: str) -> bool:
     items = [item for item in run.left if item.name == name and not item.error]
     return bool(items) and not any(key.startswith(prefix) for key in items[0].keys)
@@ -142,6 +148,7 @@ _FACTS: tuple[tuple[re.Pattern[str], Callable[..., bool]], ...] = (
     (re.compile(r'^warns "(.+)"$'), _warns),
     (re.compile(r"^reduces gradients (\d+) times? per step$"), _reduces),
     (re.compile(r'^(\d+) ranks? writes? "(.+)"$'), _write),
+    (re.compile(r'^(\d+) ranks? reads? "(.+)" whole$'), _read),
     (re.compile(r'^(?:file|checkpoint) "(.+)" lacks "(.+)"$'), _lacks),
     (re.compile(r'^leaves "(.+)"$'), _leaves),
 )

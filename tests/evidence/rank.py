@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed.distributed_c10d as c10d
 
+from .full import fill_up_storage
 from .slow import slow_down_saves
 from .watch import Watch
 
@@ -43,6 +44,7 @@ class Job:
     timeout: float
     arguments: tuple[str, ...] = ()
     slow_saves: bool = False
+    full_storage: bool = False
 
     @property
     def folder(self) -> Path:
@@ -69,6 +71,8 @@ def live(job: Job, rank: int, port: int) -> NoReturn:
     watch.install()
     if job.slow_saves:
         slow_down_saves(rank)
+    if job.full_storage:
+        fill_up_storage(rank)
     report = _run(job)
     for last in (threading._shutdown, atexit._run_exitfuncs):  # type: ignore[attr-defined]
         try:

@@ -32,6 +32,8 @@ class Seen:
     """Repeated blocks by class that one unit gathers at once."""
     written: list[str] = field(default_factory=list)
     """The files that `torch.save` was told to write, from the run's folder."""
+    read: list[str] = field(default_factory=list)
+    """The files that `torch.load` has read into memory: not mapped."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,8 @@ class Left:
     """The part of its tensors' elements that really is in it."""
     keys: tuple[str, ...]
     error: str
+    mixed: bool = False
+    """Whether shards were written after the metadata that describes them: by a save that came to no end."""
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,7 @@ def main() -> None:
                 timeout=request["timeout"],
                 arguments=tuple(request["arguments"]),
                 slow_saves=request["slow_saves"],
+                full_storage=request["full_storage"],
             )
         )
         print("{}", flush=True)

@@ -1,6 +1,6 @@
 """Watchers that run beside a script inside a rank and never change what it does.
 
-They use PyTorch's global optimizer hooks and wrap `torch.save` and three private functions of FSDP2's
+They use PyTorch's global optimizer hooks and wrap `torch.save`, `torch.load` and three private functions of FSDP2's
 parameter groups (gather, reduce, "now unsharded"); everything they know is handed out by `Watch.seen`.
 """
 
@@ -43,6 +43,7 @@ class Watch:
         self._counts: Counter[str] = Counter()
         self._stacked: dict[str, int] = {}
         self._written: list[str] = []
+        self._read: list[str] = []
 
     def install(self) -> None:
         """Start to observe; call once per process, before the script runs."""
@@ -70,6 +71,7 @@ class Watch:
                 reductions=self._counts["reductions"],
                 stacked=self._stacked,
                 written=self._written,
+                read=self._read,
             )
         )
 
@@ -120,6 +122,14 @@ class Watch:
             save(obj, f, *args, **kwargs)
 
         torch.save = noted
+        load = torch.load
+
+        def noted_load(f: Any, *args: Any, **kwargs: Any) -> Any:
+            if isinstance(f, str | os.PathLike) and not kwargs.get("mmap"):
+                self._read.append(os.path.relpath(f))
+            return load(f, *args, **kwargs)
+
+        torch.load = noted_load
 
     def _note_unit(self, group: Any) -> None:
         if id(group) in self._units:
