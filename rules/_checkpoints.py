@@ -2,24 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import libcst as cst
+
 from fsdp2lint.api import (
+    Arguments,
+    Called,
     Container,
     Either,
     Event,
     External,
+    Fix,
+    Guard,
+    Guards,
     Instance,
     Literal,
     Part,
+    Restored,
     Round,
+    Saved,
     StateDict,
     StateDictTaken,
+    Stepped,
     Trace,
     Value,
     options,
     rank_dependent,
 )
 
-from ._shared import state_shard, wrapped_by
+from ._shared import DCP, state_shard, wrapped_by
+
+OPTIMIZER_GETTERS = (
+    f"{DCP}state_dict.get_optimizer_state_dict",
+    f"{DCP}state_dict.get_state_dict",
+)
 
 _PATH_MAKERS = ("os.path.", "pathlib.", "os.fspath", "os.getcwd", "tempfile.mkdtemp")
 
@@ -102,6 +119,43 @@ def _counts(test: Value) -> bool:
     return False
 
 
+def possible_at_first(guards: Guards) -> bool:
+    """Whether what must hold surely can hold in the first round of the loops around.
+
+    Tests of numbers are taken to fail there, but for ``step % n == 0`` of a loop that begins at zero.
+    """
+    asked = [clause for clause in guards.clauses if any(_counts(guard.test) for guard in clause)]
+    return all(len(clause) == 1 and all(map(_holds_at_zero, clause)) for clause in asked)
+
+
+def _holds_at_zero(guard: Guard) -> bool:
+    """Whether a test asks whether the number of a round, which begins at zero, is a multiple of something."""
+    test: Value | None = guard.test
+    if isinstance(test, Part) and isinstance(test.key, tuple) and test.key[0] == "==":
+        against = test.key[1]
+        if not guard.taken or not isinstance(against, Literal) or against.value != 0:
+            return False
+        test = test.owner
+    elif guard.taken:
+        return False
+    if not isinstance(test, Part) or not isinstance(test.key, tuple) or test.key[0] != "%":
+        return False
+    return _is_zero(test.owner)
+
+
+def _is_zero(number: Value) -> bool:
+    """Whether a number is that of the first round of ``range(n)`` or ``enumerate(x)``."""
+    if isinstance(number, Part) and number.key == ("index",):
+        return isinstance(number.owner.key, Round) and number.owner.key.number == 0
+    if not isinstance(number, Part) or not isinstance(number.key, Round) or number.key.number:
+        return False
+    made = number.owner
+    if not isinstance(made.owner, External) or made.owner.name != "builtins.range":
+        return False
+    given = made.key[1:] if isinstance(made.key, tuple) else ()
+    return len(given) == 1 or (isinstance(given[0], Literal) and given[0].value == 0)
+
+
 def switch(trace: Trace, given: Value, name: str) -> bool | None:
     """A switch of ``StateDictOptions``; off where no options are given, None when it is not known."""
     if isinstance(given, Literal):
@@ -111,3 +165,44 @@ def switch(trace: Trace, given: Value, name: str) -> bool | None:
     if not isinstance(given, Instance) or f".{name}" in set_later:
         return None
     return value.value if isinstance(value, Literal) and isinstance(value.value, bool) else None
+
+
+def switched_on(trace: Trace, given: Value, keyword: str, users: Sequence[str]) -> Fix | None:
+    """``StateDictOptions`` with one more switch on, when only these functions use them."""
+    if any(c.keywords.get("options") is given and c.name not in users for c in trace.of(Called)):
+        return None
+    born = given.born if isinstance(given, Instance) else None
+    if born is None or not isinstance(born.node, cst.Call):
+        return None
+    edit = Arguments(born.source, born.node).set(keyword, "True")
+    return Fix(f"set `{keyword}=True`", (edit,), "safe")
+
+
+def untouched(trace: Trace, taken: StateDictTaken) -> bool:
+    """Whether an optimizer surely is as it was built when its state is taken for the first time."""
+    optimizer = taken.state.of
+    if any(escaped.order < taken.order for escaped in trace.escapes(optimizer)):
+        return False
+    if any(
+        trace.concerns(event, optimizer)
+        for kind in (Stepped, Restored)
+        for event in (*trace.before(taken, kind), *trace.beside(taken, kind))
+    ):
+        return False
+    return not any(
+        other.state.of is optimizer and other.state.via in OPTIMIZER_GETTERS
+        for other in trace.before(taken, StateDictTaken)
+    )
+
+
+def has_own_group(trace: Trace, saved: Saved) -> bool:
+    """Whether a save may name a process group."""
+    return any(
+        called.open or not _is_none(called.keywords.get("process_group"))
+        for called in trace.calls(saved.via)
+        if called.at.node is saved.at.node
+    )
+
+
+def _is_none(value: Value | None) -> bool:
+    return value is None or (isinstance(value, Literal) and value.value is None)

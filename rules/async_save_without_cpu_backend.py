@@ -76,6 +76,7 @@ from fsdp2lint.api import (
     rule,
 )
 
+from ._checkpoints import has_own_group
 from ._fixes import call_of
 from ._shared import cases, together
 
@@ -87,7 +88,7 @@ _BOTH = "cpu:gloo,cuda:nccl"
 def check(trace: Trace) -> Iterator[Finding]:
     """Background saves that the group cannot carry."""
     for saved in trace.of(Saved):
-        if saved.future is None or _has_own_group(trace, saved):
+        if saved.future is None or has_own_group(trace, saved):
             continue
         for started, guards in _starts(trace, saved):
             if together(guards, saved.guards):
@@ -99,19 +100,6 @@ def check(trace: Trace) -> Iterator[Finding]:
                     fix=_with_both(started),
                 )
                 break
-
-
-def _has_own_group(trace: Trace, saved: Saved) -> bool:
-    """Whether the save may name a process group."""
-    return any(
-        called.open or not _is_none(called.keywords.get("process_group"))
-        for called in trace.calls(saved.via)
-        if called.at.node is saved.at.node
-    )
-
-
-def _is_none(value: Value | None) -> bool:
-    return value is None or (isinstance(value, Literal) and value.value is None)
 
 
 def _starts(trace: Trace, saved: Saved) -> Iterator[tuple[Called, Guards]]:

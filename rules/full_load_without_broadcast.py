@@ -66,15 +66,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import libcst as cst
-
 from fsdp2lint.api import (
-    Arguments,
     Called,
     Finding,
-    Fix,
     Guards,
-    Instance,
     Literal,
     MainRank,
     Trace,
@@ -82,7 +77,7 @@ from fsdp2lint.api import (
     rule,
 )
 
-from ._checkpoints import surely_empty, switch
+from ._checkpoints import surely_empty, switch, switched_on
 from ._shared import DCP, cases
 
 _SETTERS = tuple(f"{DCP}state_dict.set_{what}state_dict" for what in ("model_", "optimizer_", ""))
@@ -101,7 +96,7 @@ def check(trace: Trace) -> Iterator[Finding]:
         full = switch(trace, options, "full_state_dict")
         skips = _skips_the_model(trace, called)
         if broadcast and full is False:
-            fix = _with(trace, options, "full_state_dict")
+            fix = switched_on(trace, options, "full_state_dict", _SETTERS)
             yield Finding(
                 at=called,
                 message="`broadcast_from_rank0` works with full state dicts only: set "
@@ -109,7 +104,7 @@ def check(trace: Trace) -> Iterator[Finding]:
                 fix=None if skips else fix,
             )
         elif broadcast is False and any(_on_first_only(trace, called, s) for s in _states(called)):
-            fix = _with(trace, options, "broadcast_from_rank0")
+            fix = switched_on(trace, options, "broadcast_from_rank0", _SETTERS)
             yield Finding(
                 at=called,
                 message="all ranks but the first pass an empty dictionary, and `broadcast_from_rank0` is "
@@ -153,16 +148,3 @@ def _elsewhere(guards: Guards) -> bool:
     return any(
         isinstance(g.test, MainRank) and g.test.scope == "global" and not g.taken for g in guards
     )
-
-
-def _with(trace: Trace, options: Value, keyword: str) -> Fix | None:
-    """The same options with one more switch on, when no getter uses them too."""
-    if any(
-        c.keywords.get("options") is options and c.name not in _SETTERS for c in trace.of(Called)
-    ):
-        return None
-    born = options.born if isinstance(options, Instance) else None
-    if born is None or not isinstance(born.node, cst.Call):
-        return None
-    edit = Arguments(born.source, born.node).set(keyword, "True")
-    return Fix(f"set `{keyword}=True`", (edit,), "safe")

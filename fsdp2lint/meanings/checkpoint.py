@@ -95,12 +95,14 @@ def _path(call: Call) -> Value | None:
     f"{_DCP}FileSystemWriter",
     f"{_DCP}HuggingFaceStorageReader",
     f"{_DCP}HuggingFaceStorageWriter",
+    f"{_DCP}format_utils.BroadcastingTorchSaveReader",
 )
 def storage(call: Call) -> Value | None:
     """Readers and writers know their path."""
     made = instance(call)
-    if call.args:
-        made.keep(".path", call.args[0])
+    path = call.get(0, "checkpoint_id")
+    if path is not None:
+        made.keep(".path", path)
     return made
 
 
@@ -108,6 +110,7 @@ def storage(call: Call) -> Value | None:
     f"{_DCP}DefaultSavePlanner",
     f"{_DCP}DefaultLoadPlanner",
     f"{_DCP}_EmptyStateDictLoadPlanner",
+    f"{_DCP}format_utils.DynamicMetaLoadPlanner",
     f"{_DCP}AsyncCheckpointerType",
 )
 def planner(call: Call) -> Value | None:

@@ -165,6 +165,8 @@ def enumerate_(call: Call) -> Value | None:
     rows = []
     for index, element in enumerate(call.machine.elements(value, call.site)):
         number: Value = element.part(("index",))
+        if start != 0:
+            number = number.part(("+", call.get(1, "start") or call.machine.unknown()))
         if entries is not None and isinstance(start, int):
             number = call.machine.literal(start + index)
         rows.append(call.machine.container("tuple", [number, element]))
