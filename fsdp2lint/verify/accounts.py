@@ -26,6 +26,7 @@ class _Occurrence(msgspec.Struct):
     fate: Outcome
     why: str = ""
     todo: str = ""
+    cell: int | None = None
 
 
 class _Ledger(msgspec.Struct):
@@ -54,6 +55,7 @@ def read(file: str) -> tuple[list[Entry], Rung]:
             o.symbol,
             o.fate,
             "; to do: ".join(filter(None, (o.why, o.todo))),
+            o.cell,
         )
         for o in ledger.occurrences
     ]

@@ -30,6 +30,13 @@ class Entry(msgspec.Struct, frozen=True):
     symbol: str
     outcome: Outcome
     note: str = ""
+    cell: int | None = None
+    """The cell of a notebook in which the line is counted."""
+
+    @property
+    def place(self) -> str:
+        """The line, behind the cell of a notebook."""
+        return str(self.line) if self.cell is None else f"cell {self.cell}:{self.line}"
 
 
 class Report(msgspec.Struct, frozen=True):
