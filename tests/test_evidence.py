@@ -54,7 +54,22 @@ def test_a_good_fixture_says_which_line_looks_wrong(fixture: Fixture) -> None:
     assert not fixture.marks("expect")
 
 
-@pytest.mark.parametrize("claim", ["ranks drift in 2 tensors", 'prints "bye"', 'raises "Boom"'])
+@pytest.mark.parametrize(
+    "claim",
+    [
+        "ranks drift in 2 tensors",
+        'prints "bye"',
+        'raises "Boom"',
+        "gathers parameters 3 times per step",
+        "gathers 2 whole tensors",
+        "holds 8 elements at once",
+        "runs 4 operations in each step of an optimizer",
+        "reads 1 number out of tensors",
+        "copies 2 storages into new memory",
+        "waits for 1 write of a checkpoint between steps",
+        "reduces gradients in bfloat16",
+    ],
+)
 def test_a_claim_that_is_not_seen_is_a_complaint(claim: str, tmp_path: Path) -> None:
     script = tmp_path / "says.py"
     script.write_text('print("hello")\n')

@@ -58,7 +58,11 @@ def test_the_fix_of_the_example_makes_it_silent(rule: Rule) -> None:
 
 @RULES
 def test_a_rule_that_fixes_says_how_safely(rule: Rule) -> None:
-    safety = {f.fix.safety for r, f in findings([script(rule, "Example")]) if f.fix and r is rule}
+    safety = {
+        f.fix.safety
+        for r, f in findings([script(rule, "Example")], rule.name)
+        if f.fix and r is rule
+    }
     said = rule.section(OPTIONAL)
     for one in safety:
         assert said.lower().startswith(one), f"{rule.name}: {one}, but the page says {said[:20]!r}"

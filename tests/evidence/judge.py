@@ -126,6 +126,38 @@ def _reduces(run: Run, times: str) -> bool:
     )
 
 
+def _gathers(run: Run, times: str) -> bool:
+    return all(rank.seen.gathers == int(times) * rank.seen.steps > 0 for rank in run.ranks)
+
+
+def _operates(run: Run, number: str) -> bool:
+    return all(rank.seen.operations == int(number) * rank.seen.steps > 0 for rank in run.ranks)
+
+
+def _reads(run: Run, number: str) -> bool:
+    return max(rank.seen.reads for rank in run.ranks) == int(number)
+
+
+def _whole(run: Run, number: str) -> bool:
+    return all(rank.seen.whole == int(number) for rank in run.ranks)
+
+
+def _holds(run: Run, number: str) -> bool:
+    return all(rank.seen.held == int(number) for rank in run.ranks)
+
+
+def _waits(run: Run, number: str) -> bool:
+    return max(rank.seen.waits for rank in run.ranks) == int(number)
+
+
+def _stages(run: Run, number: str) -> bool:
+    return all(rank.seen.staged == int(number) for rank in run.ranks)
+
+
+def _reduces_in(run: Run, dtype: str) -> bool:
+    return all(dtype in rank.seen.reduced_in for rank in run.ranks)
+
+
 def _write(run: Run, number: str, name: str) -> bool:
     return sum(name in rank.seen.written for rank in run.ranks) == int(number)
 
@@ -147,6 +179,14 @@ _FACTS: tuple[tuple[re.Pattern[str], Callable[..., bool]], ...] = (
     (re.compile(r'^(?:rank (\d+) )?prints "(.+)"$'), _prints),
     (re.compile(r'^warns "(.+)"$'), _warns),
     (re.compile(r"^reduces gradients (\d+) times? per step$"), _reduces),
+    (re.compile(r"^reduces gradients in (\w+)$"), _reduces_in),
+    (re.compile(r"^gathers parameters (\d+) times? per step$"), _gathers),
+    (re.compile(r"^gathers (\d+) whole tensors?$"), _whole),
+    (re.compile(r"^holds (\d+) elements at once$"), _holds),
+    (re.compile(r"^runs (\d+) operations? in each step of an optimizer$"), _operates),
+    (re.compile(r"^reads (\d+) numbers? out of tensors$"), _reads),
+    (re.compile(r"^copies (\d+) storages? into new memory$"), _stages),
+    (re.compile(r"^waits for (\d+) writes? of a checkpoint between steps$"), _waits),
     (re.compile(r'^(\d+) ranks? writes? "(.+)"$'), _write),
     (re.compile(r'^(\d+) ranks? reads? "(.+)" whole$'), _read),
     (re.compile(r'^(?:file|checkpoint) "(.+)" lacks "(.+)"$'), _lacks),

@@ -67,7 +67,7 @@ def live(job: Job, rank: int, port: int) -> NoReturn:
     os.chdir(job.folder)
     c10d.default_pg_timeout = timedelta(seconds=job.group_timeout)
     torch.set_num_threads(1)
-    watch = Watch()
+    watch = Watch(job.script.parent)
     watch.install()
     if job.slow_saves:
         slow_down_saves(rank)

@@ -34,6 +34,20 @@ class Seen:
     """The files that `torch.save` was told to write, from the run's folder."""
     read: list[str] = field(default_factory=list)
     """The files that `torch.load` has read into memory: not mapped."""
+    operations: int = 0
+    """What the optimizers' steps asked PyTorch to compute."""
+    reads: int = 0
+    """Numbers that the script's own lines took out of tensors."""
+    whole: int = 0
+    """Sharded tensors that were gathered outside of the units."""
+    held: int = 0
+    """The most elements that units held gathered at one time."""
+    waits: int = 0
+    """Writes of a checkpoint in the main thread between two steps."""
+    staged: int = 0
+    """Storages that asynchronous saves copied into memory that they had to ask for."""
+    reduced_in: list[str] = field(default_factory=list)
+    """The dtypes in which gradients were reduced."""
 
 
 @dataclass(frozen=True)

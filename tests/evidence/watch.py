@@ -12,6 +12,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,15 +26,17 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from .costs import Costs, takes_closure
 from .results import Seen, TensorSeen
 
 _CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
 
 
 class Watch:
-    """Observes training steps and sharded units of one rank."""
+    """Observes training steps and sharded units of one rank; `folder` is where the script's files are."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
+        self._costs = Costs(folder)
         self._models: list[nn.Module] = []
         self._first: dict[str, torch.Tensor] = {}
         self._tensors: dict[str, TensorSeen] = {}
@@ -52,6 +55,7 @@ class Watch:
         self._count_calls("foreach_all_gather", "gathers")
         self._count_calls("foreach_reduce", "reductions")
         self._note_files()
+        self._costs.install()
         unsharded = param_group.FSDPParamGroup._to_unsharded
 
         def note_unit(group: Any) -> None:
@@ -72,20 +76,24 @@ class Watch:
                 stacked=self._stacked,
                 written=self._written,
                 read=self._read,
+                **self._costs.counted(),
             )
         )
 
-    def _before_step(self, optimizer: Optimizer, *_: object) -> None:
+    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if _rehearses(optimizer):
             return
         self._models += _roots(known=self._models)
         for name, parameter in self._trainable():
             self._first.setdefault(name, _local(parameter))
+        if not takes_closure(optimizer, args, kwargs):
+            self._costs.before_step()
 
     def _after_step(self, optimizer: Optimizer, *_: object) -> None:
         if _rehearses(optimizer):
             return
         self._steps += 1
+        self._costs.after_step()
         for name, parameter in self._trainable():
             now, first = _local(parameter), self._first[name]
             before = self._tensors.get(name)
