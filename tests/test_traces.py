@@ -32,6 +32,7 @@ import pytest
 from fsdp2lint.interpret.entries import traces
 from fsdp2lint.model.events import (
     Assigned,
+    Augmented,
     Called,
     Escaped,
     Event,
@@ -39,6 +40,7 @@ from fsdp2lint.model.events import (
     Iterated,
     Operated,
     OptimizerBuilt,
+    Returned,
     Sharded,
     Wrapping,
     Written,
@@ -50,7 +52,7 @@ from fsdp2lint.source import Source
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "traces"
 MARK = "# trace: "
 SHAPE = "# shape: "
-QUIET = (Called, Escaped, Exited, Assigned, Iterated, Operated, Written)
+QUIET = (Called, Escaped, Exited, Assigned, Augmented, Iterated, Operated, Returned, Written)
 ANNOUNCED = (Sharded, Wrapping, OptimizerBuilt)
 Place = tuple[str, int]
 

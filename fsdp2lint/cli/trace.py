@@ -60,12 +60,23 @@ def _title(trace: Trace) -> str:
 
 
 def _story(trace: Trace, source: Source, function: str | None, every: bool) -> Iterator[str]:
-    from fsdp2lint.model.events import Called, Escaped, Iterated, Operated, Read, Written
+    from fsdp2lint.model import events
+
+    details = (
+        events.Augmented,
+        events.Called,
+        events.Escaped,
+        events.Iterated,
+        events.Operated,
+        events.Read,
+        events.Returned,
+        events.Written,
+    )
 
     open_calls: tuple[Site, ...] = ()
     said: set[tuple[object, str, str]] = set()
     for event in trace:
-        if not every and isinstance(event, Called | Escaped | Iterated | Operated | Read | Written):
+        if not every and isinstance(event, details):
             continue
         if function and all(f.name != function for f in event.moment.inside):
             continue

@@ -11,7 +11,7 @@ from fsdp2lint.meanings.call import Call
 from fsdp2lint.meanings.families import meanings_of
 from fsdp2lint.meanings.project_knowledge import told_of
 from fsdp2lint.meanings.registry import METHODS
-from fsdp2lint.model.events import Called, Forward
+from fsdp2lint.model.events import Called, Forward, Returned
 from fsdp2lint.model.values import (
     Bound,
     Class,
@@ -178,7 +178,10 @@ def _call_object(machine: Machine, target: Value, given: Given) -> Value:
     """Calling an object: a module computes; an instance runs its ``__call__``; others are not followed."""
     if machine.is_module(target):
         machine.record(Forward(machine.moment(given.site), target, "call"))
-        return enter_forward(machine, target, given.args, given.keywords, given.site)
+        result = enter_forward(machine, target, given.args, given.keywords, given.site)
+        inputs = (*given.args, *given.keywords.values())
+        machine.record(Returned(machine.moment(given.site), target, inputs, result))
+        return result
     if isinstance(target, Instance):
         found = classes.find(machine, target.cls, "__call__")
         if found is not None:

@@ -19,6 +19,7 @@ from fsdp2lint.model.values import (
     Rank,
     Value,
     of_parameters,
+    of_world_size,
 )
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def operate(machine: Machine, left: Value, symbol: str, right: Value) -> Value:
         folded = _fold(left.value, symbol, right.value)
         if folded is not None:
             return machine.literal(folded)
-    elif of_parameters(left) or of_parameters(right):
+    elif any(of_parameters(v) or of_world_size(v) for v in (left, right)):
         site = machine.site(machine.frame.statement or cst.Pass())
         machine.record(Operated(machine.moment(site), left, symbol, right))
     if isinstance(right, Rank) and not isinstance(left, Rank):

@@ -115,7 +115,9 @@ class Read(Event):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operated(Event):
-    """An operator was applied and one side is a parameter, or made of one: ``p * mask``, ``x @ w.t()``."""
+    """An operator was applied and one side is a parameter or the number of ranks, or made of one of them:
+    ``p * mask``, ``x @ w.t()``, ``norm / dist.get_world_size()``.
+    """
 
     left: Value
     symbol: str
@@ -123,6 +125,29 @@ class Operated(Event):
 
     def words(self) -> str:
         return f"computed {self.left.words()} {self.symbol} {self.right.words()}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Augmented(Event):
+    """A name was bound anew by ``x += y`` or its like; a tensor is changed in place by it."""
+
+    value: Value
+    symbol: str
+
+    def words(self) -> str:
+        return f"changed {self.value.words()} by {self.symbol}="
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Returned(Event):
+    """A module that was called has computed: what it was ``given`` and what came out."""
+
+    module: Value
+    given: tuple[Value, ...]
+    result: Value
+
+    def words(self) -> str:
+        return f"{self.module.words()} returned {self.result.words()}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

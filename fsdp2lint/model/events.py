@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fsdp2lint.model.event import Assigned as Assigned
+from fsdp2lint.model.event import Augmented as Augmented
 from fsdp2lint.model.event import Called as Called
 from fsdp2lint.model.event import Escaped as Escaped
 from fsdp2lint.model.event import Event as Event
@@ -18,6 +19,7 @@ from fsdp2lint.model.event import Iterated as Iterated
 from fsdp2lint.model.event import Moment as Moment
 from fsdp2lint.model.event import Operated as Operated
 from fsdp2lint.model.event import Read as Read
+from fsdp2lint.model.event import Returned as Returned
 from fsdp2lint.model.event import Written as Written
 
 if TYPE_CHECKING:

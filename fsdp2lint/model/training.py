@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fsdp2lint.model.code import Instance
-from fsdp2lint.model.value import External, Logic, Not, Part, Value
+from fsdp2lint.model.value import MAX_DEPTH, External, Logic, Not, Part, Value
 
 
 class Wrapped(Value):
@@ -158,6 +158,22 @@ def rank_dependent(test: Value) -> bool:
             inside = [one.owner, *(o for o in one.key[1:] if isinstance(o, Value))]
         todo += [v for v in inside if v not in seen]
         seen.update(inside)
+    return False
+
+
+def of_world_size(value: Value | None) -> bool:
+    """Whether a value is the number of ranks, or computed with it."""
+    todo, seen = [value], 0
+    while todo and seen < MAX_DEPTH**2:
+        one = todo.pop()
+        seen += 1
+        if isinstance(one, External) and one.name == "torch.distributed.get_world_size":
+            return True
+        if isinstance(one, Part):
+            if one.key == "['WORLD_SIZE']":
+                return True
+            key = one.key if isinstance(one.key, tuple) else ()
+            todo += [one.owner, *(o for o in key if isinstance(o, Value))]
     return False
 
 

@@ -20,6 +20,7 @@ from fsdp2lint.model.training import (
     StateDict,
     Wrapped,
     of_parameters,
+    of_world_size,
     rank_dependent,
     unwrapped,
 )
@@ -64,6 +65,7 @@ __all__ = [
     "Wrapped",
     "is_choice",
     "of_parameters",
+    "of_world_size",
     "rank_dependent",
     "unwrapped",
 ]
