@@ -31,7 +31,7 @@ from fsdp2lint.api import (
     Value,
 )
 
-from ._shared import sharded
+from ._shared import is_none, sharded
 
 _SCOPES = ("global", "local")
 _ONE_WORLD = ("torch.distributed.get_world_size", "os.environ")
@@ -71,12 +71,8 @@ def _with_group(trace: Trace) -> set[object]:
         called.at.node
         for called in trace.of(Called)
         for name in ("group", "process_group")
-        if name in called.keywords and not _is_none(called.keywords[name])
+        if name in called.keywords and not is_none(called.keywords[name])
     }
-
-
-def _is_none(value: Value) -> bool:
-    return isinstance(value, Literal) and value.value is None
 
 
 def _local(trace: Trace, collective: Collective) -> bool:

@@ -342,6 +342,11 @@ def differs_by_rank(value: Value | None) -> bool:
     return False
 
 
+def is_none(value: Value | None) -> bool:
+    """Whether an argument was left out or is `None`."""
+    return value is None or (isinstance(value, Literal) and value.value is None)
+
+
 def use_of(site: Site) -> str:
     """What the script does with the value of a call: the kind of the node around it, ``Expr`` for nothing."""
     return type(Layout.of(site.source).parents.get(site.node)).__name__

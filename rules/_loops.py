@@ -1,0 +1,85 @@
+"""The loop that trains: which events happen once in each of its steps."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import libcst as cst
+
+from fsdp2lint.api import Event, GroupStarted, Layout, Site, Stepped, Trace
+
+Loop = cst.For | cst.While
+
+
+def loops_around(event: Event) -> list[Loop]:
+    """The loops that repeat an event, innermost first, through the calls that lead to it."""
+    found: list[Loop] = []
+    for site in (event.at, *reversed(event.moment.calls)):
+        found += _loops(site)
+    return found
+
+
+def _loops(site: Site) -> list[Loop]:
+    """The loops of one function in whose body (or whose ``while`` test) a site stands."""
+    found: list[Loop] = []
+    layout = Layout.of(site.source)
+    inner: cst.CSTNode = site.node
+    for around in layout.ancestors(site.node):
+        if isinstance(around, cst.FunctionDef | cst.Lambda):
+            break
+        repeats = isinstance(around, cst.For) and inner is around.body
+        if repeats or (isinstance(around, cst.While) and inner is not around.orelse):
+            found.append(around)  # type: ignore[arg-type]
+        inner = around
+    return found
+
+
+@lru_cache(maxsize=2)
+def _step_loops(trace: Trace) -> dict[Loop, Stepped]:
+    """The innermost loop around each step of an optimizer."""
+    found: dict[Loop, Stepped] = {}
+    for stepped in trace.of(Stepped):
+        for loop in loops_around(stepped)[:1]:
+            found.setdefault(loop, stepped)
+    return found
+
+
+def leaves_after(event: Event, loop: Loop) -> bool:
+    """Whether the loop is left in the very branch in which an event happens, behind it."""
+    for site in (event.at, *reversed(event.moment.calls)):
+        layout = Layout.of(site.source)
+        inner: cst.CSTNode = site.node
+        for around in layout.ancestors(site.node):
+            if around is loop.body or isinstance(around, cst.FunctionDef):
+                break
+            if isinstance(around, cst.IndentedBlock) and loop in layout.ancestors(around):
+                behind = around.body[around.body.index(inner) + 1 :]
+                if any(_leaves(one) for one in behind):
+                    return True
+            inner = around
+    return False
+
+
+def _leaves(statement: cst.CSTNode) -> bool:
+    return isinstance(statement, cst.SimpleStatementLine) and any(
+        isinstance(small, cst.Break | cst.Return | cst.Raise) for small in statement.body
+    )
+
+
+def step_loop(trace: Trace, event: Event) -> Loop | None:
+    """The innermost loop around the step of an optimizer, when an event happens in it too."""
+    steps = _step_loops(trace)
+    return next((loop for loop in loops_around(event) if loop in steps), None)
+
+
+def each_step(trace: Trace, event: Event) -> Stepped | None:
+    """The step of the optimizer in whose own loop an event happens too; None outside of such loops."""
+    loop = step_loop(trace, event)
+    return None if loop is None else _step_loops(trace)[loop]
+
+
+@lru_cache(maxsize=2)
+def only_cpu(trace: Trace) -> bool:
+    """Whether a script surely trains on CPUs: each process group it starts is gloo's alone."""
+    started = trace.of(GroupStarted)
+    return bool(started) and all(one.backend == "gloo" for one in started)

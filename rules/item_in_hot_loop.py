@@ -1,0 +1,198 @@
+"""A number is taken out of the loss in every step, and the host waits for the GPU each time.
+
+## What it does
+
+Finds `.item()`, `.tolist()`, `float(…)` and `int(…)` of the loss, or of the norm that clipping returned, that
+happen in every step of the loop that trains a sharded model.
+
+## Why is this bad
+
+The CPU runs ahead of the GPU: it starts the gathers and kernels of the next layers while earlier ones still
+compute, and that is how `fully_shard` hides its communication. To read a number it must wait until everything
+before it has been computed; the next forward then begins with an empty queue, its first all-gather in the open.
+Keep the tensor (`total += loss.detach()`) and read it every so many steps.
+
+## Example
+
+```python
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+dist.init_process_group("nccl")
+model = nn.Linear(8, 8)
+fully_shard(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+total = 0.0
+for step in range(1000):
+    loss = model(torch.randn(4, 8, device="cuda")).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    total += loss.item()
+```
+
+## Use instead
+
+```python
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+dist.init_process_group("nccl")
+model = nn.Linear(8, 8)
+fully_shard(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+total = torch.zeros((), device="cuda")
+for step in range(1000):
+    loss = model(torch.randn(4, 8, device="cuda")).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    total += loss.detach()
+    if step % 100 == 0:
+        print(total.item())
+```
+
+## Known limits
+
+Scripts whose process groups are gloo's alone are left alone: on CPUs nothing runs ahead. So are numbers that
+decide something (`if math.isnan(loss.item())`), and those under a condition that counts. `print(loss)` and
+formats read numbers too and are not seen. A CPU shows how often a number is read; what that costs a GPU it does
+not. There is no fix: only the author knows how often the number is needed.
+
+## References
+
+- https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html (avoid unnecessary synchronization)
+- https://docs.pytorch.org/docs/stable/notes/cuda.html (asynchronous execution)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+from fsdp2lint.api import (
+    Backward,
+    Called,
+    Clipped,
+    Event,
+    Finding,
+    Logic,
+    Not,
+    Part,
+    Sharded,
+    Stepped,
+    Trace,
+    Value,
+    options,
+    rank_dependent,
+    rule,
+)
+
+from ._fixes import call_of, first_argument, receiver_of
+from ._loops import each_step, only_cpu
+
+_READERS = (".item", ".tolist", "builtins.float", "builtins.int")
+_ARITHMETIC = ("/", "*", "+", "-", "**")
+
+
+@rule(code="FSDP504", group="perf")
+def check(trace: Trace) -> Iterator[Finding]:
+    """Numbers that are read in each step."""
+    if not trace.of(Sharded) or only_cpu(trace):
+        return
+    for called in trace.calls(*_READERS):
+        value = called.receiver or (called.arguments[0] if called.arguments else None)
+        stepped = each_step(trace, called)
+        if value is None or stepped is None or not _every_time(called, stepped):
+            continue
+        if any(_made_of(one, _known(trace)) for one in options(value)) and not _decides(
+            trace, called
+        ):
+            yield Finding(
+                at=called,
+                message=f"`{_said(called)}` is read in every step: the host waits until the GPU has computed "
+                "all before it, and the next forward begins with an empty queue",
+                because=((stepped, "the optimizer makes its step here, in the same loop"),),
+            )
+
+
+@lru_cache(maxsize=2)
+def _known(trace: Trace) -> frozenset[Value]:
+    """The losses, with what they were scaled from, and the norms that clipping returned."""
+    found: set[Value] = set()
+    for backward in trace.of(Backward):
+        for loss in options(backward.of):
+            found.update(_scaled(loss))
+    clipped = {event.at.node for event in trace.of(Clipped)}
+    found.update(one for c in trace.of(Called) if c.at.node in clipped for one in options(c.result))
+    return frozenset(found)
+
+
+def _scaled(loss: Value) -> Iterator[Value]:
+    yield loss
+    while isinstance(loss, Part) and isinstance(loss.key, tuple) and loss.key[0] in _ARITHMETIC:
+        loss = loss.owner
+        yield loss
+
+
+def _made_of(value: Value, known: frozenset[Value]) -> bool:
+    """Whether a value is one of those, or computed from it by methods and operators."""
+    while value not in known:
+        if not isinstance(value, Part) or not (isinstance(value.key, tuple) or _method(value.key)):
+            return False
+        value = value.owner
+    return True
+
+
+def _method(key: object) -> bool:
+    return isinstance(key, str) and key.endswith("()")
+
+
+def _said(called: Called) -> str:
+    """What is read, as the script writes it."""
+    call = call_of(called.at)
+    read = receiver_of(called.at) if called.receiver is not None else call and first_argument(call)
+    return called.at.source.code(read) if read is not None else "a tensor"
+
+
+def _every_time(read: Event, stepped: Stepped) -> bool:
+    """Whether nothing but tests of the rank, and what the step itself is asked for, keeps a read from happening."""
+    return all(
+        rank_dependent(guard.test)
+        for clause in read.guards.since(stepped.guards)
+        for guard in clause
+    )
+
+
+def _decides(trace: Trace, called: Called) -> bool:
+    """Whether the script asks something about the number."""
+    return any(
+        _mentions(guard.test, called.result)
+        for event in trace.events
+        if event.order > called.order
+        for clause in event.guards.clauses
+        for guard in clause
+    )
+
+
+def _mentions(test: Value, number: Value) -> bool:
+    todo, seen = [test], set[Value]()
+    while todo:
+        one = todo.pop()
+        if one is number:
+            return True
+        if one in seen:
+            continue
+        seen.add(one)
+        if isinstance(one, Not):
+            todo.append(one.test)
+        elif isinstance(one, Logic):
+            todo += one.operands
+        elif isinstance(one, Part):
+            key = one.key if isinstance(one.key, tuple) else ()
+            todo += [one.owner, *(o for o in key if isinstance(o, Value))]
+    return False
