@@ -75,13 +75,11 @@ from collections.abc import Iterator
 import libcst as cst
 
 from fsdp2lint.api import (
-    Backward,
     Called,
     Event,
     Finding,
     Fix,
     InsertBefore,
-    Iterated,
     Layout,
     Literal,
     Sharded,
@@ -90,11 +88,10 @@ from fsdp2lint.api import (
     rule,
 )
 
+from ._data import LOADER, loop_of, out_of_sight, trains, walks
 from ._fixes import path_text
 
 _SAMPLER = "torch.utils.data.distributed.DistributedSampler"
-_LOADER = "torch.utils.data.DataLoader"
-_WALKS = ("builtins.enumerate", "tqdm.tqdm", "tqdm.auto.tqdm", "builtins.iter")
 
 
 @rule(code="FSDP410", group="suspicious")
@@ -103,11 +100,11 @@ def check(trace: Trace) -> Iterator[Finding]:
     if not trace.of(Sharded) or trace.truncated or any(trace.calls(".set_epoch")):
         return
     for built in trace.calls(_SAMPLER):
-        if not _shuffles(built) or _out_of_sight(trace, built.result):
+        if not _shuffles(built) or out_of_sight(trace, built.result):
             continue
-        for loader in trace.calls(_LOADER):
+        for loader in trace.calls(LOADER):
             given = loader.argument(3, "sampler")
-            if given is not built.result or _out_of_sight(trace, loader.result):
+            if given is not built.result or out_of_sight(trace, loader.result):
                 continue
             walk = _walked_again(trace, loader.result)
             if walk is None:
@@ -129,19 +126,14 @@ def _shuffles(built: Called) -> bool:
     )
 
 
-def _out_of_sight(trace: Trace, value: Value) -> bool:
-    return next(trace.escapes(value), None) is not None
-
-
 def _walked_again(trace: Trace, loader: Value) -> Event | None:
     """A walk over a loader that a loop around it repeats, with a backward in it."""
-    walks: list[Event] = [i for i in trace.of(Iterated) if i.over is loader]
-    walks += [c for c in trace.calls(*_WALKS) if c.arguments and c.arguments[0] is loader]
-    for first in walks:
-        for again in walks:
+    found = walks(trace, loader)
+    for first in found:
+        for again in found:
             if again.order <= first.order or again.at.node is not first.at.node:
                 continue
-            if _path(again) == _path(first) and _trains(trace, first):
+            if _path(again) == _path(first) and trains(trace, first):
                 return first
     return None
 
@@ -150,30 +142,9 @@ def _path(event: Event) -> list[cst.CSTNode]:
     return [site.node for site in event.moment.calls]
 
 
-def _trains(trace: Trace, walk: Event) -> bool:
-    """Whether a backward happens in the loop over what is walked."""
-    loop = _loop_of(walk)
-    return loop is not None and any(
-        any(a is loop for a in Layout.of(site.source).ancestors(site.node))
-        for backward in trace.after(walk, Backward)
-        for site in (*backward.moment.calls, backward.at)
-        if site.source is walk.at.source
-    )
-
-
-def _loop_of(walk: Event) -> cst.For | None:
-    """The loop whose iterable a walk stands in."""
-    for around in Layout.of(walk.at.source).ancestors(walk.at.node):
-        if isinstance(around, cst.For):
-            return around
-        if isinstance(around, cst.BaseStatement):
-            return None
-    return None
-
-
 def _told(walk: Event) -> Fix | None:
     """``loader.sampler.set_epoch(epoch)`` at the head of the loop around the walk."""
-    loop, source = _loop_of(walk), walk.at.source
+    loop, source = loop_of(walk), walk.at.source
     if loop is None:
         return None
     outer = next((a for a in Layout.of(source).ancestors(loop) if not _is_block(a)), None)

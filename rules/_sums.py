@@ -1,0 +1,43 @@
+"""Numbers that are summed over all ranks by hand."""
+
+from __future__ import annotations
+
+from fsdp2lint.api import Called, Collective, External, Trace, Value, of_world_size
+
+_REDUCE = ("torch.distributed.all_reduce", "torch.distributed.reduce")
+_MAKING = ("torch.tensor", "torch.as_tensor")
+
+
+def sums_over_ranks(trace: Trace, collective: Collective) -> Value | None:
+    """What a collective sums over the ranks; None when it does something else, or a mean is made of it."""
+    if collective.name not in _REDUCE or collective.about is None:
+        return None
+    called = next((c for c in trace.calls(*_REDUCE) if c.at.node is collective.at.node), None)
+    if called is None or not _is_sum(called) or _divided(trace, collective.about, collective.order):
+        return None
+    made = next((c for c in trace.calls(*_MAKING) if c.result is collective.about), None)
+    if made is None:
+        return collective.about
+    return made.arguments[0] if made.arguments else None
+
+
+def _is_sum(called: Called) -> bool:
+    position = 1 if called.name.endswith("all_reduce") else 2
+    given = called.argument(position, "op")
+    return not called.open and (
+        given is None or (isinstance(given, External) and given.name.endswith("ReduceOp.SUM"))
+    )
+
+
+def _divided(trace: Trace, value: Value, order: int) -> bool:
+    """Whether something is computed of a value with the number of ranks."""
+    for event in trace.events:
+        if event.order < order:
+            continue
+        sides = [getattr(event, name, None) for name in ("left", "right", "value", "receiver")]
+        if isinstance(event, Called):
+            sides += event.arguments
+        found = [v for v in sides if isinstance(v, Value)]
+        if any(v is value for v in found) and any(of_world_size(v) for v in found):
+            return True
+    return False
