@@ -31,7 +31,7 @@ from fsdp2lint.api import (
     rank_dependent,
 )
 
-from ._shared import DCP, state_shard, wrapped_by
+from ._shared import DCP, is_none, state_shard, wrapped_by
 
 OPTIMIZER_GETTERS = (
     f"{DCP}state_dict.get_optimizer_state_dict",
@@ -198,11 +198,7 @@ def untouched(trace: Trace, taken: StateDictTaken) -> bool:
 def has_own_group(trace: Trace, saved: Saved) -> bool:
     """Whether a save may name a process group."""
     return any(
-        called.open or not _is_none(called.keywords.get("process_group"))
+        called.open or not is_none(called.keywords.get("process_group"))
         for called in trace.calls(saved.via)
         if called.at.node is saved.at.node
     )
-
-
-def _is_none(value: Value | None) -> bool:
-    return value is None or (isinstance(value, Literal) and value.value is None)

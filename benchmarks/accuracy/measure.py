@@ -22,7 +22,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
-
 from manifest import MANIFEST, BadManifest, Judged, Site, Snapshot, read
 
 ROOT = Path(__file__).parent.parent.parent
