@@ -1,9 +1,11 @@
 """fsdp2lint: a static linter and migration tool for PyTorch FSDP2."""
 
-from pathlib import Path
+import os
 
 __version__ = "0.1.0"
 
-_here = Path(__file__).parent
-if not (_here / "rules").is_dir():  # a checkout: rules/ and codemods/ lie beside us, not inside
-    __path__.append(str(_here.parent))
+_here = os.path.dirname(os.path.abspath(__file__))
+if not os.path.isdir(
+    os.path.join(_here, "rules")
+):  # a checkout: rules/ and codemods/ lie beside us, not inside
+    __path__.append(os.path.dirname(_here))

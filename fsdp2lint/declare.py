@@ -37,8 +37,6 @@ SECTIONS = (
 """The headings of a rule's page, in order. ``Example`` and ``Use instead`` hold one Python block each;
 ``Fix safety`` is left out when the rule has no fix."""
 
-DEFAULT_GROUPS: tuple[Group, ...] = ("correctness", "suspicious")
-
 
 @dataclass(frozen=True, slots=True)
 class Rule:

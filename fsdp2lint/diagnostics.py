@@ -1,11 +1,14 @@
-"""What a run says to the user: findings with their places resolved, and the report that holds them."""
+"""Findings as the user sees them: with their places resolved."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from fsdp2lint.report import Report as Report
+from fsdp2lint.report import Severity
+from fsdp2lint.report import order as order
 
 if TYPE_CHECKING:
     from fsdp2lint.declare import Group, Rule
@@ -13,8 +16,6 @@ if TYPE_CHECKING:
     from fsdp2lint.findings import Finding, Fix
     from fsdp2lint.model.events import Event
     from fsdp2lint.source import Range, Site, Source
-
-Severity = Literal["error", "warning", "info"]
 
 Patch = dict["Source", tuple["Span", ...]]
 
@@ -26,8 +27,6 @@ SEVERITIES: dict[Group, Severity] = {
     "migration": "info",
 }
 """A finding of severity ``info`` is a remark: it never makes a run fail."""
-
-_GRAVEST_FIRST: tuple[Severity, ...] = ("error", "warning", "info")
 
 
 def shown(path: str) -> str:
@@ -139,81 +138,13 @@ class Diagnostic:
         return self.fix is not None and self.fix.safety in applied
 
 
-@dataclass(slots=True)
-class Report:
-    """The outcome of a run, in the order in which it is shown."""
-
-    found: list[Diagnostic] = field(default_factory=list)
-    suppressed: list[tuple[Diagnostic, str]] = field(default_factory=list)
-    """Findings that a comment silences, with the reason that the comment gives."""
-    files: int = 0
-    """How many files were looked at."""
-    analysed: int = 0
-    """How many of them were parsed: they use FSDP or import a file that does."""
-    rules: tuple[Rule, ...] = ()
-    """The rules that ran."""
-    crashed: bool = False
-    """Whether some part of the analysis raised."""
-    fixed: Sequence[Diagnostic] = ()
-    """What was wrong before it was fixed."""
-    refused: Sequence[tuple[Diagnostic, str]] = ()
-    """Fixes that were not made, and why."""
-    known: Sequence[Diagnostic] = ()
-    """Findings that the baseline knows: they do not make the run fail."""
-    profile: Mapping[str, float] = field(default_factory=dict)
-    """Seconds that each rule took, by code."""
-
-    @property
-    def failing(self) -> bool:
-        """Whether a finding is left that should make the run fail."""
-        return any(d.severity != "info" for d in self.found)
-
-
-def order(diagnostic: Diagnostic) -> tuple[str, int, int, str, str]:
-    """Path, line, column, code: the order of every report."""
-    at = diagnostic.place.range
-    return diagnostic.place.path, at.line, at.column, diagnostic.rule.code, diagnostic.message
-
-
-def merged(reports: Iterable[Report]) -> Report:
-    """Several reports as one; what two of them say is said once."""
-    every = list(reports)
-    found = {d.key: d for report in reversed(every) for d in reversed(report.found)}
-    suppressed = {d.key: (d, why) for report in reversed(every) for d, why in report.suppressed}
-    profile: dict[str, float] = {}
-    for report in every:
-        for code, seconds in report.profile.items():
-            profile[code] = profile.get(code, 0.0) + seconds
-    rules = {rule.code: rule for report in every for rule in report.rules}
-    return Report(
-        found=sorted(found.values(), key=order),
-        suppressed=sorted(suppressed.values(), key=lambda pair: order(pair[0])),
-        files=sum(report.files for report in every),
-        analysed=sum(report.analysed for report in every),
-        rules=tuple(rules[code] for code in sorted(rules)),
-        crashed=any(report.crashed for report in every),
-        fixed=[d for report in every for d in report.fixed],
-        refused=[pair for report in every for pair in report.refused],
-        profile=profile,
-    )
-
-
-def narrowed(report: Report, least: Severity) -> Report:
-    """The report without the findings that are less grave than ``least``."""
-    wanted = _GRAVEST_FIRST[: _GRAVEST_FIRST.index(least) + 1]
-    return replace(report, found=[d for d in report.found if d.severity in wanted])
-
-
-def strict(report: Report) -> Report:
-    """The report with errors in place of warnings."""
-    return replace(report, found=[replace(d, raised=True) for d in report.found])
-
-
 def fingerprints(diagnostics: Sequence[Diagnostic]) -> list[str]:
     """A stable mark for each finding: it survives when other lines move.
 
     Made of code, file, the line's text without its indent, and a count among equals.
     """
+    import hashlib  # costs more than all else that a run without findings imports from here
+
     seen: dict[tuple[str, str, str], int] = {}
     marks = []
     for diagnostic in diagnostics:

@@ -6,7 +6,6 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatch
-from pathlib import Path
 
 from fsdp2lint.gitignore import Ignored
 
@@ -84,7 +83,7 @@ def discover(
     return sorted(found.values())
 
 
-def project_roots(paths: Sequence[str]) -> list[Path]:
+def project_roots(paths: Sequence[str]) -> list[str]:
     """Where absolute imports may begin: the current folder and the projects that hold the files."""
     roots = {os.getcwd(): None}
     for folder in dict.fromkeys(os.path.dirname(os.path.abspath(path)) for path in paths):
@@ -96,7 +95,7 @@ def project_roots(paths: Sequence[str]) -> list[Path]:
             here = parent
         else:
             roots[here] = None
-    return [Path(root) for root in roots]
+    return list(roots)
 
 
 def _files(

@@ -12,11 +12,14 @@ ABSENT, FOLDER, FILE = "", "d", "f"
 
 
 class Files:
-    """Files by their absolute paths. ``instead`` holds bytes that count in place of those on disk."""
+    """Files by their absolute paths. ``instead`` holds bytes that count in place of those on disk;
+    without ``digests`` it is remembered that a file was read, not what it held.
+    """
 
-    def __init__(self, instead: Mapping[str, bytes] | None = None) -> None:
+    def __init__(self, instead: Mapping[str, bytes] | None = None, *, digests: bool = True) -> None:
         self.instead: Mapping[str, bytes] = instead or {}
         self._folders = {f for path in self.instead for f in above(path)}
+        self._digests = digests
         self.seen: dict[str, str] = {}
         """What was asked about, and the answer: :data:`ABSENT`, :data:`FOLDER`, :data:`FILE`, or the
         digest of the bytes where they were read."""
@@ -34,7 +37,7 @@ class Files:
             except OSError:
                 self.seen[path] = ABSENT
                 raise
-        self.seen[path] = digest(raw)
+        self.seen[path] = digest(raw) if self._digests else FILE
         return raw
 
     def is_file(self, path: str) -> bool:

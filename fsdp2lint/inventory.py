@@ -19,9 +19,11 @@ from fsdp2lint.model.events import Called, Clipped, Event, Read, SyncPaused, Wra
 from fsdp2lint.model.trace import options
 from fsdp2lint.model.values import Wrapped
 from fsdp2lint.program import Program
+from fsdp2lint.project import Project
 from fsdp2lint.wrapped import ASKED_FROM_AFAR, kinds, unseen_methods, wrapper
 
 if TYPE_CHECKING:
+    from fsdp2lint.files import Files
     from fsdp2lint.model.trace import Trace
     from fsdp2lint.model.values import Value
     from fsdp2lint.program import Reference
@@ -109,9 +111,10 @@ def _asked(source: Source, node: cst.Attribute) -> Occurrence:
 
 def occurrences(trace: Trace, code: str) -> Iterator[Occurrence]:
     """What a rule asks: the occurrences that it reports in the files of one trace, imports apart."""
-    for source in dict.fromkeys((trace.source, *(event.at.source for event in trace.events))):
+    for source in trace.sources:
         if any(word in source.text for word in _words_of(code)):
-            yield from (o for o in _of_source(source) if o.code == code and o.kind != "import")
+            found = source.derived(_of_source, trace.files)
+            yield from (o for o in found if o.code == code and o.kind != "import")
     yield from (one for one in _in_trace(trace) if one.code == code)
 
 
@@ -126,10 +129,11 @@ def _words_of(code: str) -> tuple[str, ...]:
     return (*sorted(names), *facts.WORDS) if code == "FSDP111" else tuple(sorted(names))
 
 
-@lru_cache(maxsize=512)
-def _of_source(source: Source) -> tuple[Occurrence, ...]:
+def _of_source(source: Source, files: Files) -> tuple[Occurrence, ...]:
     load()
-    return tuple(_static(Program((source,)), source))
+    program = Program((source,))
+    program.project = Project.of((source,), files=files)
+    return tuple(_static(program, source))
 
 
 def _static(program: Program, source: Source) -> Iterator[Occurrence]:

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from fsdp2lint.files import Files, above
 from fsdp2lint.source import NOTEBOOK, Source, Unreadable
 
+Folder = str | os.PathLike[str]
+
 _IMPORT = re.compile(
     rb"^[ \t]*(?:from[ \t]+(?P<origin>[.\w]+)[ \t]+import[ \t]+(?P<names>\([^)]*\)|[^\n;]*)"
     rb"|import[ \t]+(?P<plain>[^\n;]*))",
@@ -32,13 +34,12 @@ class Finder:
     ``known`` are files that count as being there whether the disk has them or not.
     """
 
-    def __init__(
-        self, roots: Sequence[str | os.PathLike[str]], files: Files, known: Iterable[str] = ()
-    ) -> None:
+    def __init__(self, roots: Sequence[Folder], files: Files, known: Iterable[str] = ()) -> None:
         self.roots = [os.path.abspath(r) for r in roots]
         self.files = files
         self._known = set(known)
         self._folders = {f for path in self._known for f in above(path)}
+        self._found: dict[tuple[str, str, int], str | None] = {}
 
     def resolve(self, dotted: str, level: int, importer: str) -> str | None:
         """The file (or the folder of a namespace package) that ``from <level dots>dotted import`` names.
@@ -46,6 +47,12 @@ class Finder:
         ``importer`` is the path of the file in which the import stands.
         """
         folder = os.path.dirname(os.path.abspath(importer))
+        key = (folder, dotted, level)
+        if key not in self._found:
+            self._found[key] = self._resolved(folder, dotted, level)
+        return self._found[key]
+
+    def _resolved(self, folder: str, dotted: str, level: int) -> str | None:
         if level:
             for _ in range(level - 1):
                 folder = os.path.dirname(folder)

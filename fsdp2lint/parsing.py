@@ -1,4 +1,4 @@
-"""The one place that asks libcst to parse and to locate nodes."""
+"""The one place that asks libcst to parse."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import warnings
 from typing import TYPE_CHECKING
 
 import libcst as cst
-from libcst.metadata import MetadataWrapper, PositionProvider
 
-from fsdp2lint.source import MAX_NESTING, Range, Unreadable
+from fsdp2lint.source import MAX_NESTING, Unreadable
 
 if TYPE_CHECKING:
     from fsdp2lint.source import Source
@@ -48,19 +47,6 @@ def _syntax_error(text: str, error: cst.ParserSyntaxError) -> Unreadable:
         pass
     said = _POSITION.sub("", error.message.splitlines()[0])
     return Unreadable(f"syntax error: {said}", error.editor_line, error.editor_column)
-
-
-def positions(tree: cst.Module) -> dict[cst.CSTNode, Range]:
-    """The place of every node of a module, 1-based."""
-    wrapper = MetadataWrapper(tree, unsafe_skip_copy=True)
-    try:
-        found = wrapper.resolve(PositionProvider)
-    except RecursionError:
-        return {}
-    return {
-        node: Range(at.start.line, at.start.column + 1, at.end.line, at.end.column + 1)
-        for node, at in found.items()
-    }
 
 
 def _too_deep(text: str) -> int:

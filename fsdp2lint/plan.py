@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Sequence, Set
-from dataclasses import dataclass
-from pathlib import Path
+from typing import NamedTuple
 
 from fsdp2lint.files import Files
-from fsdp2lint.links import Finder, stem
+from fsdp2lint.links import Finder, Folder, stem
 from fsdp2lint.prefilter import Content
 from fsdp2lint.prefilter import relevant as is_relevant
 
@@ -29,8 +28,7 @@ MAX_LED = 150
 """Files whose import lines are read to see whether a program leads to FSDP."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
+class Unit(NamedTuple):
     """Files that are analysed together, with their bytes; the ``programs`` are only run."""
 
     asked: tuple[tuple[str, Content], ...]
@@ -41,7 +39,7 @@ def units(
     passed: Sequence[str],
     relevant: Sequence[tuple[str, Content]],
     named: Sequence[str],
-    roots: Sequence[Path],
+    roots: Sequence[Folder],
     files: Files,
 ) -> list[Unit]:
     """The units of the relevant files among those that were passed, in the order of their first files.

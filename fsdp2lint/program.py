@@ -5,23 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 import libcst as cst
 
+from fsdp2lint.bindings import Bindings, Import, bindings
 from fsdp2lint.edits.layout import Layout, children
 from fsdp2lint.edits.names import Imported, Names, dotted, imported_module, scope_of
 from fsdp2lint.meanings import load
 from fsdp2lint.meanings.registry import canonical
 from fsdp2lint.model.events import Event, Wrapping
 from fsdp2lint.project import Project
+from fsdp2lint.source import Unreadable
 
 if TYPE_CHECKING:
+    from fsdp2lint.links import Folder
     from fsdp2lint.model.trace import Trace
     from fsdp2lint.source import Source
 
 E = TypeVar("E", bound=Event)
+
+MAX_HANDS = 8
+"""Through so many files a name is followed back to where it comes from."""
 
 _WRAPPERS = {
     "fsdp1": "torch.distributed.fsdp.FullyShardedDataParallel",
@@ -72,7 +77,7 @@ class Program:
     """
 
     sources: tuple[Source, ...]
-    roots: tuple[Path, ...] = ()
+    roots: tuple[Folder, ...] = ()
     options: Options = field(default_factory=Options)
     texts: tuple[Source, ...] = ()
 
@@ -177,10 +182,12 @@ class Program:
     ) -> str:
         """The dotted name that a chain of names stands for; empty when no import binds its root."""
         root, _, rest = text.partition(".")
-        at = scope_of(layout.ancestors(node))
-        owner = names.owner(root, at)
-        for one in names.imports:
-            if one.name == root and one.scope is owner:
+        imports = names.imports_of.get(root, ())
+        if not imports and root not in names.renamed and not self._bindings(source).stars:
+            return ""
+        owner = names.owner(root, scope_of(layout.ancestors(node)))
+        for one in imports:
+            if one.scope is owner:
                 found = self.origin(source, one.target, one.statement)
                 return self._handed_on(source, found, rest) if rest else found
         if owner is not None:
@@ -205,16 +212,26 @@ class Program:
             return ""
         return self._target(source, layout, names, assign, said, depth)
 
+    def _renamed_in(self, source: Source, name: str, depth: int) -> str:
+        """The same for a name that a file of the project binds by an assignment, for those who import it."""
+        parsed = self.project.source(self.project.path_of(source))
+        if parsed is None or name not in Names.of(parsed).bindings.get(parsed.tree, ()):
+            return ""
+        return self._renamed(parsed, name, parsed.tree, parsed.tree, depth)
+
     def _handed_on(self, source: Source, target: str, rest: str) -> str:
         """What ``target.rest`` is; where ``target`` is a file of the project, what that file imports."""
         name, _, further = rest.partition(".")
         other = self._file(source, target)
-        for one in () if other is None else Names.of(other).imports:
-            if other is not None and one.name == name and one.scope is other.tree:
-                found = self.origin(other, one.target, one.statement)
-                return self._handed_on(other, found, further) if further else found
-        if other is not None and name in Names.of(other).bindings.get(other.tree, ()):
-            found = self._renamed(other, name, other.tree, other.tree, 0)
+        table = None if other is None else self._bindings(other)
+        if other is None or table is None:
+            return f"{target}.{rest}"
+        one = table.names.get(name)
+        if one is not None:
+            found = self._origin(other, one)
+            return self._handed_on(other, found, further) if further else found
+        if name in table.renamed:
+            found = self._renamed_in(other, name, 0)
             return f"{found}.{further}" if found and further else found or f"{target}.{rest}"
         return f"{target}.{rest}"
 
@@ -228,47 +245,76 @@ class Program:
                 level -= 1
             path = self.project.resolve(name, level, source)
             python = path is not None and path.endswith(".py")
-            self._files[key] = self.project.source(path) if path and python else None
+            self._files[key] = self.project.passed_through(path) if path and python else None
         return self._files[key]
 
     @cached_property
     def _files(self) -> dict[tuple[Source, str], Source | None]:
         return {}
 
-    def origin(self, source: Source, target: str, statement: cst.CSTNode, depth: int = 0) -> str:
+    def origin(self, source: Source, target: str, statement: cst.CSTNode) -> str:
         """Where an imported name comes from in the end, through files of the project that hand it on."""
-        if not isinstance(statement, cst.ImportFrom) or depth > 8:
+        if not isinstance(statement, cst.ImportFrom):
             return target
-        level = len(statement.relative)
-        module, _, name = target.lstrip(".").rpartition(".")
-        path = self.project.resolve(module, level, source)
-        other = self.project.source(path) if path and path.endswith(".py") else None
+        return self._origin(source, Import(target, len(statement.relative)))
+
+    def _origin(self, source: Source, one: Import, depth: int = 0) -> str:
+        if one.level is None or depth > MAX_HANDS:
+            return one.target
+        module, _, name = one.target.lstrip(".").rpartition(".")
+        path = self.project.resolve(module, one.level, source)
+        other = self.project.passed_through(path) if path and path.endswith(".py") else None
         if other is None:
-            return target
-        names = Names.of(other)
-        for one in names.imports:
-            if one.name == name and one.scope is other.tree:
-                return self.origin(other, one.target, one.statement, depth + 1)
-        if name in names.bindings.get(other.tree, ()):
-            return self._renamed(other, name, other.tree, other.tree, depth) or target
-        return self._starred(other, name, depth + 1) or target
+            return one.target
+        table = self._bindings(other)
+        further = table.names.get(name)
+        if further is not None:
+            return self._origin(other, further, depth + 1)
+        if name in table.renamed:
+            return self._renamed_in(other, name, depth) or one.target
+        if name in table.bound:
+            return one.target
+        return self._starred(other, name, depth + 1) or one.target
 
     def _starred(self, source: Source, name: str, depth: int = 0) -> str:
         """The same for a name that comes by ``from module import *``."""
-        if depth > 8:
+        if depth > MAX_HANDS:
             return ""
-        for statement in source.tree.body:
-            for small in (
-                getattr(statement, "body", ())
-                if isinstance(statement, cst.SimpleStatementLine)
-                else ()
-            ):
-                if isinstance(small, cst.ImportFrom) and isinstance(small.names, cst.ImportStar):
-                    module = imported_module(small)
-                    found = self.origin(source, f"{module}.{name}", small, depth + 1)
-                    if found != f"{module}.{name}":
-                        return found
+        for star in self._bindings(source).stars:
+            one = Import(f"{star.target}.{name}", star.level)
+            found = self._origin(source, one, depth + 1)
+            if found != one.target:
+                return found
         return ""
+
+    def _bindings(self, source: Source) -> Bindings:
+        found = bindings(source.text)
+        return source.derived(_by_libcst) if found is None else found
+
+
+def _by_libcst(source: Source) -> Bindings:
+    """The table of a text that is too new for the Python that runs."""
+    try:
+        imports = Names.of(source).imports
+    except Unreadable:
+        return Bindings({}, (), frozenset(), frozenset())
+    names: dict[str, Import] = {}
+    for one in imports:
+        if one.scope is source.tree:
+            names.setdefault(one.name, Import(one.target, _level(one.statement)))
+    lines = (s for s in source.tree.body if isinstance(s, cst.SimpleStatementLine))
+    stars = [
+        Import(imported_module(one), len(one.relative))
+        for line in lines
+        for one in line.body
+        if isinstance(one, cst.ImportFrom) and isinstance(one.names, cst.ImportStar)
+    ]
+    bound = frozenset(Names.of(source).bindings.get(source.tree, ()))
+    return Bindings(names, tuple(stars), bound, bound)
+
+
+def _level(statement: cst.Import | cst.ImportFrom) -> int | None:
+    return len(statement.relative) if isinstance(statement, cst.ImportFrom) else None
 
 
 def _matches(name: str, names: Iterable[str]) -> bool:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fsdp2lint.files import Files
-from fsdp2lint.links import Finder
+from fsdp2lint.links import Finder, Folder
 from fsdp2lint.model.told import NOTHING_TOLD, Told
 from fsdp2lint.source import Source, Unreadable
 
@@ -19,7 +18,7 @@ MAX_FOLLOWED = 400_000
 """Files beyond this size (bytes) are not followed into when another file imports them."""
 
 MAX_FOLLOWED_TOTAL = 2_000_000
-"""How many bytes of imported files are parsed for one project before imports stay unfollowed."""
+"""How many characters of imported files are parsed for one project before imports stay unfollowed."""
 
 TOTAL_STEPS = 400_000
 """Expressions evaluated for all entries together before each gets less and less."""
@@ -56,7 +55,7 @@ class Project:
     def __init__(
         self,
         asked: Sequence[Source],
-        roots: Sequence[Path],
+        roots: Sequence[Folder],
         told: Told = NOTHING_TOLD,
         files: Files | None = None,
         target: Release | None = None,
@@ -75,7 +74,7 @@ class Project:
     def of(
         cls,
         sources: Sequence[Source],
-        roots: Sequence[Path] = (),
+        roots: Sequence[Folder] = (),
         told: Told = NOTHING_TOLD,
         files: Files | None = None,
         target: Release | None = None,
@@ -108,23 +107,36 @@ class Project:
         self._known[path] = found = self._read(path)
         return found
 
+    def passed_through(self, path: str) -> Source | None:
+        """The text at ``path``, for whoever asks only where its imports lead: it may be parsed, or not."""
+        return self._known[path] if path in self._known else self._decoded(path)
+
     def _read(self, path: str) -> Source | None:
+        source = self._decoded(path)
+        if source is None or self._followed + len(source.text) > MAX_FOLLOWED_TOTAL:
+            return None
+        try:
+            self._followed += len(source.text)
+            source.tree  # noqa: B018  a file that cannot be parsed is not followed
+        except (Unreadable, ValueError):
+            return None
+        return source
+
+    def _decoded(self, path: str) -> Source | None:
+        """The text of a file that may be worth following into."""
         try:
             raw = self.files.read(path)
         except OSError:
             return None
-        if len(raw) > MAX_FOLLOWED or self._followed + len(raw) > MAX_FOLLOWED_TOTAL:
+        if len(raw) > MAX_FOLLOWED:
             return None
         hands_on = os.path.basename(path) == "__init__.py"  # what it re-exports is elsewhere
         if not hands_on and not any(word in raw for word in _WORTH_FOLLOWING):
             return None
         try:
-            source = Source.decode(raw, _shown(path))
-            self._followed += len(raw)
-            source.tree  # noqa: B018  a file that cannot be parsed is not followed
+            return Source.decode(raw, _shown(path))
         except (Unreadable, ValueError):
             return None
-        return source
 
 
 def _shown(path: str) -> str:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from copy import copy
-from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from fsdp2lint.diagnostics import Report, merged
 from fsdp2lint.files import Files
 from fsdp2lint.prefilter import relevant, sift
+from fsdp2lint.report import Report, merged
 from fsdp2lint.settings import Settings
 
 if TYPE_CHECKING:
@@ -31,8 +29,7 @@ FEW = 64
 """Files up to which it costs less to read them than to ask the cache what they hold."""
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(NamedTuple):
     """The files of one run: all that were ``passed``, and the relevant ones with their bytes.
 
     ``named`` are those that were passed by name, not found in a folder: what they import may not have
@@ -85,13 +82,12 @@ class Keeping:
             self._cache.close()
 
 
-@dataclass(frozen=True, slots=True)
-class Means:
+class Means(NamedTuple):
     """With what a run is done."""
 
     keeping: Keeping | None = None
     jobs: int = 1
-    instead: Mapping[str, bytes] = field(default_factory=dict)
+    instead: Mapping[str, bytes] = {}
     """Bytes by absolute path that count in place of those on disk."""
     profiling: bool = False
     progress: Callable[[str], None] | None = None
@@ -106,9 +102,9 @@ class Means:
         """The results of earlier runs."""
         return None if self.keeping is None else self.keeping.open()
 
-    def files(self) -> Files:
+    def files(self, *, digests: bool = True) -> Files:
         """The files as this run sees them, nothing asked of them yet."""
-        return Files(self.instead)
+        return Files(self.instead, digests=digests)
 
     def sift(self, files: Sequence[str]) -> Iterator[tuple[str, Content]]:
         """The relevant files with their bytes; those that the cache knows to hold nothing are not read."""
@@ -134,8 +130,7 @@ class Means:
                 yield path, raw
 
 
-@dataclass(frozen=True, slots=True)
-class Mended:
+class Mended(NamedTuple):
     """What fixing came to: the report of what is left, and each changed file before and after."""
 
     report: Report
@@ -177,7 +172,7 @@ def mend(
         return Mended(run.whole(reports))
     others = [r for u, r in zip(run.units, reports, strict=True) if u not in fixable]
     mended = _mended(run.analysis(_joined(fixable)), unsafe, means.accept)
-    return replace(mended, report=run.whole([*others, mended.report]))
+    return mended._replace(report=run.whole([*others, mended.report]))
 
 
 class _Check:
@@ -238,10 +233,12 @@ class _Check:
     def _made(self, missing: Sequence[Unit]) -> Iterator[Report]:
         results: Iterable[tuple[Report, dict[str, str]]]
         if self.means.jobs > 1 and len(missing) > 1 and _size(missing) > WORTH_A_PROCESS:
+            from copy import copy
+
             from fsdp2lint.processes import in_processes
 
             worker = copy(self)
-            worker.means = replace(self.means, progress=None, keeping=None)
+            worker.means = self.means._replace(progress=None, keeping=None)
             results = in_processes(worker.result, missing, self.means, self._rules_by_code())
         else:
             results = map(self.result, missing)
@@ -255,8 +252,9 @@ class _Check:
         """The units, out of the cache when no file and no import has changed."""
         from fsdp2lint.plan import units
 
-        batch, files = self.batch, self.means.files()
+        batch = self.batch
         cache = self.means.cache if batch.relevant and not self.means.instead else None
+        files = self.means.files(digests=cache is not None)
         if cache is None:
             return units(batch.passed, batch.relevant, batch.named, self.roots, files)
         from fsdp2lint.stored import pack_units, unpacked_units

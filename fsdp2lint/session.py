@@ -4,32 +4,47 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
 from fsdp2lint import runner
 from fsdp2lint.config import resolve
 from fsdp2lint.config.files import Config, Configs, inline
-from fsdp2lint.diagnostics import Report, merged
 from fsdp2lint.discover import discover
+from fsdp2lint.report import Report, merged
 from fsdp2lint.runner import Batch, Means, Mended
 from fsdp2lint.settings import BadSetting, Settings
 
 
-@dataclass(frozen=True)
 class Session:
-    """``paths`` under the options ``given`` on the command line (names of the configuration's keys)."""
+    """``paths`` under the options ``given`` on the command line (names of the configuration's keys).
 
-    paths: Sequence[str]
-    given: Mapping[str, Any] = field(default_factory=dict)
-    config_file: str | None = None
-    isolated: bool = False
-    inline: Sequence[str] = ()
-    """``KEY=VALUE`` in the words of the configuration."""
-    means: Means = field(default_factory=Means)
-    listed: Sequence[str] | None = None
-    """The files to look at, found in another way than by walking (by git)."""
+    ``inline`` is ``KEY=VALUE`` in the words of the configuration, ``listed`` the files to look at when they
+    were found in another way than by walking (by git).
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[str],
+        given: Mapping[str, Any],
+        config_file: str | None = None,
+        isolated: bool = False,
+        inline: Sequence[str] = (),
+        means: Means | None = None,
+        listed: Sequence[str] | None = None,
+    ) -> None:
+        self.paths = paths
+        self.given = given
+        self.config_file = config_file
+        self.isolated = isolated
+        self.inline = inline
+        self.means = means or Means()
+        self.listed = listed
+
+    def using(self, means: Means) -> Session:
+        """The same, done in another way."""
+        rest = (self.config_file, self.isolated, self.inline)
+        return Session(self.paths, self.given, *rest, means, self.listed)
 
     @cached_property
     def main(self) -> Config:
@@ -123,7 +138,7 @@ class Session:
         self, config: Config, batch: Batch, files: list[str], *, fix: bool, unsafe: bool
     ) -> Mended:
         aim = partial(resolve.aimed, folder=resolve.folder_of(config, files))
-        means = replace(self.means, aim=aim)
+        means = self.means._replace(aim=aim)
         settings = self.settings(config)
         try:
             if fix:

@@ -5,13 +5,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatch
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, NamedTuple, get_args
 
-from fsdp2lint.declare import DEFAULT_GROUPS, Group
 from fsdp2lint.model.told import NOTHING_TOLD, Told
-from fsdp2lint.toolrules import ALWAYS_ON, TOOL_RULES
 
 if TYPE_CHECKING:
     from packaging.version import Version
@@ -22,9 +19,7 @@ if TYPE_CHECKING:
 OLDEST_TORCH = "2.6"
 """The oldest release with the public ``torch.distributed.fsdp.fully_shard``."""
 
-DEFAULT_SELECT = (*DEFAULT_GROUPS, "FSDP101")
-
-_CODE = re.compile(r"FSDP\d{3}")
+DEFAULT_SELECT = ("correctness", "suspicious", "FSDP101")
 
 
 class BadSetting(Exception):
@@ -38,8 +33,7 @@ class BadSetting(Exception):
         self.about = about
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(NamedTuple):
     """What the user asked of a run. Selectors: ``ALL``, a code, the beginning of one, a name, a group."""
 
     select: tuple[str, ...] = ()
@@ -78,6 +72,8 @@ class Settings:
         Raises:
             BadSetting: an unknown selector or a target that is no version.
         """
+        from fsdp2lint.toolrules import ALWAYS_ON, TOOL_RULES
+
         every = (*known, *TOOL_RULES)
         for selector in self._selectors():
             if not any(precision(selector, rule) for rule in every):
@@ -161,6 +157,8 @@ def matches(pattern: str, path: str) -> bool:
 
 def selectors(rules: Iterable[Rule]) -> list[str]:
     """Everything that can be written where rules are selected."""
+    from fsdp2lint.declare import Group
+
     every = list(rules)
     families = dict.fromkeys(rule.code[:5] for rule in every)
     return [
@@ -180,7 +178,7 @@ def unknown(what: str, text: str, known: Iterable[str]) -> str:
     wanted = text.upper().replace("O", "0") if text.upper().startswith("FSDP") else text
     if wanted in names:
         close = [wanted]
-    elif _CODE.fullmatch(wanted):
+    elif re.fullmatch(r"FSDP\d{3}", wanted):
         close = []  # one digit away is another rule, not a slip
     else:
         close = difflib.get_close_matches(wanted, names, n=1)

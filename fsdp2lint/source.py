@@ -5,18 +5,22 @@ from __future__ import annotations
 import io
 import re
 import tokenize
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
     import libcst as cst
 
+    from fsdp2lint.positions import Positions
+
 MAX_NESTING = 200
 """Bracket depth beyond which libcst's recursive parser is not trusted with a file."""
 
+
+T = TypeVar("T")
 
 NEWLINE = re.compile(r"\r\n|\r|\n")
 """What ends a line of Python; ``str.splitlines`` splits at eight more characters."""
@@ -81,6 +85,7 @@ class Source:
         self.document = document
         self.cell = cell
         self.physical = physical
+        self._derived: dict[tuple[Hashable, ...], Any] = {}
 
     def __repr__(self) -> str:
         return f"Source({self.path!r})"
@@ -152,13 +157,21 @@ class Source:
 
     def range(self, node: cst.CSTNode) -> Range:
         """Where ``node`` stands in the text."""
-        return self._positions.get(node, Range(1, 1, 1, 1))
+        return self._positions.range(node) or Range(1, 1, 1, 1)
 
     @cached_property
-    def _positions(self) -> dict[cst.CSTNode, Range]:
-        from fsdp2lint.parsing import positions
+    def _positions(self) -> Positions:
+        from fsdp2lint.positions import Positions
 
-        return positions(self.tree)
+        return Positions(self.tree)
+
+    def derived(self, make: Callable[..., T], *given: Hashable) -> T:
+        """What ``make`` makes of this source and what else is ``given``, made once while the source is there."""
+        key = (make, *given)
+        if key not in self._derived:
+            self._derived[key] = make(self, *given)
+        made: T = self._derived[key]
+        return made
 
     @cached_property
     def lines(self) -> list[str]:

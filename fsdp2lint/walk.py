@@ -29,11 +29,11 @@ def children(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
     """The nodes right below ``node``, in the order of the text, formatting left out."""
     for name in _fields(type(node)):
         held = getattr(node, name)
-        if _is_node(type(held)):
+        if is_node(type(held)):
             yield held
         elif type(held) is tuple or type(held) is list:
             for one in held:
-                if _is_node(type(one)):
+                if is_node(type(one)):
                     yield one
 
 
@@ -52,8 +52,8 @@ def walk(node: cst.CSTNode, *, into: bool = True) -> Iterator[cst.CSTNode]:
 _nodes: dict[type, bool] = {}
 
 
-def _is_node(kind: type) -> bool:
-    """``isinstance`` against libcst's abstract classes is slow enough to matter."""
+def is_node(kind: type) -> bool:
+    """Whether this is a class of nodes; ``isinstance`` against libcst's abstract classes is slow."""
     known = _nodes.get(kind)
     if known is None:
         known = _nodes[kind] = issubclass(kind, cst.CSTNode)

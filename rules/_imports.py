@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
 
 import libcst as cst
 
@@ -16,12 +15,11 @@ def imports(trace: Trace, word: str) -> Iterator[tuple[Source, cst.ImportFrom, s
     Statements under ``if`` or ``try`` are how code serves several releases and are left out, as are files
     without ``word``.
     """
-    for source in dict.fromkeys((trace.source, *(e.at.source for e in trace.events))):
+    for source in trace.sources:
         if word in source.text:
-            yield from ((source, node, module) for node, module in _unconditional(source))
+            yield from ((source, node, module) for node, module in source.derived(_unconditional))
 
 
-@lru_cache(maxsize=64)
 def _unconditional(source: Source) -> tuple[tuple[cst.ImportFrom, str], ...]:
     return tuple(
         (node, source.code(node.module))

@@ -112,12 +112,14 @@ def _replaced(trace: Trace, hooked: Called, parameter: Parameter) -> Shard | Non
 
 def _lost(trace: Trace) -> Iterator[Finding]:
     """Questions for attributes that only the replaced parameters have."""
-    tags = list(_tags(trace))
-    for asked in trace.calls("builtins.getattr", "builtins.hasattr") if tags else ():
+    tags: list[tuple[str, Parameter]] | None = None
+    for asked in trace.calls("builtins.getattr", "builtins.hasattr"):
         name = asked.argument(1, "name")
         parameter = parameter_of(asked.arguments[0]) if asked.arguments else None
         if parameter is None or parameter.taken is None or not isinstance(name, Literal):
             continue
+        if tags is None:  # all that was ever stored is looked through
+            tags = list(_tags(trace))
         same = [one for tag, one in tags if tag == name.value and _overlap(trace, one, parameter)]
         for shard in shards_before(trace, asked):
             if not same or not together(shard.guards, asked.guards):

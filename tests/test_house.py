@@ -23,14 +23,14 @@ FIXTURES = ROOT / "fixtures"
 README = ROOT / "README.md"
 
 LAYERS = (
-    {"documents", "files", "parsing", "source", "torch_api", "walk"},
+    {"documents", "files", "parsing", "positions", "source", "torch_api", "walk"},
     {"model"},
-    {"links", "project"},
+    {"bindings", "links", "project"},
     {"interpret", "meanings"},
     {"edits"},
     {"findings", "inventory", "program", "steps", "wrapped"},
     {"declare"},
-    {"accuracy", "api", "diagnostics", "in_documents", "toolrules"},
+    {"accuracy", "api", "diagnostics", "in_documents", "report", "toolrules"},
     {"discover", "fixing", "gitignore", "judge", "knowledge", "prefilter", "settings", "suppress"},
     {"baseline", "cache", "config", "git", "plan", "silence", "stored"},
     {"analysis", "migrate", "processes", "reporters", "runner", "session", "verify"},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
@@ -26,7 +25,7 @@ from fsdp2lint.runner import Mended
 from fsdp2lint.settings import BadSetting
 
 if TYPE_CHECKING:
-    from fsdp2lint.diagnostics import Report
+    from fsdp2lint.report import Report
     from fsdp2lint.session import Session
 
 Targets = tuple[Target, ...]
@@ -186,7 +185,7 @@ def _asking(session: Session, given: Given) -> Session:
     from fsdp2lint.cli.interactive import Asking
 
     accept = Asking(coloured(given["color"]))
-    return replace(session, means=replace(session.means, accept=accept, progress=None))
+    return session.using(session.means._replace(accept=accept, progress=None))
 
 
 def _standard_input(session: Session, given: Given) -> tuple[int, Report]:
@@ -228,20 +227,20 @@ def _finish(
     session: Session, report: Report, targets: Targets, given: Given, stream: TextIO | None = None
 ) -> int:
     """Write the report and tell the exit code."""
-    from fsdp2lint.cli.baseline import compared
+    from fsdp2lint.cli.known import compared
 
     report, stale = compared(session, report, given["baseline"])
     report = _graded(session, report, given)
     view = _view(session, given)
     if given["fix_only"]:
-        report, stale = replace(report, found=[]), False
-        view = replace(view, quiet=view.quiet or not report.fixed)
+        report, stale = report.with_found([]), False
+        view = view._replace(quiet=view.quiet or not report.fixed)
     write(targets, report, view, stream)
     return _exit_code(report, given, stale=stale)
 
 
 def _graded(session: Session, report: Report, given: Given) -> Report:
-    from fsdp2lint.diagnostics import narrowed, strict
+    from fsdp2lint.report import narrowed, strict
 
     if given["error_on_warning"]:
         report = strict(report)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 import click
 
@@ -19,8 +18,7 @@ if TYPE_CHECKING:
 DEFAULT_FORMAT = "full"
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(NamedTuple):
     """A format and the file that it goes to; standard output when there is none."""
 
     format: str
@@ -64,7 +62,7 @@ def write(
         if target.file is None:
             _print(render(target.format, report, view), stream or sys.stdout)
             continue
-        text = render(target.format, report, replace(view, colour=False))
+        text = render(target.format, report, view._replace(colour=False))
         _save(target.file, text, "w")
 
 

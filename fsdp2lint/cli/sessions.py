@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 
 import click
 
@@ -51,7 +50,7 @@ def opened(paths: Sequence[str], given: Given) -> Iterator[Session]:
     keeping = None
     if not given["no_cache"] and not given["profile_rules"] and not instead and "-" not in paths:
         keeping = Keeping(_cache_folder(session, given["cache_dir"]))
-        session = replace(session, means=replace(means, keeping=keeping))
+        session = session.using(means._replace(keeping=keeping))
     yield session
     if keeping is not None:
         keeping.close()
@@ -79,7 +78,7 @@ def _cache_folder(session: Session, named: str | None) -> str:
     said: str | None = named or session.option("cache-dir")
     if said is not None:
         return said
-    home = session.main.folder if session.main.file else str(project_roots(["."])[-1])
+    home = session.main.folder if session.main.file else project_roots(["."])[-1]
     return os.path.join(home, CACHE_FOLDER)
 
 

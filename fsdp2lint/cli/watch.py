@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -39,6 +40,7 @@ def _again(run: Callable[[], object]) -> None:
         run()
     except click.ClickException as error:
         error.show()
+    gc.collect()  # trees know their sources and the other way round
     click.echo("Watching for changes (Ctrl-C to stop).", err=True)
 
 

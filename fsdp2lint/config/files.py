@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from fsdp2lint.discover import CONFIGURATIONS
 from fsdp2lint.settings import BadSetting
@@ -20,15 +19,14 @@ class BadConfig(BadSetting):
     """A configuration file that cannot be read or says something wrong; the message says where."""
 
 
-@dataclass(frozen=True, slots=True)
-class Config:
+class Config(NamedTuple):
     """One configuration: the keys that were given, paths in them absolute."""
 
     folder: str
     """What patterns are relative to."""
     file: str | None = None
-    given: Mapping[str, Any] = field(default_factory=dict)
-    places: Mapping[str, str] = field(default_factory=dict)
+    given: Mapping[str, Any] = {}
+    places: Mapping[str, str] = {}
     """Where each key stands: ``pyproject.toml:12``."""
 
 

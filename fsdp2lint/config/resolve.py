@@ -48,14 +48,12 @@ def aimed(settings_: Settings, folder: str) -> Settings:
     """The settings with the torch release that the project around ``folder`` asks for, if none was named."""
     if settings_.target_torch:
         return settings_
-    from dataclasses import replace
-
     from fsdp2lint.config.target import required_torch
 
     found = required_torch(folder)
     if found is None or _older(found, OLDEST_TORCH):
         return settings_
-    return replace(settings_, target_torch=found)
+    return settings_._replace(target_torch=found)
 
 
 def exclusion(config: Config, given: Given) -> Exclusion:

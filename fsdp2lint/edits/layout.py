@@ -6,10 +6,12 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
-from functools import cached_property, lru_cache
+from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
 import libcst as cst
+
+from fsdp2lint.walk import is_node
 
 if TYPE_CHECKING:
     from fsdp2lint.source import Source
@@ -19,8 +21,6 @@ NEWLINE = re.compile(r"\r\n|\r|\n")
 
 _FORMATTING = ("whitespace", "leading_", "lines_after", "header", "footer", "trailing_")
 _SUITES = ("finalbody", "orelse", "handlers", "cases", "body")
-
-_child_fields: dict[type[cst.CSTNode], tuple[str, ...]] = {}
 
 
 _WIDTHS = (79, 88, 100)
@@ -39,7 +39,7 @@ class Layout:
     @classmethod
     def of(cls, source: Source) -> Layout:
         """The layout of ``source``."""
-        return _layout(source)
+        return source.derived(cls)
 
     @cached_property
     def faithful(self) -> bool:
@@ -213,11 +213,6 @@ class Layout:
         return self.text[self.line_start(start) : start]
 
 
-@lru_cache(maxsize=64)
-def _layout(source: Source) -> Layout:
-    return Layout(source)
-
-
 def _last_suite(node: cst.CSTNode) -> cst.CSTNode | None:
     for name in _SUITES:
         held = getattr(node, name, None)
@@ -229,20 +224,20 @@ def _last_suite(node: cst.CSTNode) -> cst.CSTNode | None:
     return None
 
 
+@cache
+def _child_fields(kind: type[cst.CSTNode]) -> tuple[str, ...]:
+    return tuple(f.name for f in fields(kind) if not f.name.startswith(_FORMATTING))
+
+
 def children(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
     """The nodes that ``node`` holds, formatting left out, in the order of its fields."""
-    kind = type(node)
-    names = _child_fields.get(kind)
-    if names is None:
-        names = tuple(f.name for f in fields(node) if not f.name.startswith(_FORMATTING))
-        _child_fields[kind] = names
-    for name in names:
+    for name in _child_fields(type(node)):
         held = getattr(node, name)
-        if isinstance(held, cst.CSTNode):
+        if is_node(type(held)):
             yield held
-        elif isinstance(held, tuple | list):
+        elif type(held) is tuple or type(held) is list:
             for one in held:
-                if isinstance(one, cst.CSTNode):
+                if is_node(type(one)):
                     yield one
 
 

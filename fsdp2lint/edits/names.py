@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 
 import libcst as cst
 
@@ -48,6 +47,10 @@ class Names:
         self.bindings: dict[cst.CSTNode, dict[str, list[cst.CSTNode]]] = {}
         """The nodes that bind each name of each scope."""
         self.imports: list[Imported] = []
+        self.imports_of: dict[str, list[Imported]] = {}
+        """The same, by the name that is bound."""
+        self.renamed: set[str] = set()
+        """Names that are perhaps another word for something: ``name = a.b``."""
         self.uses: dict[str, list[cst.CSTNode]] = {}
         """The scopes in which each name is used."""
         self.exported: set[str] = set()
@@ -57,7 +60,7 @@ class Names:
     @classmethod
     def of(cls, source: Source) -> Names:
         """The names of ``source``."""
-        return _names(source)
+        return source.derived(cls)
 
     def owner(self, name: str, scope: cst.CSTNode) -> cst.CSTNode | None:
         """The scope whose ``name`` code in ``scope`` means; None for a builtin or an unknown name."""
@@ -110,8 +113,10 @@ class Names:
         """Statements and clauses that bind names, and everything else."""
         if isinstance(node, cst.Assign):
             self._exports(node.targets[0].target, node.value)
+            self._renames(node.value, *(target.target for target in node.targets))
         elif isinstance(node, cst.AnnAssign | cst.AugAssign) and node.value is not None:
             self._exports(node.target, node.value)
+            self._renames(node.value, node.target)
         name = getattr(node, "target", None)
         if isinstance(node, cst.AsName | cst.MatchAs | cst.MatchStar):
             name = node.name
@@ -128,6 +133,10 @@ class Names:
                 if isinstance(node, cst.AugAssign):
                     self._later(scope, name)
         self._later(scope, *(c for c in children(node) if c is not name))
+
+    def _renames(self, value: cst.BaseExpression, *targets: cst.BaseExpression) -> None:
+        if isinstance(value, cst.Name | cst.Attribute):
+            self.renamed.update(t.value for t in targets if isinstance(t, cst.Name))
 
     def _later(self, scope: cst.CSTNode, *nodes: cst.CSTNode) -> None:
         self._todo += ((node, scope) for node in nodes)
@@ -197,12 +206,9 @@ class Names:
             else:
                 name = target = loads.partition(".")[0]
             self._bind(name, alias, scope)
-            self.imports.append(Imported(name, target, loads, alias, node, scope))
-
-
-@lru_cache(maxsize=64)
-def _names(source: Source) -> Names:
-    return Names(source)
+            one = Imported(name, target, loads, alias, node, scope)
+            self.imports.append(one)
+            self.imports_of.setdefault(name, []).append(one)
 
 
 def scope_of(ancestors: Iterator[cst.CSTNode]) -> cst.CSTNode:

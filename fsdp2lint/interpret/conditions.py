@@ -6,7 +6,7 @@ import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from fsdp2lint.model.guards import Clause, Guard, either, negated, unit
+from fsdp2lint.model.guards import Clause, asked, either, negated
 from fsdp2lint.model.value import MAX_DEPTH
 from fsdp2lint.model.values import (
     Bound,
@@ -95,14 +95,14 @@ def clauses(machine: Machine, test: Value, taken: bool, site: Site) -> frozenset
     if isinstance(test, Not):
         return clauses(machine, test.test, not taken, site)
     if isinstance(test, Rank):
-        return unit(Guard(machine.main_rank(test.scope), not taken, site))
+        return asked(machine.main_rank(test.scope), not taken, site)
     if test.depth > MAX_DEPTH:
-        return unit(Guard(test, taken, site))
+        return asked(test, taken, site)
     if isinstance(test, Logic):
         return _logic_clauses(machine, test, taken, site)
     if isinstance(test, Either):
         return _either_clauses(machine, test, taken, site)
-    return unit(Guard(test, taken, site))
+    return asked(test, taken, site)
 
 
 def _logic_clauses(

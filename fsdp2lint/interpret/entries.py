@@ -98,7 +98,7 @@ def _closures(
 
 def _begin(project: Project, source: Source, entry: str) -> tuple[Machine, Namespace, Trace]:
     machine = Machine(project)
-    machine.trace = trace = Trace(entry, source, machine.memory, project.target)
+    machine.trace = trace = Trace(entry, source, machine.memory, project.files, project.target)
     module = namespace(machine, project.path_of(source), _module_name(source))
     return machine, module, trace
 
@@ -173,7 +173,7 @@ def _entry(
     if isinstance(value, Class) and not methods:
         return
     about = machine.trace
-    trace = Trace(value.words(), about.source, machine.memory, about.target)
+    trace = Trace(value.words(), about.source, machine.memory, about.files, about.target)
     for event in before:
         trace.add(event)
     machine.trace = trace

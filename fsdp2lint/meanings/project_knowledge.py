@@ -58,7 +58,7 @@ def _lies_in(target: Function | Class, module: str) -> bool:
 
 @lru_cache(maxsize=8)
 def _by_name(told: Told) -> dict[str, Role]:
-    return dict(told)
+    return dict(told.roles())
 
 
 def _shards(call: Call) -> Value:

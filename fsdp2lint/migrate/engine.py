@@ -24,6 +24,7 @@ from fsdp2lint.steps import Account, Kept, Left, Respelling, Step
 if TYPE_CHECKING:
     from fsdp2lint.declare import Codemod, Rule
     from fsdp2lint.findings import Finding
+    from fsdp2lint.links import Folder
 
 MAX_ROUNDS = 12
 CONTRACT = "contract"
@@ -66,7 +67,7 @@ class Migration:
 def migrate(
     sources: Sequence[Source],
     codemods: Sequence[Codemod],
-    roots: Sequence[Path] = (),
+    roots: Sequence[Folder] = (),
     options: Options | None = None,
     *,
     whole: bool = True,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fsdp2lint.discover import project_roots
 from fsdp2lint.files import Files
-from fsdp2lint.links import Finder
+from fsdp2lint.links import Finder, Folder
 from fsdp2lint.meanings.fsdp1_symbols import METHODS
 from fsdp2lint.prefilter import MAX_BYTES, relevant
 from fsdp2lint.source import NOTEBOOK, Range, Source, Unreadable
@@ -45,7 +45,7 @@ class Chosen:
     sources: tuple[Source, ...]
     texts: tuple[Source, ...]
     """Launch scripts and lists of requirements."""
-    roots: tuple[Path, ...]
+    roots: tuple[Folder, ...]
     problems: tuple[Problem, ...]
 
 
@@ -129,7 +129,7 @@ def _source(path: str, raw: bytes) -> Source:
     return source
 
 
-def _near(contents: dict[str, bytes], marked: set[str], roots: Sequence[Path]) -> set[str]:
+def _near(contents: dict[str, bytes], marked: set[str], roots: Sequence[Folder]) -> set[str]:
     """The files up to some imports away from the marked ones, in either direction, that could matter."""
     if not marked:
         return set()

@@ -16,8 +16,7 @@ and correlate without any cleverness: ``cfg.fsdp`` on line 10 excludes ``not cfg
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from fsdp2lint.model.value import is_choice
@@ -74,12 +73,13 @@ Clause = frozenset[Guard]
 class Guards:
     """What must hold: a conjunction of clauses. Immutable."""
 
-    __slots__ = ("_joined", "_units", "clauses", "impossible")
+    __slots__ = ("_joined", "_longer", "_units", "clauses", "impossible")
 
     def __init__(self, clauses: frozenset[Clause] = frozenset(), impossible: bool = False) -> None:
         self.clauses = clauses
         self.impossible = impossible
         self._units: dict[Value, Guard] | None = None
+        self._longer: tuple[Clause, ...] | None = None
         self._joined: dict[int, tuple[frozenset[Clause], Guards]] = {}
 
     @property
@@ -88,6 +88,13 @@ class Guards:
         if self._units is None:
             self._units = {g.test: g for c in self.clauses if len(c) == 1 for g in c}
         return self._units
+
+    @property
+    def longer(self) -> tuple[Clause, ...]:
+        """The clauses of several guards."""
+        if self._longer is None:
+            self._longer = tuple(c for c in self.clauses if len(c) > 1)
+        return self._longer
 
     def __iter__(self) -> Iterator[Guard]:
         return iter(self.units.values())
@@ -108,10 +115,39 @@ class Guards:
         return known[1]
 
     def _join(self, clauses: frozenset[Clause]) -> Guards:
-        if clauses <= self.clauses:
+        added = clauses - self.clauses
+        if not added:
             return self
-        joined = Guards(self.clauses | clauses)
-        return NEVER if joined._contradicts_itself() else joined
+        grown = self._with(added)
+        if grown is None:
+            return NEVER
+        joined = Guards(self.clauses | added)
+        joined._units, joined._longer = grown
+        return joined
+
+    def _with(
+        self, added: frozenset[Clause]
+    ) -> tuple[dict[Value, Guard], tuple[Clause, ...]] | None:
+        """The units and the longer clauses with ``added`` among them; None when there is a contradiction.
+
+        There is none among the clauses of before, so only what is new has to be looked at.
+        """
+        units, fresh = self.units, {}
+        longer = []
+        for clause in added:
+            if len(clause) > 1:
+                longer.append(clause)
+                continue
+            (guard,) = clause
+            test = guard.test
+            if test in units or fresh.setdefault(test, guard) is not guard:
+                return None  # what is known already is not new: it is the other side
+        if fresh:
+            if _two_constants(units, fresh):
+                return None
+            units = {**units, **fresh}
+        every = (*self.longer, *longer) if longer else self.longer
+        return None if _no_way_out(every, units) else (units, every)
 
     def and_(self, other: Guards) -> Guards:
         """Both hold."""
@@ -129,7 +165,8 @@ class Guards:
             return True
         if not self.clauses or not other.clauses or self is other:
             return False
-        return self.and_(other).impossible
+        added = other.clauses - self.clauses
+        return bool(added) and self._with(added) is None
 
     def implies(self, other: Guards) -> bool:
         """Whether wherever these hold, ``other`` holds too."""
@@ -164,51 +201,58 @@ class Guards:
     def __repr__(self) -> str:
         return f"Guards({self.words() or 'always'})"
 
-    def _contradicts_itself(self) -> bool:
-        units: dict[Value, Guard] = {}
-        for clause in self.clauses:
-            if len(clause) == 1:
-                (guard,) = clause
-                if units.setdefault(guard.test, guard).taken is not guard.taken:
-                    return True
-        if _two_constants(units):
-            return True
-        self._units = units
-        return _no_way_out([c for c in self.clauses if len(c) > 1], units)
 
-
-def _no_way_out(wide: list[Clause], units: dict[Value, Guard]) -> bool:
+def _no_way_out(longer: Iterable[Clause], units: dict[Value, Guard]) -> bool:
     """Whether what holds for certain, and what follows from it, leaves a clause without a guard that may hold."""
-    known = dict(units)
-    while True:
-        left: list[Clause] = []
-        for clause in wide:
-            if any(known.get(g.test) == g for g in clause):
-                continue
-            open_ = [g for g in clause if g.test not in known]
-            if not open_:
-                return True
-            if len(open_) == 1:
-                known[open_[0].test] = open_[0]
+    known, learnt = units, True
+    while learnt:
+        learnt, left = False, []
+        for clause in longer:
+            open_: Guard | None = None
+            several = False
+            for guard in clause:
+                decided = known.get(guard.test)
+                if decided is None:
+                    several = open_ is not None
+                    open_ = open_ or guard
+                elif decided.taken is guard.taken:
+                    break
             else:
-                left.append(clause)
-        if len(left) == len(wide):
-            return False
-        wide = left
+                if open_ is None:
+                    return True
+                if several:
+                    left.append(clause)
+                    continue
+                known = {**known, open_.test: open_}
+                learnt = True
+        longer = left
+    return False
 
 
-def _two_constants(units: dict[Value, Guard]) -> bool:
-    """Whether one value is said to equal two different constants."""
+def _two_constants(units: dict[Value, Guard], fresh: dict[Value, Guard]) -> bool:
+    """Whether one value is said to equal two different constants, one of them in ``fresh``."""
     said: dict[Value, object] = {}
-    for test, guard in units.items():
-        key = test.key
-        if not guard.taken or test.owner is None or not isinstance(key, tuple):
-            continue
-        if key[0] in ("==", "is") and hasattr(key[1], "value"):
-            constant = key[1].value
-            if said.setdefault(test.owner, constant) != constant:
+    for guard in fresh.values():
+        owner, constant = _equality(guard)
+        if owner is not None and said.setdefault(owner, constant) != constant:
+            return True
+    if not said:
+        return False
+    for guard in units.values():
+        if guard.test.owner in said:
+            owner, constant = _equality(guard)
+            if owner is not None and said[owner] != constant:
                 return True
     return False
+
+
+def _equality(guard: Guard) -> tuple[Value | None, object]:
+    """The value that a guard says to equal a constant, and the constant."""
+    key = guard.test.key
+    if guard.taken and isinstance(key, tuple) and key[0] in ("==", "is"):
+        if hasattr(key[1], "value"):
+            return guard.test.owner, key[1].value
+    return None, None
 
 
 ALWAYS = Guards()
@@ -220,28 +264,50 @@ def unit(guard: Guard) -> frozenset[Clause]:
     return frozenset((frozenset((guard,)),))
 
 
+def asked(test: Value, taken: bool, site: Site) -> frozenset[Clause]:
+    """The clauses of "``test`` came out as ``taken``", the same object each time that ``site`` asks.
+
+    What is known to be the same does not have to be compared, joined and looked up again.
+    """
+    if test.asked is None:
+        test.asked = {}
+    key = (taken, id(site.node))  # the guard keeps its site, and with it the node
+    known = test.asked.get(key)
+    if known is None:
+        known = test.asked[key] = unit(Guard(test, taken, site))
+    return known
+
+
 def either(left: frozenset[Clause], right: frozenset[Clause]) -> frozenset[Clause]:
     """The clauses of "all of ``left`` or all of ``right``"; what grows too long is forgotten."""
     if len(left) * len(right) > MAX_CLAUSES:
         return left & right
-    joined = (a | b for a in left for b in right)
-    return frozenset(
-        clause
-        for clause in joined
-        if len(clause) <= MAX_CLAUSE and not any(~g in clause for g in clause)
-    )
+    joined = []
+    for one in left:
+        for other in right:
+            clause = one | other
+            tests = {guard.test for guard in clause}
+            # fewer tests than guards: both sides of one of them, which says nothing
+            if len(clause) <= MAX_CLAUSE and len(tests) == len(clause):
+                joined.append(clause)
+    return frozenset(joined)
 
 
 def negated(clauses: frozenset[Clause]) -> frozenset[Clause]:
     """The clauses of "not all of these"; nothing when that cannot be said in short."""
-    if not clauses or math.prod(map(len, clauses)) > MAX_CLAUSES:
+    if not clauses:
+        return clauses
+    product = 1
+    for clause in clauses:
+        product *= len(clause)
+    if product > MAX_CLAUSES:
         return frozenset()
-    if all(len(clause) == 1 for clause in clauses):
+    if product == 1:
         if len(clauses) > MAX_CLAUSE:
             return frozenset()
-        return frozenset((frozenset(~g for clause in clauses for g in clause),))
+        return frozenset((frozenset([~guard for clause in clauses for guard in clause]),))
     result: frozenset[Clause] | None = None
     for clause in clauses:
-        sides = frozenset(frozenset((~g,)) for g in clause)
+        sides = frozenset([frozenset((~guard,)) for guard in clause])
         result = sides if result is None else either(result, sides)
     return result or frozenset()

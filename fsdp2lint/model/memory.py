@@ -201,13 +201,15 @@ def choose(found: list[tuple[Guards, Value]], here: Guards) -> Value | None:
         return found[0][1]
     flat: list[tuple[Guards, Value]] = []
     shadowed: frozenset[Clause] = frozenset()  # what must hold for none of the later bindings to
-    for bound, value in found:
+    last = len(found) - 1
+    for number, (bound, value) in enumerate(found):
         guards = bound.also(shadowed)
         if isinstance(value, Either):
             flat.extend((guards.and_(g), v) for g, v in value.options if not g.excludes(here))
         else:
             flat.append((guards, value))
-        shadowed |= negated(bound.since(here))
+        if number < last:
+            shadowed |= negated(bound.since(here))
     distinct: dict[Value, Guards] = {}
     for guards, value in flat:
         if guards.impossible:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Role = Literal["shards", "optimizers", "rank_guards", "collectives"]
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
+class Told(NamedTuple):
     """Dotted names of functions (``package.module.function``, ``package.module.Class.method``) by role."""
 
     shards: tuple[str, ...] = ()
@@ -22,11 +20,11 @@ class Told:
     collectives: tuple[str, ...] = ()
     """Have to be called by every rank."""
 
-    def __iter__(self) -> Iterator[tuple[str, Role]]:
+    def roles(self) -> Iterator[tuple[str, Role]]:
         """Each name with its role."""
-        for field in fields(self):
-            role: Role = field.name  # type: ignore[assignment]
-            for name in getattr(self, role):
+        for field, names in zip(self._fields, self, strict=True):
+            role: Role = field  # type: ignore[assignment]
+            for name in names:
                 yield name, role
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 from fsdp2lint.model.events import Called, Escaped, Event
@@ -11,6 +12,7 @@ from fsdp2lint.model.values import Either, Value, unwrapped
 if TYPE_CHECKING:
     from libcst import CSTNode
 
+    from fsdp2lint.files import Files
     from fsdp2lint.model.memory import Memory
     from fsdp2lint.source import Source
     from fsdp2lint.torch_api import Release
@@ -22,15 +24,22 @@ class Trace:
     """What happened on one way through the project, from one entry.
 
     ``truncated`` is true when the walk ran out of budget: then nothing is ever certain not to happen.
-    ``target`` is the oldest torch release that the code is for; None when nobody named it.
+    ``files`` are the files as the run sees them. ``target`` is the oldest torch release that the code is
+    for; None when nobody named it.
     """
 
     def __init__(
-        self, entry: str, source: Source, memory: Memory, target: Release | None = None
+        self,
+        entry: str,
+        source: Source,
+        memory: Memory,
+        files: Files,
+        target: Release | None = None,
     ) -> None:
         self.entry = entry
         self.source = source
         self.memory = memory
+        self.files = files
         self.target = target
         self.truncated = False
         self.visited: set[CSTNode] = set()
@@ -41,6 +50,11 @@ class Trace:
         """Write an event down (the interpreter does)."""
         self.events.append(event)
         self._by_kind.setdefault(type(event), []).append(event)
+
+    @cached_property
+    def sources(self) -> tuple[Source, ...]:
+        """The files in which something happens, the one where the run begins first."""
+        return tuple(dict.fromkeys((self.source, *(e.moment.at.source for e in self.events))))
 
     def of(self, kind: type[E]) -> list[E]:
         """All events of a kind, in order."""

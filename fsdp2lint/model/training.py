@@ -144,11 +144,19 @@ class MainRank(Value):
 
 def rank_dependent(test: Value) -> bool:
     """Whether ``test`` can come out differently on different ranks for certain reasons of rank."""
+    if test.ranked is None:
+        test.ranked = _asks_for_a_rank(test)
+    return test.ranked
+
+
+def _asks_for_a_rank(test: Value) -> bool:
     todo, seen = [test], {test}
     while todo:
         one = todo.pop()
-        if isinstance(one, Rank | MainRank):
+        if one.ranked or isinstance(one, Rank | MainRank):
             return True
+        if one.ranked is False:
+            continue
         inside: list[Value] = []
         if isinstance(one, Not):
             inside = [one.test]

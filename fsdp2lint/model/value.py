@@ -15,7 +15,7 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fsdp2lint.model.guards import Guards
+    from fsdp2lint.model.guards import Clause, Guards
 
 
 MAX_DEPTH = 5
@@ -34,7 +34,7 @@ class Value:
     object that holds it and under which name, when it was stored before anybody called it anything.
     """
 
-    __slots__ = ("_parts", "depth", "key", "label", "owner", "seat")
+    __slots__ = ("_parts", "asked", "depth", "key", "label", "owner", "ranked", "seat")
 
     nameless = False
     """Whether it is called nothing until the script binds or stores it."""
@@ -52,7 +52,11 @@ class Value:
         self.key = None
         self.label = label
         self.seat = None
+        self.ranked: bool | None = None  # whether it differs from rank to rank, once somebody asked
         self._parts: dict[Hashable, Value] | None = None
+        self.asked: dict[tuple[bool, int], frozenset[Clause]] | None = (
+            None  # kept by `guards.asked`
+        )
 
     def part(self, key: Hashable) -> Value:
         """The part called ``key`` (``".layers"``, ``"[0]"``): always the same object for the same key."""

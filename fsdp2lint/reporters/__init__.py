@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from fsdp2lint.diagnostics import Report
@@ -20,8 +19,7 @@ FOR_PEOPLE = ("concise", "full", "grouped")
 """The formats that ``--statistics`` replaces."""
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(NamedTuple):
     """What a reporter has to know besides the report."""
 
     unsafe: bool = False

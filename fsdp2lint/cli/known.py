@@ -1,0 +1,70 @@
+"""What ``check`` does with a baseline."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from fsdp2lint.baseline import Baseline, Compared
+    from fsdp2lint.report import Report
+    from fsdp2lint.session import Session
+
+DEFAULT_NAME = "fsdp2lint-baseline.json"
+
+
+def compared(session: Session, report: Report, named: str | None) -> tuple[Report, bool]:
+    """The report without what the baseline knows, and whether an entry of the baseline is stale.
+
+    Raises:
+        click.ClickException: the baseline that was asked for cannot be read.
+    """
+    file = file_of(session, named)
+    if not os.path.exists(file) and not (named or session.option("baseline")):
+        return report, False
+    baseline = load(file)
+    outcome = against(baseline, session, report)
+    if outcome.stale:
+        number = sum(count for _, count in outcome.stale)
+        what = "entry matches" if number == 1 else "entries match"
+        (path, code, _), _ = outcome.stale[0]
+        click.echo(
+            f"{file}: {number} {what} nothing any more (first: {code} in {path}); "
+            "drop with `fsdp2lint baseline prune`",
+            err=True,
+        )
+    return report.with_found(outcome.new, outcome.known), bool(outcome.stale)
+
+
+def against(baseline: Baseline, session: Session, report: Report) -> Compared:
+    """What of a report the baseline knows, what is new, and which entries are stale."""
+    files = [] if "-" in session.paths else session.files
+    passed = {os.path.abspath(path) for path in files}
+    return baseline.compare(report.found, passed, {rule.code for rule in report.rules})
+
+
+def load(file: str) -> Baseline:
+    """The baseline in a file.
+
+    Raises:
+        click.ClickException: it cannot be read.
+    """
+    from fsdp2lint.baseline import BadBaseline, Baseline
+
+    try:
+        return Baseline.load(file)
+    except BadBaseline as error:
+        raise click.ClickException(str(error)) from error
+
+
+def file_of(session: Session, named: str | None) -> str:
+    """Where the baseline is: as named, as configured, or under its usual name."""
+    if named:
+        return named
+    said: str | None = session.option("baseline")
+    if said:
+        return os.path.relpath(said)
+    home = session.main.folder if session.main.file else "."
+    return os.path.normpath(os.path.join(os.path.relpath(home), DEFAULT_NAME))
