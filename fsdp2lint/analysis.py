@@ -95,7 +95,7 @@ class _Run:
     def __init__(self, analysis: Analysis) -> None:
         self.analysis = analysis
         self.found: dict[object, Diagnostic] = {d.key: d for d in analysis.problems}
-        self.crashed: set[Rule] = set()
+        self.crashed: set[str] = set()
         self.broken = False
         self.profile: dict[str, float] = {}
 
@@ -106,12 +106,12 @@ class _Run:
         given = {source.path for source in sources}  # a program that a fix changed is among them
         programs = [source for source in about.programs if source.path not in given]
         project.add_programs(programs)
+        asking = [rule for rule in about.rules if rule not in TOOL_RULES]
         for trace in self._traces(project):
             if about.progress is not None:
                 about.progress(shown(trace.source.path))
-            for rule in self.analysis.rules:
-                if rule not in TOOL_RULES:
-                    self._ask(rule, trace)
+            for rule in asking:
+                self._ask(rule, trace)
         return self._report([*sources, *programs])
 
     def _traces(self, project: Project) -> Iterator[Trace]:
@@ -128,14 +128,14 @@ class _Run:
 
     def _ask(self, rule: Rule, trace: Trace) -> None:
         """What a rule says of a trace; a rule that raises says it once and never again in this run."""
-        if rule in self.crashed:
+        if rule.code in self.crashed:
             return
         started = perf_counter() if self.analysis.profiling else 0.0
         try:
             for finding in rule.check(trace):
                 self._add(self._with_patch(Diagnostic.of(rule, finding), trace.source))
         except Exception as error:
-            self.crashed.add(rule)
+            self.crashed.add(rule.code)
             self._crash(f"the rule {rule.code} ({rule.name})", error, trace.source)
         if self.analysis.profiling:
             spent = perf_counter() - started
@@ -177,7 +177,7 @@ class _Run:
         self.found.setdefault((diagnostic.key, what), diagnostic)
 
     def _report(self, sources: Sequence[Source]) -> Report:
-        ran = [r for r in self.analysis.rules if r not in self.crashed]
+        ran = [r for r in self.analysis.rules if r.code not in self.crashed]
         known = (*knowledge.rules(), *TOOL_RULES)
         ignored = self.analysis.settings.ignored_in
         found, suppressed = judged(self.found.values(), sources, ran, known, ignored)
