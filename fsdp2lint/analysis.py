@@ -112,6 +112,7 @@ class _Run:
                 about.progress(shown(trace.source.path))
             for rule in asking:
                 self._ask(rule, trace)
+            del trace  # what it holds can go before the next one is made
         return self._report([*sources, *programs])
 
     def _traces(self, project: Project) -> Iterator[Trace]:
@@ -125,6 +126,7 @@ class _Run:
             if trace is None:
                 return
             yield trace
+            del trace
 
     def _ask(self, rule: Rule, trace: Trace) -> None:
         """What a rule says of a trace; a rule that raises says it once and never again in this run."""

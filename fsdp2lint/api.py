@@ -15,7 +15,7 @@ from fsdp2lint.meanings.fsdp1_symbols import FRAMEWORK_ARGUMENTS, FRAMEWORKS, SY
 from fsdp2lint.meanings.registry import canonical
 from fsdp2lint.model.events import *  # noqa: F403
 from fsdp2lint.model.guards import Guard, Guards
-from fsdp2lint.model.trace import Trace, options
+from fsdp2lint.model.trace import Trace, once, options
 from fsdp2lint.model.values import *  # noqa: F403
 from fsdp2lint.program import Options, Program, Reference
 from fsdp2lint.source import Site, Source
@@ -76,6 +76,7 @@ __all__ = [
     "negated",
     "occurrences",
     "offer",
+    "once",
     "options",
     "rule",
     "scope_of",

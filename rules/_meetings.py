@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 
 import libcst as cst
 
@@ -29,6 +28,7 @@ from fsdp2lint.api import (
     StateDict,
     Trace,
     Value,
+    once,
 )
 
 from ._shared import is_none, sharded
@@ -46,7 +46,7 @@ class Meeting:
     said: str
 
 
-@lru_cache(maxsize=2)
+@once
 def meetings(trace: Trace) -> tuple[Meeting, ...]:
     """All events to which every rank must come, in order."""
     grouped = _with_group(trace)

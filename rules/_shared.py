@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 from fsdp2lint.api import (
     Assigned,
@@ -33,6 +32,7 @@ from fsdp2lint.api import (
     Wrapped,
     Wrapping,
     is_choice,
+    once,
     options,
     rank_dependent,
     unwrapped,
@@ -66,7 +66,7 @@ def cases(event: Event, value: Value) -> Iterator[tuple[Guards, Value]]:
             yield both, one
 
 
-@lru_cache(maxsize=2)
+@once
 def shards(trace: Trace) -> tuple[Shard, ...]:
     """Every module that ``fully_shard`` was applied to, in order."""
     return tuple(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 from fsdp2lint.api import (
     Backward,
@@ -20,6 +19,7 @@ from fsdp2lint.api import (
     Trace,
     Unsharded,
     Value,
+    once,
     options,
     unwrapped,
 )
@@ -86,7 +86,7 @@ def _one_of_several(shard: Shard, event: Event) -> bool:
     return False
 
 
-@lru_cache(maxsize=2)
+@once
 def other_dtensors(trace: Trace) -> bool:
     """Whether the script makes distributed tensors by other means than ``fully_shard`` too."""
     return next(trace.calls(*_OTHER_DTENSORS), None) is not None
@@ -185,7 +185,7 @@ def _is_plain(trace: Trace, event: Event, value: Value, depth: int) -> bool:
     return isinstance(value.key, tuple) and _computed_plain(trace, event, value, depth)
 
 
-@lru_cache(maxsize=2)
+@once
 def _results(trace: Trace) -> dict[Value, Called]:
     """The calls of functions of torch by what they return."""
     return {

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 RECURSION_LIMIT = 12_000
 
+WORTH_FORGETTING = 400_000
+"""So many objects (some 50 MB) are made before it is worth the time to look which of them can go."""
+
 
 def traces(project: Project) -> Iterator[Trace]:
     """One trace for each entry of the project's sources."""
@@ -40,10 +43,11 @@ def traces(project: Project) -> Iterator[Trace]:
     reached: set[cst.CSTNode] = set()
     with _deep_recursion():
         mains = [*filter(_is_main, project.asked), *project.programs]
-        for source in mains:
-            yield from _program(project, source, "__main__", reached)
-        for source in project.asked:
-            yield from _rest(project, source, reached)
+        runs = [_program(project, source, "__main__", reached) for source in mains]
+        runs += [_rest(project, source, reached) for source in project.asked]
+        for run in runs:
+            yield from run
+            _forget()
 
 
 def _is_main(source: Source) -> bool:
@@ -51,17 +55,29 @@ def _is_main(source: Source) -> bool:
     return "__main__" in source.text and "__name__" in source.text
 
 
+def _forget() -> None:
+    """Let go of what a run has made: values know each other, so nothing of it goes by itself.
+
+    What is left, the trees above all, stays, and is not looked through the next time.
+    """
+    if gc.get_count()[0] > WORTH_FORGETTING:
+        gc.collect()
+        gc.freeze()
+
+
 @contextmanager
 def _deep_recursion() -> Iterator[None]:
-    """Room for deep syntax trees and call chains; no garbage collection while everything is still needed."""
+    """Room for deep syntax trees and call chains; garbage is collected between two runs, not inside one."""
     limit = sys.getrecursionlimit()
     collected = gc.isenabled()
     gc.disable()
+    gc.freeze()
     sys.setrecursionlimit(max(limit, RECURSION_LIMIT))
     try:
         yield
     finally:
         sys.setrecursionlimit(limit)
+        gc.unfreeze()
         if collected:
             gc.enable()
 

@@ -64,10 +64,6 @@ MAX_STEPS = 40_000
 MAX_ENTERED = 1_500
 """Project calls entered for one entry."""
 
-NONE = Literal(None)
-TRUE = Literal(True)
-FALSE = Literal(False)
-
 
 class Machine:
     """One run through the project, from one entry."""
@@ -139,14 +135,12 @@ class Machine:
 
     def literal(self, value: object) -> Literal:
         """The constant ``value``, the same object each time."""
-        if value is None:
-            return NONE
-        if value is True:
-            return TRUE
-        if value is False:
-            return FALSE
+        key = (type(value), value)
         try:
-            return self._literals.setdefault((type(value), value), Literal(value))
+            return self._literals[key]
+        except KeyError:
+            made = self._literals[key] = Literal(value)
+            return made
         except TypeError:
             return Literal(value)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property, wraps
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fsdp2lint.model.events import Called, Escaped, Event
 from fsdp2lint.model.values import Either, Value, unwrapped
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fsdp2lint.torch_api import Release
 
 E = TypeVar("E", bound=Event)
+T = TypeVar("T")
 
 
 class Trace:
@@ -45,6 +46,8 @@ class Trace:
         self.visited: set[CSTNode] = set()
         self.events: list[Event] = []
         self._by_kind: dict[type[Event], list[Event]] = {}
+        self.answers: dict[object, Any] = {}
+        """What questions marked with :func:`once` came to."""
 
     def add(self, event: Event) -> None:
         """Write an event down (the interpreter does)."""
@@ -121,6 +124,19 @@ class Trace:
 
     def __iter__(self) -> Iterator[Event]:
         return iter(self.events)
+
+
+def once(question: Callable[[Trace], T]) -> Callable[[Trace], T]:
+    """Mark a question that several rules ask of a trace: it is answered once, and forgotten with the trace."""
+
+    @wraps(question)
+    def asked(trace: Trace) -> T:
+        if question not in trace.answers:
+            trace.answers[question] = question(trace)
+        answer: T = trace.answers[question]
+        return answer
+
+    return asked
 
 
 def unordered(one: Event, other: Event) -> bool:
