@@ -1,0 +1,148 @@
+"""What keeps the program fast, counted and not timed: imports, parses, steps, and what is let go."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from benchmarks.scripts import script
+from fsdp2lint import parsing
+from fsdp2lint.interpret import entries
+from fsdp2lint.interpret.entries import traces
+from fsdp2lint.interpret.machine import Machine
+from fsdp2lint.project import Project
+from fsdp2lint.runner import Batch, check
+from fsdp2lint.settings import Settings
+from fsdp2lint.source import Source
+from tests.running import CLEAN, ROOT
+
+HOOK = (
+    "import sys, click; before = set(sys.modules)\n"
+    "from fsdp2lint.cli import main\n"
+    "sys.argv = ['fsdp2lint', 'check', 'plain.py']\n"
+    "try: main()\n"
+    "except SystemExit as e: assert e.code == 0, e.code\n"
+    "print(*sorted(set(sys.modules) - before))\n"
+)
+"""What a hook does when a file without FSDP was changed; it prints the modules that this took."""
+
+OURS = """
+    cli cli.check cli.known cli.options cli.output cli.program cli.progress cli.sessions config config.files
+    config.resolve discover files gitignore links model model.told plan prefilter report reporters
+    reporters._paint reporters._summary reporters.full runner session settings
+"""
+NOT_FOR_NOTHING = {
+    "asyncio", "concurrent", "dataclasses", "difflib", "hashlib", "ipaddress", "json", "multiprocessing",
+    "pathlib", "subprocess", "tempfile", "tokenize", "tomllib", "tomli", "urllib",
+}  # fmt: skip
+"""Modules of Python that cost as much as half of our own together."""
+
+
+def test_what_a_file_without_fsdp_imports(tmp_path: Path) -> None:
+    (tmp_path / "plain.py").write_text("import json\nx = 1\n")
+    done = subprocess.run(
+        [sys.executable, "-c", HOOK],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    loaded = done.stdout.splitlines()[-1].split()
+    ours = {name.removeprefix("fsdp2lint.") for name in loaded if name.startswith("fsdp2lint.")}
+    assert ours <= set(OURS.split())
+    others = {name.partition(".")[0] for name in loaded} - {"fsdp2lint"}
+    assert not others & NOT_FOR_NOTHING
+    assert others <= sys.stdlib_module_names
+
+
+@pytest.fixture
+def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the files that were parsed, each as often as it was."""
+    names: list[str] = []
+    plain = parsing.parse
+
+    def parse(source: Source) -> object:
+        names.append(Path(source.path).name)
+        return plain(source)
+
+    monkeypatch.setattr(parsing, "parse", parse)
+    return names
+
+
+def test_only_what_passed_the_prefilter_is_parsed(tmp_path: Path, parsed: list[str]) -> None:
+    for number in range(30):
+        (tmp_path / f"plain{number}.py").write_text("import torch\nx = 1\n")
+    for name in ("a.py", "b.py", "c.py"):
+        (tmp_path / name).write_text(CLEAN)
+    check(_all(tmp_path))
+    assert sorted(parsed) == ["a.py", "b.py", "c.py"]
+
+
+def test_what_several_files_import_is_parsed_once(tmp_path: Path, parsed: list[str]) -> None:
+    (tmp_path / "common.py").write_text("import torch\nimport a, b\ndef f(m): ...\n")
+    for name in "ab":
+        (tmp_path / f"{name}.py").write_text("import common\ncommon.f(1)\n" + CLEAN)
+    check(_all(tmp_path))
+    assert sorted(parsed) == ["a.py", "b.py", "common.py"]
+
+
+def test_a_file_that_only_hands_names_on_is_not_parsed(tmp_path: Path, parsed: list[str]) -> None:
+    """Where ``FSDP`` comes from is read off the import lines of the files between."""
+    (tmp_path / "names.py").write_text("from origin import FSDP  # torch\n")
+    (tmp_path / "origin.py").write_text(
+        "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
+    )
+    (tmp_path / "use.py").write_text(
+        "# FullyShardedDataParallel\nfrom names import FSDP\ndef f(m: FSDP): ...\n"
+    )
+    report = check(Batch.of_files([str(tmp_path / "use.py")]), Settings(select=("FSDP113",)))
+    assert [d.rule.code for d in report.found] == ["FSDP113"]
+    assert "origin.py" not in parsed
+
+
+def test_the_steps_grow_with_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = 0
+    plain = Machine.eval
+
+    def counting(self: Machine, node: object) -> object:
+        nonlocal steps
+        steps += 1
+        return plain(self, node)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Machine, "eval", counting)
+    counts = []
+    for lines in (500, 1000, 2000, 4000):
+        steps = 0
+        list(traces(Project.of([Source("train.py", script(lines))])))
+        counts.append(steps)
+    for before, after in pairwise(counts):
+        assert after < 2.1 * before
+
+
+def test_runs_are_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many files there are, the values of one or two runs are in memory."""
+    monkeypatch.setattr(entries, "WORTH_FORGETTING", 0)
+    for number in range(6):
+        (tmp_path / f"x{number}.py").write_text(f"import x{(number + 1) % 6}\n{CLEAN}")
+    alive: list[int] = []
+    plain = entries._forget
+
+    def forgetting() -> None:
+        plain()
+        alive.append(sum(type(one) is Machine for one in gc.get_objects()))
+
+    monkeypatch.setattr(entries, "_forget", forgetting)
+    check(_all(tmp_path))
+    assert len(alive) == 6
+    assert max(alive) <= 1
+
+
+def _all(folder: Path) -> Batch:
+    return Batch.of_files(sorted(str(path) for path in folder.glob("*.py")))
