@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import shutil
+import subprocess
 import sys
 import types
 from pathlib import Path
@@ -11,10 +13,12 @@ from pathlib import Path
 import click
 import pytest
 
+from fsdp2lint import knowledge
 from fsdp2lint.cli.program import program
 from fsdp2lint.interpret.entries import traces
 from fsdp2lint.project import Project
 from fsdp2lint.source import Source
+from fsdp2lint.toolrules import TOOL_RULES
 
 DOCS = Path(__file__).parent.parent / "docs"
 WRITTEN = sorted(p for p in DOCS.rglob("*.md") if "reference" not in p.parts)
@@ -63,6 +67,54 @@ def test_commands_exist(page: Path) -> None:
         known = {o for p in command.params for o in (*p.opts, *p.secondary_opts)}
         words = re.sub(r"\"[^\"]*\"|'[^']*'", "", found[2]).partition(" -- ")[0].split()
         assert {w.partition("=")[0] for w in words if w.startswith("-")} <= known, line
+
+
+def every_option() -> set[str]:
+    context = click.Context(program)
+    commands = [program.get_command(context, name) for name in program.list_commands(context)]
+    known = {"--version", "--help"}
+    for command in commands:
+        assert command is not None
+        known |= {o for p in command.params for o in (*p.opts, *p.secondary_opts)}
+    return known
+
+
+OTHERS = {"--nproc-per-node", "--nproc_per_node", "--nnodes", "--standalone", "--strict"}
+"""Options of other programs that the pages name."""
+
+
+@EACH
+def test_options_in_the_text_exist(page: Path) -> None:
+    named = set(re.findall(r"`(--[a-z][a-z-]+)", page.read_text("utf-8")))
+    assert named <= every_option() | OTHERS
+
+
+@EACH
+def test_rules_in_the_text_exist(page: Path) -> None:
+    text = page.read_text("utf-8").replace("FSDP299", "")  # the one that the reader writes
+    known = {rule.code for rule in (*knowledge.rules(), *TOOL_RULES)}
+    assert set(re.findall(r"\bFSDP\d{3}\b", text)) <= known
+
+
+def test_the_site_is_built(tmp_path: Path) -> None:
+    """By mkdocs, which fails on a link that leads nowhere and on a page that is in no menu."""
+    shutil.copytree(DOCS, tmp_path / "docs", ignore=shutil.ignore_patterns("reference"))
+    shutil.copy(DOCS.parent / "mkdocs.yml", tmp_path)
+    for name, text in generated().items():
+        path = tmp_path / "docs" / "reference" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", "site"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    pages = {p.relative_to(tmp_path / "site").as_posix() for p in tmp_path.rglob("site/**/*.html")}
+    assert {f"reference/{name[:-3]}.html" for name in generated()} <= pages
 
 
 def test_the_pages_in_the_menu_are_there() -> None:

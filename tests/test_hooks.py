@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,13 +11,12 @@ from typing import Any
 
 import click
 import pytest
+import yaml
 
 from fsdp2lint.cli.program import program as commands
 from tests.running import CLEAN, ROOT
 from tests.test_config import LATE
 from tests.test_git import HELPER, TRAIN, git
-
-yaml = pytest.importorskip("yaml")
 
 
 def hooks() -> list[dict[str, Any]]:
@@ -88,8 +86,6 @@ def test_the_action_runs(tmp_path: Path) -> None:
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
     """A git repository with our hooks, run from this checkout, so that nothing is downloaded."""
-    if shutil.which("pre-commit") is None:
-        pytest.skip("pre-commit is not installed")
     ours = [
         hook
         | {
@@ -108,7 +104,7 @@ def repository(tmp_path: Path) -> Path:
 
 def pre_commit(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["pre-commit", "run", "--color", "never", *args],
+        [sys.executable, "-m", "pre_commit", "run", "--color", "never", *args],
         cwd=folder,
         env=os.environ
         | {"PYTHONPATH": str(ROOT), "PRE_COMMIT_HOME": str(folder / ".git" / "home")},
@@ -147,3 +143,39 @@ def test_partially_staged_files(repository: Path) -> None:
     file.write_text(CLEAN)
     assert pre_commit(repository).returncode == 1
     assert file.read_text() == CLEAN
+
+
+def test_nothing_is_wrong_with_an_empty_list(repository: Path) -> None:
+    """A hook that pre-commit runs without any file: ``check`` must not take that for "everything here"."""
+    (repository / "late.py").write_text(LATE)
+    (repository / "gone.py").write_text(LATE)
+    git(repository, "add", ".")
+    git(repository, "commit", "-q", "-m", "both", "--no-verify")
+    (repository / "gone.py").unlink()
+    git(repository, "add", ".")  # a commit that only deletes
+    done = pre_commit(repository)
+    assert done.returncode == 0, done.stdout
+    assert "no files to check" in done.stdout
+
+
+def test_the_fixing_hook(repository: Path) -> None:
+    """It changes the file, fails the commit, and lets the next one through; what is not staged stays."""
+    config = yaml.safe_load((repository / ".pre-commit-config.yaml").read_text())
+    fixing = config["repos"][0]["hooks"][0] | {"id": "fsdp2lint-fix"}
+    fixing["entry"] += " --fix"
+    config["repos"][0]["hooks"] = [fixing]
+    (repository / ".pre-commit-config.yaml").write_text(yaml.safe_dump(config))
+    file = repository / "x.py"
+    unused = "x = 1  # fsdp2lint: ignore[FSDP203]\n"
+    file.write_text(CLEAN + unused)
+    git(repository, "add", ".")
+    file.write_text(CLEAN + unused + "# not staged\n")
+    assert pre_commit(repository).returncode == 1
+    # the fix stands next to what pre-commit put aside: it is rolled back, and nothing is lost
+    assert file.read_text() == CLEAN + unused + "# not staged\n"
+    file.write_text(CLEAN + unused)
+    git(repository, "add", ".")
+    assert pre_commit(repository).returncode == 1
+    assert file.read_text() == CLEAN + "x = 1\n"
+    git(repository, "add", ".")
+    assert pre_commit(repository).returncode == 0
