@@ -80,10 +80,11 @@ def _statements(body: Sequence[ast.AST]) -> Iterator[ast.AST]:
 
 def _bound(statement: ast.AST) -> Iterator[str]:
     """The names that a statement binds, apart from those of imports and patterns."""
-    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) or (
-        isinstance(statement, ast.ExceptHandler) and statement.name is not None
-    ):
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         yield statement.name
+    elif isinstance(statement, ast.ExceptHandler):
+        if statement.name is not None:
+            yield statement.name
     elif isinstance(statement, ast.Assign):
         for target in statement.targets:
             yield from _stored(target)

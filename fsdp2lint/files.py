@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+NOTEBOOK = ".ipynb"
+
 ABSENT, FOLDER, FILE = "", "d", "f"
 
 

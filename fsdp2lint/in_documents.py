@@ -19,8 +19,7 @@ def told(report: Report) -> Report:
     """The report with every place where a reader of the document finds it."""
     if not any(_from_document(d) for d in _every(report)):
         return report
-    return replace(
-        report,
+    return report.but(
         found=[_told(d) for d in report.found],
         suppressed=[(_told(d), why) for d, why in report.suppressed],
         fixed=[_told(d) for d in report.fixed],

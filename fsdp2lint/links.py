@@ -6,8 +6,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from fsdp2lint.files import Files, above
-from fsdp2lint.source import NOTEBOOK, Source, Unreadable
+from fsdp2lint.files import NOTEBOOK, Files, above
 
 Folder = str | os.PathLike[str]
 
@@ -106,6 +105,8 @@ class Finder:
 
 def _program(raw: bytes, path: str) -> bytes:
     """The program of a notebook; nothing of a broken one."""
+    from fsdp2lint.source import Source, Unreadable
+
     try:
         return Source.decode(raw, path).text.encode("utf-8", "surrogatepass")
     except Unreadable:

@@ -6,7 +6,7 @@ Most runs of a hook find nothing to analyse: what they import is here, and it is
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from fsdp2lint.declare import Rule
@@ -53,15 +53,10 @@ class Report:
         self.known = known
         self.profile = profile or {}
 
-    def with_found(
-        self, found: list[Diagnostic], known: Sequence[Diagnostic] | None = None
-    ) -> Report:
-        """The same with other findings; ``known`` are those of them that the baseline knows."""
+    def but(self, **changes: Any) -> Report:
+        """The same with some of its attributes changed."""
         other = Report()
-        other.__dict__.update(self.__dict__)
-        other.found = found
-        if known is not None:
-            other.known = known
+        other.__dict__.update(self.__dict__, **changes)
         return other
 
     @property
@@ -102,11 +97,11 @@ def merged(reports: Iterable[Report]) -> Report:
 def narrowed(report: Report, least: Severity) -> Report:
     """The report without the findings that are less grave than ``least``."""
     wanted = _GRAVEST_FIRST[: _GRAVEST_FIRST.index(least) + 1]
-    return report.with_found([d for d in report.found if d.severity in wanted])
+    return report.but(found=[d for d in report.found if d.severity in wanted])
 
 
 def strict(report: Report) -> Report:
     """The report with errors in place of warnings."""
     from dataclasses import replace
 
-    return report.with_found([replace(d, raised=True) for d in report.found])
+    return report.but(found=[replace(d, raised=True) for d in report.found])

@@ -26,7 +26,7 @@ class Session:
     def __init__(
         self,
         paths: Sequence[str],
-        given: Mapping[str, Any],
+        given: Mapping[str, Any] | None = None,
         config_file: str | None = None,
         isolated: bool = False,
         inline: Sequence[str] = (),
@@ -34,7 +34,7 @@ class Session:
         listed: Sequence[str] | None = None,
     ) -> None:
         self.paths = paths
-        self.given = given
+        self.given = given or {}
         self.config_file = config_file
         self.isolated = isolated
         self.inline = inline

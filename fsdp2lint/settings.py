@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 OLDEST_TORCH = "2.6"
 """The oldest release with the public ``torch.distributed.fsdp.fully_shard``."""
 
-DEFAULT_SELECT = ("correctness", "suspicious", "FSDP101")
+DEFAULT_GROUPS = ("correctness", "suspicious")
+DEFAULT_SELECT = (*DEFAULT_GROUPS, "FSDP101")
 
 
 class BadSetting(Exception):

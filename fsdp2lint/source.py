@@ -11,6 +11,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from fsdp2lint.files import NOTEBOOK as NOTEBOOK
+
 if TYPE_CHECKING:
     import libcst as cst
 
@@ -24,9 +26,6 @@ T = TypeVar("T")
 
 NEWLINE = re.compile(r"\r\n|\r|\n")
 """What ends a line of Python; ``str.splitlines`` splits at eight more characters."""
-
-
-NOTEBOOK = ".ipynb"
 
 
 class Unreadable(Exception):

@@ -13,7 +13,7 @@ import pytest
 
 from fsdp2lint import knowledge
 from fsdp2lint.accuracy import Accuracy, measured, sentence
-from fsdp2lint.declare import DEFAULT_GROUPS
+from fsdp2lint.settings import DEFAULT_GROUPS
 from tests.running import program
 
 ROOT = Path(__file__).parent.parent

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.scripts import script
 from fsdp2lint import parsing
 from fsdp2lint.interpret import entries
 from fsdp2lint.interpret.entries import traces
@@ -60,6 +59,27 @@ def test_what_a_file_without_fsdp_imports(tmp_path: Path) -> None:
     others = {name.partition(".")[0] for name in loaded} - {"fsdp2lint"}
     assert not others & NOT_FOR_NOTHING
     assert others <= sys.stdlib_module_names
+
+
+HELPER = """
+
+def metric_{n}(values, cfg):
+    total = 0.0
+    for value in values:
+        if cfg.clip_{n} and value > cfg.limit:
+            total += cfg.limit
+        else:
+            total += value
+    if dist.get_rank() == 0:
+        print("metric {n}", total / max(len(values), 1))
+    return total
+"""
+
+
+def script(helpers: int) -> str:
+    """A file with so many functions beside each other."""
+    head = "import torch.distributed as dist\n" + CLEAN
+    return head + "".join(HELPER.format(n=n) for n in range(helpers))
 
 
 @pytest.fixture
@@ -118,9 +138,9 @@ def test_the_steps_grow_with_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Machine, "eval", counting)
     counts = []
-    for lines in (500, 1000, 2000, 4000):
+    for helpers in (40, 80, 160, 320):
         steps = 0
-        list(traces(Project.of([Source("train.py", script(lines))])))
+        list(traces(Project.of([Source("train.py", script(helpers))])))
         counts.append(steps)
     for before, after in pairwise(counts):
         assert after < 2.1 * before

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import libcst as cst
 import pytest
 from libcst.metadata import MetadataWrapper, PositionProvider
 
 from fsdp2lint.bindings import bindings
+from fsdp2lint.edits.layout import Layout
+from fsdp2lint.edits.names import Names, dotted
 from fsdp2lint.program import _by_libcst
 from fsdp2lint.source import Range, Source
 from tests.running import ROOT
@@ -86,7 +89,18 @@ match x:
 @pytest.mark.parametrize("path", [None, *FILES], ids=lambda path: getattr(path, "stem", "imports"))
 def test_import_tables(path: Path | None) -> None:
     source = Source("x.py", IMPORTS) if path is None else Source.read(path)
-    assert bindings(source.text) == _by_libcst(source)
+    ours, theirs = bindings(source.text), _by_libcst(source)
+    assert ours is not None
+    assert (ours.names, ours.stars) == (theirs.names, theirs.stars)
+    assert ours.renamed <= ours.bound <= theirs.bound
+    own, parents = Names.of(source), Layout.of(source).parents
+    for name, nodes in own.bindings.get(own.tree, {}).items():
+        for node in nodes:
+            assign = parents.get(node)
+            if isinstance(node, cst.AssignTarget) and isinstance(assign, cst.Assign):
+                assert name in ours.bound
+                if isinstance(node.target, cst.Name) and "." in dotted(assign.value):
+                    assert name in ours.renamed
 
 
 def test_a_text_that_is_too_new() -> None:

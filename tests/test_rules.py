@@ -15,11 +15,12 @@ from pathlib import Path
 import pytest
 
 from fsdp2lint import knowledge
-from fsdp2lint.declare import DEFAULT_GROUPS, Rule
+from fsdp2lint.declare import Rule
 from fsdp2lint.edits.apply import combine
 from fsdp2lint.findings import Finding
 from fsdp2lint.interpret.entries import traces
 from fsdp2lint.project import Project
+from fsdp2lint.settings import DEFAULT_GROUPS
 from fsdp2lint.source import Site, Source
 
 ROOT = Path(__file__).parents[1] / "fixtures" / "rules"

@@ -233,7 +233,7 @@ def _finish(
     report = _graded(session, report, given)
     view = _view(session, given)
     if given["fix_only"]:
-        report, stale = report.with_found([]), False
+        report, stale = report.but(found=[]), False
         view = view._replace(quiet=view.quiet or not report.fixed)
     write(targets, report, view, stream)
     return _exit_code(report, given, stale=stale)

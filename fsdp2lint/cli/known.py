@@ -35,7 +35,7 @@ def compared(session: Session, report: Report, named: str | None) -> tuple[Repor
             "drop with `fsdp2lint baseline prune`",
             err=True,
         )
-    return report.with_found(outcome.new, outcome.known), bool(outcome.stale)
+    return report.but(found=outcome.new, known=outcome.known), bool(outcome.stale)
 
 
 def against(baseline: Baseline, session: Session, report: Report) -> Compared:

@@ -22,6 +22,9 @@ _SCOPES = (
 )
 
 
+_NO_NAMES = ("", "True", "False", "None")
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Imported:
     """A name bound by an import: ``target`` is the dotted name of what it stands for.
@@ -135,7 +138,7 @@ class Names:
         self._later(scope, *(c for c in children(node) if c is not name))
 
     def _renames(self, value: cst.BaseExpression, *targets: cst.BaseExpression) -> None:
-        if isinstance(value, cst.Name | cst.Attribute):
+        if dotted(value) not in _NO_NAMES:
             self.renamed.update(t.value for t in targets if isinstance(t, cst.Name))
 
     def _later(self, scope: cst.CSTNode, *nodes: cst.CSTNode) -> None:

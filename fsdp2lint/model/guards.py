@@ -132,7 +132,8 @@ class Guards:
 
         There is none among the clauses of before, so only what is new has to be looked at.
         """
-        units, fresh = self.units, {}
+        units = self.units
+        fresh: dict[Value, Guard] = {}
         longer = []
         for clause in added:
             if len(clause) > 1:

@@ -46,9 +46,10 @@ def formats() -> tuple[str, ...]:
 
 def render(name: str, report: Report, view: View) -> str:
     """The report in the format called ``name``, ending in a newline unless it is empty."""
-    from fsdp2lint.in_documents import told
+    if any((report.found, report.suppressed, report.fixed, report.refused, report.known)):
+        from fsdp2lint.in_documents import told
 
-    report = told(report)
+        report = told(report)
     if view.statistics and name in FOR_PEOPLE:
         from fsdp2lint.reporters._statistics import statistics
 

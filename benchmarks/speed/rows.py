@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.measure import Clock, inside, running
-from benchmarks.scripts import PLAIN, script
+from clocks import Clock, inside, running
+from scripts import PLAIN, script
 
 SHORT, LONG, LONGER = 1_000, 8_000, 10_000
 """Lines of the scripts whose times are compared."""

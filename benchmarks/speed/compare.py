@@ -1,4 +1,9 @@
-"""``python -m benchmarks``: the table of targets, each ratio beside what it should be."""
+"""How fast fsdp2lint is, beside ruff, TorchFix and grep on the same files: each ratio with its target.
+
+python benchmarks/speed/compare.py [--tree NAME=FOLDER] [--torchfix PROGRAM] [--only GROUP …]
+
+No test runs any of it: time is measured on a machine that is left alone, not in CI.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +12,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.measure import Pair, in_turns, peak_memory
-from benchmarks.rows import Bench, Row
-from benchmarks.trees import WHEELS, trees
+from clocks import Pair, in_turns, peak_memory
+from rows import Bench, Row
+from trees import WHEELS, trees
 
 GROUPS = ("trees", "files", "inside", "warm", "memory")
 MOST_MEMORY = 200
@@ -55,7 +60,7 @@ def _verdict(met: bool) -> str:
 
 
 def _arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--tree", action="append", default=[], metavar="NAME=FOLDER",
         help=f"a checkout in place of the wheel of PyPI; names: {', '.join(WHEELS)}",
