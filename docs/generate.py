@@ -5,6 +5,7 @@ python docs/generate.py        (before `zensical build` or `mkdocs build`)
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,13 +33,21 @@ def pages() -> Iterator[tuple[str, str]]:
     )
     for rule in rules:
         head = f"# {rule.code} {rule.name}\n\n*{rule.group}*\n\n"
-        yield f"rules/{rule.name}.md", f"{head}{page(rule)}\n"
+        yield f"rules/{rule.name}.md", f"{head}{_linked(page(rule))}\n"
     codemods = knowledge.codemods()
     rows = [f"| [{c.name}](codemods/{c.name}.md) | {c.summary} |" for c in codemods]
     yield "codemods.md", _table("Codemods", "| name | what it does |\n|---|---|", rows)
     for codemod in codemods:
-        yield f"codemods/{codemod.name}.md", f"# {codemod.name}\n\n{codemod.page.strip()}\n"
+        yield (
+            f"codemods/{codemod.name}.md",
+            f"# {codemod.name}\n\n{_linked(codemod.page.strip())}\n",
+        )
     yield "commands.md", _commands()
+
+
+def _linked(text: str) -> str:
+    """The page with its bare addresses as links: markdown asks for brackets around them."""
+    return re.sub(r"(?m)^(- )(https://\S+)", r"\1<\2>", text)
 
 
 def _table(title: str, head: str, rows: list[str]) -> str:

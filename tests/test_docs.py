@@ -113,6 +113,10 @@ def test_the_site_is_built(tmp_path: Path) -> None:
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
+    page = (tmp_path / "site" / "reference" / "rules" / "optimizer-before-shard.html").read_text(
+        "utf-8"
+    )
+    assert '<a href="https://docs.pytorch.org/' in page
     pages = {p.relative_to(tmp_path / "site").as_posix() for p in tmp_path.rglob("site/**/*.html")}
     assert {f"reference/{name[:-3]}.html" for name in generated()} <= pages
 
