@@ -15,6 +15,7 @@ from fsdp2lint.edits.names import Imported, Names, dotted, imported_module, scop
 from fsdp2lint.meanings import load
 from fsdp2lint.meanings.registry import canonical
 from fsdp2lint.model.events import Event, Wrapping
+from fsdp2lint.model.told import NOTHING_TOLD, Told
 from fsdp2lint.project import Project
 from fsdp2lint.source import Unreadable
 
@@ -80,11 +81,13 @@ class Program:
     roots: tuple[Folder, ...] = ()
     options: Options = field(default_factory=Options)
     texts: tuple[Source, ...] = ()
+    told: Told = NOTHING_TOLD
+    """What the configuration says of the project's functions."""
 
     @cached_property
     def project(self) -> Project:
         """The project that the sources and the files that they import make."""
-        return Project.of(self.sources, self.roots)
+        return Project.of(self.sources, self.roots, self.told)
 
     @cached_property
     def traces(self) -> tuple[Trace, ...]:

@@ -29,7 +29,7 @@ def migrated(name: str) -> Migration:
 
 def migrate_folder(folder: Path) -> Migration:
     """What the tool makes of the files of a folder."""
-    chosen = choose(discover([str(folder)], Exclusion()), launch_files([str(folder)], ()))
+    chosen = choose(discover([str(folder)], Exclusion()), launch_files([str(folder)], Exclusion()))
     assert chosen.problems == ()
     return migrate(chosen.sources, knowledge.codemods(), chosen.roots, texts=chosen.texts)
 

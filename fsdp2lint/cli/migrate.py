@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from fsdp2lint.cli.options import CONFIGURATION, DISCOVERY, TARGET, Given, listing
 from fsdp2lint.cli.output import coloured
-from fsdp2lint.discover import EXCLUDED, Exclusion, NoSuchPath, discover
-from fsdp2lint.settings import OLDEST_TORCH, unknown
+from fsdp2lint.cli.sessions import configured
+from fsdp2lint.discover import NoSuchPath
+from fsdp2lint.settings import OLDEST_TORCH, BadSetting, unknown
 
 if TYPE_CHECKING:
     from fsdp2lint.declare import Codemod
     from fsdp2lint.migrate.engine import Migration, Stage
     from fsdp2lint.migrate.files import Chosen
-
-F = TypeVar("F", bound=Callable[..., Any])
-Given = dict[str, Any]
-
-
-def _split(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(part.strip() for text in given for part in text.split(",") if part.strip())
+    from fsdp2lint.session import Session
+    from fsdp2lint.settings import Settings
 
 
 @click.command("migrate", short_help="Rewrite FSDP1 to FSDP2 and distributed checkpoints.")
@@ -38,8 +35,8 @@ def _split(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> tup
     metavar="'SCRIPT ARGS'",
     help="Run this program of the folder before and after on CPU ranks; write only if they agree.",
 )
-@click.option("--only", multiple=True, callback=_split, metavar="…", help="Only these codemods.")
-@click.option("--skip", multiple=True, callback=_split, metavar="…", help="Not these codemods.")
+@listing("--only", about="Only these codemods.")
+@listing("--skip", about="Not these codemods.")
 @click.option(
     "--checkpoints",
     type=click.Choice(["dcp", "full"]),
@@ -55,7 +52,7 @@ def _split(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> tup
     show_default=True,
     help="Make `mp.spawn` programs ones for torchrun, or leave them.",
 )
-@click.option("--target-torch", metavar="VERSION", default=OLDEST_TORCH, show_default=True)
+@TARGET
 @click.option(
     "-f",
     "--output-format",
@@ -64,9 +61,8 @@ def _split(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> tup
     metavar="F[=FILE]",
     help="text, markdown, json, html; several go to files.",
 )
-@click.option("--exclude", multiple=True, callback=_split, metavar="…")
-@click.option("--extend-exclude", multiple=True, callback=_split, metavar="…")
-@click.option("--respect-gitignore/--no-respect-gitignore", default=True)
+@DISCOVERY
+@CONFIGURATION
 @click.option("--color", "--colour", type=click.Choice(["auto", "always", "never"]), default="auto")
 @click.option("-q", "--quiet", is_flag=True, help="No diff, only the account.")
 def command(paths: tuple[str, ...], **given: Any) -> int:
@@ -78,10 +74,12 @@ def command(paths: tuple[str, ...], **given: Any) -> int:
     """
     codemods = _codemods(given)
     targets = _targets(given["formats"])
-    chosen = _chosen(paths or (".",), given)
+    session = configured(paths or (".",), given)
+    settings = _settings(session)
+    chosen = _chosen(session)
     if given["write"] or given["create_commits"]:
         _refuse_dirty(chosen, given)
-    migration = _migrate(chosen, codemods, given)
+    migration = _migrate(chosen, codemods, settings, given)
     for problem in chosen.problems:
         click.echo(f"{problem.path}: not migrated, {problem.why}", err=True)
     _print(migration, targets, given)
@@ -124,19 +122,23 @@ def _targets(formats: tuple[str, ...]) -> list[tuple[str, str | None]]:
     return targets
 
 
-def _chosen(paths: tuple[str, ...], given: Given) -> Chosen:
+def _settings(session: Session) -> Settings:
+    """What the configuration of the first path, the options and the dependencies come to."""
+    from fsdp2lint.config import resolve
+
+    try:
+        settings = session.settings(session.main)
+        return resolve.aimed(settings, resolve.folder_of(session.main, session.files))
+    except (BadSetting, NoSuchPath) as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _chosen(session: Session) -> Chosen:
+    from fsdp2lint.config import resolve
     from fsdp2lint.migrate.files import choose, launch_files
 
-    exclusion = Exclusion(
-        (*(given["exclude"] or EXCLUDED), *given["extend_exclude"]),
-        gitignore=given["respect_gitignore"],
-    )
-    try:
-        files = discover(paths, exclusion)
-        excluded = (*(given["exclude"] or EXCLUDED), *given["extend_exclude"])
-        return choose(files, launch_files(paths, excluded))
-    except NoSuchPath as error:
-        raise click.ClickException(str(error)) from error
+    exclusion = resolve.exclusion(session.main, session.given)
+    return choose(session.files, launch_files(session.paths, exclusion))
 
 
 def _refuse_dirty(chosen: Chosen, given: Given) -> None:
@@ -157,7 +159,9 @@ def _refuse_dirty(chosen: Chosen, given: Given) -> None:
             )
 
 
-def _migrate(chosen: Chosen, codemods: Sequence[Codemod], given: Given) -> Migration:
+def _migrate(
+    chosen: Chosen, codemods: Sequence[Codemod], settings: Settings, given: Given
+) -> Migration:
     from fsdp2lint.migrate.engine import migrate
     from fsdp2lint.program import Options
 
@@ -165,7 +169,7 @@ def _migrate(chosen: Chosen, codemods: Sequence[Codemod], given: Given) -> Migra
         checkpoints=given["checkpoints"],
         async_save=given["async_save"],
         launch=given["launch"],
-        target_torch=_version(given["target_torch"]),
+        target_torch=_version(settings.target_torch or OLDEST_TORCH),
     )
     whole = not given["only"] and not given["skip"]
     with _Progress(len(codemods)) as progress:
@@ -178,6 +182,7 @@ def _migrate(chosen: Chosen, codemods: Sequence[Codemod], given: Given) -> Migra
             progress=progress.step,
             accept=_Asking(given).accept if given["interactive"] else None,
             texts=chosen.texts,
+            told=settings.told,
         )
 
 

@@ -1,4 +1,4 @@
-"""The options of ``check``, and what they come to."""
+"""The options of ``check``, of which other commands have some too, and what they come to."""
 
 from __future__ import annotations
 
@@ -40,6 +40,13 @@ def together(*options: Callable[[F], F]) -> Callable[[F], F]:
     return decorate
 
 
+TARGET = click.option(
+    "--target-torch",
+    metavar="VERSION",
+    help="The oldest torch release that the code must run on "
+    "[default: as the project's dependencies say, else 2.6].",
+)
+
 SELECTION = together(
     listing("--select", about="Rules instead of the default: codes, prefixes, names, groups, ALL."),
     listing("--extend-select", about="Rules to run besides the default."),
@@ -47,12 +54,7 @@ SELECTION = together(
     listing("--per-file-ignores", about="Rules not to report in some files: PATTERN:RULE."),
     listing("--fixable", about="Rules whose fixes may be applied instead of all."),
     listing("--unfixable", about="Rules whose fixes are only shown."),
-    click.option(
-        "--target-torch",
-        metavar="VERSION",
-        help="The oldest torch release that the code must run on "
-        "[default: as the project's dependencies say, else 2.6].",
-    ),
+    TARGET,
 )
 
 DISCOVERY = together(
@@ -90,12 +92,12 @@ def overrides(given: Given) -> Given:
     """
     said: Given = {}
     for key in ("select", "extend-select", "ignore", "fixable", "unfixable"):
-        said[key] = given[key.replace("-", "_")] or None
+        said[key] = given.get(key.replace("-", "_")) or None
     for key in ("exclude", "extend-exclude"):
-        said[key] = given[key.replace("-", "_")] or None
+        said[key] = given.get(key.replace("-", "_")) or None
     for key in ("force-exclude", "respect-gitignore", "target-torch"):
-        said[key] = given[key.replace("-", "_")]
-    said["per-file-ignores"] = _by_pattern(given["per_file_ignores"]) or None
+        said[key] = given.get(key.replace("-", "_"))
+    said["per-file-ignores"] = _by_pattern(given.get("per_file_ignores", ())) or None
     return said
 
 

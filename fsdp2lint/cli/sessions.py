@@ -56,6 +56,16 @@ def opened(paths: Sequence[str], given: Given) -> Iterator[Session]:
         keeping.close()
 
 
+def configured(paths: Sequence[str], given: Given) -> Session:
+    """The session of a command that reads files in its own way.
+
+    Raises:
+        click.UsageError: two configuration files are named.
+    """
+    file, pairs = configuration(given)
+    return Session(paths, overrides(given), file, given["isolated"], pairs)
+
+
 def _by_git(paths: Sequence[str], given: Given) -> tuple[list[str] | None, dict[str, bytes] | None]:
     wanted = [name for name in ("staged", "changed", "since") if given[name] not in (None, False)]
     if not wanted:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
+
+from fsdp2lint.cli.options import CONFIGURATION
+from fsdp2lint.cli.sessions import configured
+from fsdp2lint.settings import BadSetting
 
 if TYPE_CHECKING:
     from fsdp2lint.model.trace import Trace
@@ -22,11 +26,13 @@ PLACE = 24
 @click.option(
     "--all", "every", is_flag=True, help="Every call too, and where values go out of sight."
 )
-def command(file: str, function: str | None, every: bool) -> None:
+@CONFIGURATION
+def command(file: str, function: str | None, every: bool, **given: Any) -> None:
     """Print what happens in the script FILE, in order: what is sharded, which parameters an optimizer
     takes, who computes, what is saved; under which conditions, and through which calls.
 
-    With FUNCTION only what happens while that function runs.
+    With FUNCTION only what happens while that function runs. What the configuration tells of functions
+    (`knowledge`) holds here too.
     """
     from fsdp2lint.discover import project_roots
     from fsdp2lint.interpret.entries import traces
@@ -40,7 +46,13 @@ def command(file: str, function: str | None, every: bool) -> None:
         where = f"{file}:{problem.line}:{problem.column}: " if problem.line > 1 else f"{file}: "
         raise click.ClickException(where + problem.message) from problem
     told = 0
-    for trace in traces(Project.of([source], project_roots([file]))):
+    session = configured([file], given)
+    try:
+        told_of_functions = session.settings(session.main).told
+    except BadSetting as error:
+        raise click.ClickException(str(error)) from error
+    project = Project.of([source], project_roots([file]), told_of_functions)
+    for trace in traces(project):
         lines = list(_story(trace, source, function, every))
         if lines:
             told += 1

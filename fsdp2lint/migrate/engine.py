@@ -17,6 +17,7 @@ from fsdp2lint.inventory import inventory
 from fsdp2lint.migrate.contract import ADVICE, advice, fixes, new_findings
 from fsdp2lint.migrate.ledger import Entry, Ledger
 from fsdp2lint.migrate.leftovers import account_for_the_rest, comments, unused_imports
+from fsdp2lint.model.told import NOTHING_TOLD, Told
 from fsdp2lint.program import Options, Program
 from fsdp2lint.source import Source, Unreadable
 from fsdp2lint.steps import Account, Kept, Left, Respelling, Step
@@ -74,14 +75,16 @@ def migrate(
     progress: Progress = lambda name: None,
     accept: Accept | None = None,
     texts: Sequence[Source] = (),
+    told: Told = NOTHING_TOLD,
 ) -> Migration:
     """What the codemods make of the sources; nothing is written.
 
     With ``whole``, what no codemod accounts for is left to a person, with a comment in the text;
     otherwise (some codemods were left out) it stays open. ``accept`` is asked for each stage: what it
-    refuses is undone, and then the migration is not a whole one.
+    refuses is undone, and then the migration is not a whole one. ``told`` is what the configuration says
+    of functions of the project.
     """
-    program = Program(tuple(sources), tuple(roots), options or Options(), tuple(texts))
+    program = Program(tuple(sources), tuple(roots), options or Options(), tuple(texts), told)
     run = _Run(program, accept)
     for codemod in codemods:
         progress(codemod.name)

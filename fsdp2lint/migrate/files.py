@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
-from fsdp2lint.discover import project_roots
+from fsdp2lint.discover import Exclusion, project_roots
 from fsdp2lint.files import Files
 from fsdp2lint.links import Finder, Folder
 from fsdp2lint.meanings.fsdp1_symbols import METHODS
@@ -70,15 +70,18 @@ def choose(files: Sequence[str], texts: Sequence[str] = ()) -> Chosen:
     return Chosen(tuple(sources), tuple(_texts(serving)), tuple(roots), tuple(problems))
 
 
-def launch_files(paths: Sequence[str], excluded: Sequence[str]) -> list[str]:
+def launch_files(paths: Sequence[str], exclusion: Exclusion) -> list[str]:
     """The launch scripts and lists of requirements below the folders among ``paths``."""
     found: list[str] = []
     for path in paths:
         for folder, folders, names in os.walk(path):
-            folders[:] = sorted(f for f in folders if f not in excluded)
-            found += (
-                os.path.normpath(os.path.join(folder, n)) for n in sorted(names) if _is_launch(n)
-            )
+
+            def wanted(name: str, folder: str = folder) -> bool:
+                return not exclusion.covers(os.path.normpath(os.path.join(folder, name)), name)
+
+            folders[:] = sorted(filter(wanted, folders))
+            mine = (name for name in sorted(names) if _is_launch(name) and wanted(name))
+            found += (os.path.normpath(os.path.join(folder, name)) for name in mine)
     return list(dict.fromkeys(found))
 
 
