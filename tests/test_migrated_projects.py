@@ -5,6 +5,7 @@ The programs are ``fixtures/projects/*/before`` (see the README there); the tool
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,8 +13,15 @@ import pytest
 
 from fsdp2lint.verify.equality.results import Difference
 from tests.migrated import NAMES, PROJECTS, migrate_folder, migrated, settings, written
+from tests.verify.scenes import Ranks, forking
 
 EACH = pytest.mark.parametrize("name", NAMES)
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Ranks]:
+    with forking() as serving:
+        yield serving
 
 
 @EACH
@@ -61,7 +69,7 @@ def test_it_does_the_same(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="running needs torch")
 @EACH
-def test_it_goes_on_from_an_old_checkpoint(name: str, tmp_path: Path) -> None:
+def test_it_goes_on_from_an_old_checkpoint(name: str, ranks: Ranks, tmp_path: Path) -> None:
     from fsdp2lint.verify.compare import Options, verify
     from fsdp2lint.verify.places import find
 
@@ -75,9 +83,32 @@ def test_it_goes_on_from_an_old_checkpoint(name: str, tmp_path: Path) -> None:
         find(str(before), entry=told["entry"]),
         find(str(after), entry=told["entry"]),
         Options((), told["nproc"], rtol=max(told["rtol"], 1e-6), resume=resume),
+        run=ranks.launch,
     )
     assert done.fault is None
     assert [one.message for one in done.differences if _counts(one, told["rtol"])] == []
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="running needs torch")
+@EACH
+def test_it_goes_on_from_its_own_checkpoint(name: str, ranks: Ranks, tmp_path: Path) -> None:
+    """In two parts, with a checkpoint between them, it does what it does at a stretch, bit for bit."""
+    from fsdp2lint.verify.places import find
+    from tests.continuing import different, run
+
+    told = settings(name)
+    after = written(migrated(name), PROJECTS / name / "before", tmp_path)
+    place = find(str(after), entry=told["entry"])
+    resume, nproc, launch = told["resume"], told["nproc"], ranks.launch
+    first, second = tmp_path / "first", tmp_path / "second"
+    whole = run(place, told["args"], nproc, tmp_path / "whole", launch)
+    saved = run(place, resume["save"], nproc, first, launch)
+    resumed = run(place, resume["continue"], nproc, second, launch, goes_on_from=first)
+    runs = whole, saved, resumed
+    assert [one.run.errors for one in runs if not one.completed] == []
+    counts = told["steps"], told["steps"] - told["resume"]["steps"], told["resume"]["steps"]
+    assert tuple(len(one.run.ranks[0].steps) for one in runs) == counts
+    assert [one.message for one in different(*runs)] == []
 
 
 def _counts(difference: Difference, rtol: float) -> bool:

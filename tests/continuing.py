@@ -1,0 +1,67 @@
+"""A program that is run, saved and gone on with in working folders of its own, and the curves compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from fsdp2lint.verify import workfolder
+from fsdp2lint.verify.compare import SEED
+from fsdp2lint.verify.equality import steps
+from fsdp2lint.verify.equality.results import Compared, Difference, Task
+from fsdp2lint.verify.launch import Launch
+from fsdp2lint.verify.outcome import RankReport, Request
+from fsdp2lint.verify.places import Place
+from fsdp2lint.verify.rehearse import Rehearsal, rehearse
+
+
+def run(
+    place: Place,
+    arguments: Sequence[str],
+    nproc: int,
+    folder: Path,
+    launch: Launch,
+    goes_on_from: Path | None = None,
+) -> Rehearsal:
+    """Run a program in links to its files, with what an earlier run left in its folder."""
+    work = workfolder.make(place.folder, folder / "work")
+    if goes_on_from is not None:
+        workfolder.carry(goes_on_from / "work", work)
+    request = Request(
+        place.target,
+        str(folder),
+        arguments=tuple(arguments),
+        nproc=nproc,
+        timeout=200.0,
+        folder=str(work),
+        root=str(place.folder),
+        seed=SEED,
+        gather=True,
+    )
+    return rehearse(request, lambda _: None, launch)
+
+
+def stretch(run: Rehearsal, start: int, end: int | None = None) -> list[RankReport]:
+    """Some of the steps that each rank reported."""
+    return [msgspec.structs.replace(r, steps=r.steps[start:end]) for r in run.run.ranks]
+
+
+def different(whole: Rehearsal, saved: Rehearsal, resumed: Rehearsal) -> list[Difference]:
+    """How a run in two parts differs from one at a stretch: step by step, and in the final values."""
+    count = len(saved.run.ranks[0].steps)
+    compared = steps.compare(stretch(whole, 0, count), saved.run.ranks, 0.0)
+    compared += steps.compare(stretch(whole, count), resumed.run.ranks, 0.0)
+    return [one for part in (*compared, *_finals(whole, resumed)) for one in part.differences]
+
+
+def _finals(whole: Rehearsal, resumed: Rehearsal) -> list[Compared]:
+    from fsdp2lint.verify.equality import apart
+
+    folders = [Path(one.request.scratch) for one in (whole, resumed)]
+    task, out = folders[1] / "task.json", folders[1] / "compared.json"
+    finals = str(folders[0] / "final"), str(folders[1] / "final")
+    task.write_bytes(msgspec.json.encode(Task(finals, [], 0.0)))
+    apart.main(task, out)
+    return msgspec.json.decode(out.read_bytes(), type=list[Compared])
