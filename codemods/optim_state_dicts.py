@@ -3,7 +3,9 @@
 ## What it does
 
 Rewrites `FSDP.optim_state_dict`, `FSDP.full_optim_state_dict` and `FSDP.sharded_optim_state_dict`. The kind that
-`state_dict_type` or `set_state_dict_type` asks for becomes `StateDictOptions` of the call.
+`state_dict_type` or `set_state_dict_type` asks for becomes `StateDictOptions` of the call. Where a state is taken
+before the first step, `step` is set back: `get_optimizer_state_dict` makes the state of a fresh optimizer by a step
+with learning rate 0, which would count.
 
 ## Why
 
@@ -49,8 +51,7 @@ if dist.get_rank() == 0:
 ## What it leaves
 
 `LOCAL_STATE_DICT`, which has no counterpart; a state that is given as the third argument; a function that
-is asked for different kinds by different callers. `get_optimizer_state_dict` before the first step makes the
-optimizer's state by a step with learning rate 0, which counts.
+is asked for different kinds by different callers.
 
 ## References
 
@@ -67,12 +68,17 @@ import libcst as cst
 
 from fsdp2lint.api import (
     Account,
+    Edit,
     Inner,
+    InsertBefore,
+    Layout,
     Left,
     Program,
     Rewrite,
+    Source,
     StateDictTaken,
     Step,
+    Stepped,
     Trace,
     codemod,
     name_for,
@@ -80,7 +86,16 @@ from fsdp2lint.api import (
 
 from ._states_asked import FSDP1, FULL, SHARDED, Asked, asked
 from ._states_kinds import Kind, agreed
-from ._states_text import HOME, argument, fitted, options_for, starred, unimports
+from ._states_text import (
+    HOME,
+    argument,
+    fitted,
+    is_path,
+    options_for,
+    starred,
+    text_of,
+    unimports,
+)
 from ._states_uses import for_first_rank_only
 
 _GETTERS = {
@@ -134,7 +149,37 @@ def _step(program: Program, events: Events) -> Step | Left:
     imports = (*getter.edits, *more, *kind.imports)
     edits = (Rewrite(source, call, text), *imports, *unimports(program, source))
     why = f"{_KINDS[kind.name]} by parameter names, as before; FSDP2 has no flat parameters"
+    if any(_before_the_first_step(t, e) for t, e in events) and is_path(source, second):
+        said = (text_of(source, first), text_of(source, second))
+        edits += tuple(_without_a_count(source, call, getter.text, *said))
+        why += "; what torch makes of it before the first step counts none"
     return Step(edits, (Account(source, call, "changed", why),))
+
+
+def _before_the_first_step(trace: Trace, taken: StateDictTaken) -> bool:
+    """Whether a run takes the state of an optimizer that has not stepped, and then steps with it."""
+    optimizer = taken.state.of
+    if any(stepped.optimizer is optimizer for stepped in trace.before(taken, Stepped)):
+        return False
+    return any(stepped.optimizer is optimizer for stepped in trace.after(taken, Stepped))
+
+
+def _without_a_count(
+    source: Source, call: cst.Call, getter: str, model: str, optimizer: str
+) -> Iterator[Edit]:
+    """The state of a fresh optimizer is made first, and its steps are set to none."""
+    torch = name_for(source, call, "torch", module=True)
+    unit = Layout.of(source).unit
+    lines = [
+        "# torch makes the state of a fresh optimizer by a step of its own, which must not count",
+        f"if not {optimizer}.state:",
+        f"{unit}{getter}({model}, {optimizer})",
+        f"{unit}for values in {optimizer}.state.values():",
+        f'{unit * 2}if {torch.text}.is_tensor(values.get("step")):',
+        f'{unit * 3}values["step"].zero_()',
+    ]
+    yield InsertBefore(source, call, "\n".join(lines))
+    yield from torch.edits
 
 
 _TODO = "use get_optimizer_state_dict(model, optimizer, options=StateDictOptions(...))"
