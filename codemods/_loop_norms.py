@@ -73,6 +73,28 @@ def _of_shards_and_whole(name: str, named: Naming) -> Iterator[str]:
     yield from _scaled()
 
 
+def of_meshes() -> Build:
+    """One norm over gradients on several meshes: under tensor parallelism some are on two dimensions, others on one.
+
+    ``torch.nn.utils.clip_grad_norm_`` raises for these (measured on torch 2.13, 4 ranks).
+    """
+    return lambda name, named: "\n".join(_of_meshes(name, named))
+
+
+def _of_meshes(name: str, named: Naming) -> Iterator[str]:
+    norm, dtensor = named("torch.nn.utils.get_total_norm"), named(DTENSOR)
+    yield f"def {name}(model, max_norm, norm_type=2.0):"
+    yield '    """Clip the gradients by one norm over all ranks, whatever meshes they are spread over."""'
+    yield from _gradients()
+    yield "    by_mesh = {}"
+    yield "    for grad in grads:"
+    yield '        by_mesh.setdefault(getattr(grad, "device_mesh", None), []).append(grad)'
+    yield f"    norms = [{norm}(some, norm_type) for some in by_mesh.values()]"
+    yield f"    norms = [n.full_tensor() if isinstance(n, {dtensor}) else n for n in norms]"
+    yield f"    norm = {norm}(norms, norm_type)"
+    yield from _scaled()
+
+
 def _gradients() -> Iterator[str]:
     yield "    grads = [p.grad for p in model.parameters() if p.grad is not None]"
 

@@ -4,8 +4,9 @@
 
 Rewrites `model.clip_grad_norm_(max_norm)` and `FSDP.clip_grad_norm_(model, max_norm)`. Where the norm is used
 (logged, compared, added up), `.full_tensor()` follows the call, on all ranks; the same for
-`torch.nn.utils.clip_grad_norm_` of such a model, asking for a DTensor first where the model may be another. Two branches that come to the same become one. For the norm of order infinity and for models with ignored
-parameters a function comes into the file: `torch.nn.utils` raises for empty shards and for a mixture.
+`torch.nn.utils.clip_grad_norm_` of such a model, asking for a DTensor first where the model may be another. Two branches that come to the same become one. For the norm of order infinity, for models with ignored
+parameters and under tensor parallelism a function comes into the file: `torch.nn.utils` raises for empty shards, for a
+mixture with plain tensors and for gradients on several meshes.
 
 ## Why
 
@@ -46,6 +47,8 @@ print(f"{norm:.3f}")
   when the parameters themselves are bf16 or fp16.
 - A program that gave an FSDP1 model's parameters to `torch.nn.utils.clip_grad_norm_` clipped by the norm of each
   rank's shard. It now clips by the norm of the whole gradient.
+- Under tensor parallelism FSDP1 summed up over the ranks that share its mesh only: each tensor parallel rank clipped
+  by a norm of its own, and weights that they all hold drifted apart. The new norm is over all ranks.
 
 ## References
 
@@ -75,6 +78,7 @@ from fsdp2lint.api import (
     Rewrite,
     Source,
     Step,
+    Trace,
     Value,
     codemod,
     kinds,
@@ -86,7 +90,13 @@ from fsdp2lint.api import (
 
 from ._loop_branches import merged_branches
 from ._loop_models import DTENSOR, FSDP1
-from ._loop_norms import by_largest_entry, ignores_some, is_infinite, of_shards_and_whole
+from ._loop_norms import (
+    by_largest_entry,
+    ignores_some,
+    is_infinite,
+    of_meshes,
+    of_shards_and_whole,
+)
 from ._loop_tests import hasattr_steps, told_apart
 from ._loop_text import (
     around,
@@ -100,6 +110,7 @@ from ._loop_text import (
 from ._shared import Build, Helpers, unimports
 
 CLIP = "torch.nn.utils.clip_grad_norm_"
+PARALLELIZE = "torch.distributed.tensor.parallel.parallelize_module"
 METHOD = "clip_grad_norm_"
 
 
@@ -126,26 +137,65 @@ def rewrite(program: Program) -> Iterator[Step | Left]:
             continue
         models = [e.module for _, e in events if e.module is not None]
         if models and "fsdp1" in kinds(program, models):
-            own = _own_function(program, source, call, models, call.func in unbound)
+            own = _own_function(
+                program, source, call, models, call.func in unbound, _parallel(events)
+            )
             if own is not None:
                 apart.setdefault(source, []).append(own)
             else:
                 yield _by_function(program, source, call, call.func in unbound)
         elif not models and call.func in functions:
             over = [p.of for _, e in events for p in e.parameters if not told_apart(e, p.of)]
-            yield from _read_whole(source, call, over)
+            own = _over_meshes(source, call, over) if _parallel(events) else None
+            if own is not None:
+                apart.setdefault(source, []).append(own)
+            else:
+                yield from _read_whole(source, call, over)
+    parallel = any(program.references(PARALLELIZE))
     for source, node in unseen_methods(program, METHOD):
         call = Layout.of(source).parents[node]
         if isinstance(call, cst.Call) and call.func is node:
-            yield _by_function(program, source, call, call.func in unbound)
+            own = _own_function(program, source, call, (), call.func in unbound, parallel)
+            if parallel and own is not None:
+                apart.setdefault(source, []).append(own)
+            else:
+                yield _by_function(program, source, call, call.func in unbound)
     for source, calls in apart.items():
         yield _by_own_function(program, source, calls)
     yield from hasattr_steps(program, METHOD)
     yield from merged_branches(program, functions)
 
 
+def _parallel(events: Sequence[tuple[Trace, Clipped]]) -> bool:
+    """Whether a model of the same run is tensor parallel: then gradients are on several meshes."""
+    return any(True for trace, _ in events for _ in trace.calls(PARALLELIZE))
+
+
+def _over_meshes(source: Source, call: cst.Call, over: Sequence[Value]) -> _Own | None:
+    """The same for ``torch.nn.utils.clip_grad_norm_(model.parameters(), …)`` of a tensor parallel model."""
+    names = ("parameters", "max_norm", "norm_type")
+    given = {
+        names[min(i, 2)] if a.keyword is None else a.keyword.value: a.value
+        for i, a in enumerate(call.args)
+    }
+    first = given.get("parameters")
+    if "fsdp1" not in {wrapper(one) for one in over} or set(given) - set(names):
+        return None
+    if not isinstance(first, cst.Call) or not isinstance(first.func, cst.Attribute) or first.args:
+        return None
+    if first.func.attr.value != "parameters" or any(a.star for a in call.args):
+        return None
+    rest = (text_of(source, given[name]) for name in names[1:] if name in given)
+    return _Own(call, METHOD, of_meshes(), (text_of(source, first.func.value), *rest), _PARALLEL)
+
+
 def _own_function(
-    program: Program, source: Source, call: cst.Call, models: Sequence[Value], unbound: bool
+    program: Program,
+    source: Source,
+    call: cst.Call,
+    models: Sequence[Value],
+    unbound: bool,
+    parallel: bool,
 ) -> _Own | None:
     """The function that clips where ``torch.nn.utils.clip_grad_norm_`` would raise."""
     if any(a.star for a in call.args) or not isinstance(call.func, cst.Attribute):
@@ -163,11 +213,19 @@ def _own_function(
         return _Own(
             call, "clip_grad_max_norm_", by_largest_entry(), (model, given["max_norm"]), why
         )
+    rest = (given["max_norm"], *((given["norm_type"],) if "norm_type" in given else ()))
+    if parallel:
+        return _Own(call, METHOD, of_meshes(), (model, *rest), _PARALLEL)
     if ignores_some(program, models):
         why = "torch clips shards and whole gradients not together: a function of the script's own does"
-        rest = (given["max_norm"], *((given["norm_type"],) if "norm_type" in given else ()))
         return _Own(call, METHOD, of_shards_and_whole(), (model, *rest), why)
     return None
+
+
+_PARALLEL = (
+    "not the same norm: under tensor parallelism FSDP1 gave each tensor parallel rank that of its own part,"
+    " this function of the script's own gives one over all ranks"
+)
 
 
 def _by_own_function(program: Program, source: Source, calls: Sequence[_Own]) -> Step:
