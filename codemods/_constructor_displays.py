@@ -55,7 +55,7 @@ def _given(name: str, source: Source, events: Events, out: int) -> list[Origin]:
 
     Where some run calls the function, its lives without a caller in sight do not count.
     """
-    found = []
+    found: list[Origin] = []
     for _, event in events:
         if len(event.moment.inside) < out:
             return []
@@ -91,7 +91,7 @@ def _handed_on(
     read = [n for n in walk(function.body) if isinstance(n, cst.Name) and n.value == name]
     params = function.params
     named = frozenset(p.name.value for p in (*params.params, *params.kwonly_params))
-    if len(read) != 1 or not isinstance(call, cst.Call) or any(a.star == "*" for a in call.args):
+    if len(read) != 1 or not isinstance(call, cst.Call) or not _calls(call, function):
         yield Origin(source, None)
         return
     spread = [arg.value for arg in call.args if arg.star == "**"]
@@ -102,6 +102,13 @@ def _handed_on(
         yield Origin(source, spread[0])
     else:
         yield Origin(source, None)
+
+
+def _calls(call: cst.Call, function: cst.FunctionDef | cst.Lambda) -> bool:
+    """Whether a call names the function, and not one that calls it with arguments of its own."""
+    name = function.name.value if isinstance(function, cst.FunctionDef) else ""
+    named = dotted(call.func).rpartition(".")[2] == name
+    return named and not any(arg.star == "*" for arg in call.args)
 
 
 def _argument(call: cst.CSTNode, name: str, at: int) -> cst.BaseExpression | None:

@@ -20,6 +20,7 @@ from fsdp2lint.api import (
     StateDictTaken,
     Trace,
     Unimport,
+    Unknown,
     Value,
     dotted,
     name_for,
@@ -151,6 +152,8 @@ def _entries(shown: cst.Dict) -> Iterator[tuple[str, cst.BaseExpression]]:
 def _find_test(save: Save) -> str:
     """The ``if rank == 0:`` around the save; nothing may keep ranks away in another way."""
     guarded = [[g for g in e.guards if rank_dependent(g.test)] for _, e in save.events]
+    if any(_may_ask_for_the_rank(t, g.test) for t, e in save.events for g in e.guards):
+        return "whether all ranks come to it is not known: unseen code decides"
     if not any(guarded):
         return ""
     layout = Layout.of(save.source)
@@ -166,6 +169,11 @@ def _find_test(save: Save) -> str:
             return "ranks are kept away from it elsewhere"
     save.test = test
     return "" if _needed(save) is not None else "what it needs is made on rank 0 only"
+
+
+def _may_ask_for_the_rank(trace: Trace, test: Value) -> bool:
+    """Whether a test is the answer of unseen code: ``utils.is_chief()``."""
+    return type(test) is Unknown and test not in trace.memory.foreign
 
 
 def _needed(save: Save) -> list[cst.SimpleStatementLine] | None:

@@ -163,7 +163,7 @@ def rewrite(program: Program) -> Iterator[Step | Kept]:
     if not written:
         return
     if obstacles := list(_obstacles(program, written, read)):
-        for one in (*written, *read):
+        for one in _both(written, read):
             yield _stays(one, obstacles)
         return
     edits: list[Edit] = []
@@ -172,6 +172,11 @@ def rewrite(program: Program) -> Iterator[Step | Kept]:
         edits += widened(load, sum(_together(load, other) for other in read[:number]))
     edits += asked_for(program, _paths(written, read))
     yield Step(tuple(edits), ())
+
+
+def _both(written: list[Save], read: list[Load]) -> Iterator[Save | Load]:
+    yield from written
+    yield from read
 
 
 def _stays(one: Save | Load, obstacles: list[Obstacle]) -> Kept:
@@ -206,7 +211,7 @@ def _match(save: Save, load: Load) -> bool:
 
 def _obstacles(program: Program, written: list[Save], read: list[Load]) -> Iterator[Obstacle]:
     """All that keeps the checkpoints of the program from becoming folders."""
-    for one in (*written, *read):
+    for one in _both(written, read):
         if one.problem:
             yield Obstacle(one.source, one.call, one.problem)
     yield from _loaded_before_wrapping(program, written)
@@ -216,7 +221,7 @@ def _obstacles(program: Program, written: list[Save], read: list[Load]) -> Itera
             if _match(save, load) and (key := _without_template(save, load)):
                 why = f"nothing tells what the entry `{key}` that it reads is made of"
                 yield Obstacle(load.source, load.call, why)
-    for one in (*written, *read):
+    for one in _both(written, read):
         if any(is_searched(path) for path in one.paths):
             yield Obstacle(one.source, one.call, "its path is found by searching for files")
     for called in used_as_files(program, _paths(written, read)):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import libcst as cst
 
 from fsdp2lint.edits.layout import Layout, walk
-from fsdp2lint.edits.names import Names
+from fsdp2lint.edits.names import Names, scope_of
 from fsdp2lint.meanings import fsdp1_symbols as facts
 from fsdp2lint.meanings import load
 from fsdp2lint.meanings.fsdp1 import FSDP1
@@ -72,7 +72,8 @@ def inventory(program: Program) -> list[Occurrence]:
     for source in program.sources:
         for one in _static(program, source):
             found.setdefault(one.key, one)
-    for one in (*_from_traces(program), *_of_models_handed_in(program)):
+    shown = (*_from_traces(program), *_by_other_names(program), *_of_models_handed_in(program))
+    for one in shown:
         if one.source.path in order:
             found.setdefault(one.key, one)
     return sorted(found.values(), key=lambda o: (order[o.source.path], o.start, o.end))
@@ -81,6 +82,21 @@ def inventory(program: Program) -> list[Occurrence]:
 def _from_traces(program: Program) -> Iterator[Occurrence]:
     for trace in program.traces:
         yield from _in_trace(trace)
+
+
+def _by_other_names(program: Program) -> Iterator[Occurrence]:
+    """Calls of the wrapper through a field, or through a name that can be another wrapper too."""
+    for events in program.sites(Wrapping):
+        source, call = events[0][1].at.source, events[0][1].at.node
+        if not isinstance(call, cst.Call) or not any(event.by == "fsdp1" for _, event in events):
+            continue
+        func = call.func
+        if any(reference.node is func for reference in program.named(source)):
+            continue
+        scope = scope_of(Layout.of(source).ancestors(func))
+        name = func.value if isinstance(func, cst.Name) else ""
+        if isinstance(func, cst.Attribute) or (name and Names.of(source).owner(name, scope)):
+            yield _occurrence(source, func, "symbol", FSDP1.rpartition(".")[2], "FSDP101")
 
 
 def _of_models_handed_in(program: Program) -> Iterator[Occurrence]:
@@ -269,9 +285,12 @@ def _launches(trace: Trace, wrappings: Sequence[Wrapping]) -> Iterator[Occurrenc
 
 def _asked_of_models(trace: Trace) -> Iterator[Event]:
     """What happens to wrapped models through methods and attributes that only FSDP1's wrapper has."""
+    of_engines = {clipped.at.node for clipped in trace.of(Clipped) if clipped.module is None}
     for called in trace.of(Called):
         method = called.name.rpartition(".")[2]
         if method in facts.METHODS and called.receiver is not None:
+            if called.at.node in of_engines:
+                continue
             if method not in SHARED_METHODS or _is_wrapped(called.receiver):
                 yield called
     by_class = {called.at.node for called in trace.calls(f"{FSDP1}.clip_grad_norm_")}

@@ -73,14 +73,20 @@ def norm(call: Call) -> Value | None:
 
 @method("clip_grad_norm_", "clip_grad_value_")
 def clip_by_method(call: Call) -> Value | None:
-    """``model.clip_grad_norm_(max_norm)`` of FSDP1; ``accelerator.clip_grad_norm_(parameters, max_norm)``."""
+    """``model.clip_grad_norm_(max_norm)`` of FSDP1; ``accelerator.clip_grad_norm_(parameters, max_norm)``.
+
+    Only the wrapper's can do with one argument that is no parameters.
+    """
     receiver = call.receiver
     if receiver is None or isinstance(receiver, Super):
         return None
     first = call.get(0, "parameters")
     if not call.is_module(receiver):
         holds = first is not None and not isinstance(first, Literal)
-        return _clip(call, first, call.name[1:]) if holds else None
+        several = call.open or len(call.args) + len(call.keywords) > 1
+        if not holds or not (several or call.parameters(first)):
+            return None
+        return _clip(call, first, call.name[1:])
     for one in call.each(receiver):
         call.emit(Clipped, parameters=(), module=one)
     return fresh(call)

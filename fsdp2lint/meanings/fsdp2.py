@@ -148,5 +148,7 @@ def no_sync(call: Call) -> Value | None:
     if not _may_be_sharded(call.receiver):
         return context(call) if isinstance(call.receiver, Instance) else None
     for one in call.each(call.receiver):
+        if not call.args:  # an engine is told the model
+            call.use_as_module(one)
         call.emit(SyncPaused, module=one)
     return context(call)

@@ -1,0 +1,143 @@
+"""The ledger of whole migrations: what is in it, and where it says that things stand."""
+
+from __future__ import annotations
+
+from fsdp2lint import knowledge
+from fsdp2lint.migrate.engine import Migration, migrate
+from fsdp2lint.source import Source
+
+HEAD = """\
+import torch
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp import ShardingStrategy
+
+
+"""
+
+BLOCKS = """\
+class Block(nn.Linear):
+    pass
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([Block(8, 8) for _ in range(4)])
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+"""
+
+
+def made(text: str) -> Migration:
+    done = migrate((Source("train.py", text),), knowledge.codemods())
+    assert done.failures == []
+    assert done.ledger.complete
+    return done
+
+
+def lines(done: Migration) -> list[str]:
+    """The entries as one reads them."""
+    return [f"{e.line}:{e.column} {e.symbol}: {e.fate}: {e.why}" for e in done.ledger.entries]
+
+
+def line_of(text: str, said: str) -> int:
+    return text[: text.index(said)].count("\n") + 1
+
+
+def test_a_model_that_was_one_unit_stays_one() -> None:
+    text = HEAD + BLOCKS + "model = Net()\nmodel = FSDP(model, use_orig_params=True)\n"
+    done = made(text)
+    assert done.after[0].text.count("fully_shard(") == 1
+    (said,) = (one for one in lines(done) if "as under FSDP1" in one)
+    assert "fully_shard(model): preserved: as under FSDP1: " in said
+    assert said.startswith(f"{line_of(text, 'model = FSDP')}:")
+    assert "(FSDP205)" in said
+    assert done.remaining == []
+
+
+def test_what_the_rules_mend_has_a_line_of_its_own() -> None:
+    text = HEAD + (
+        "model = nn.Sequential(nn.Linear(8, 8))\n"
+        "optimizer = torch.optim.AdamW(model.parameters())\n"
+        "model = FSDP(model, use_orig_params=True)\n"
+        "model.forward(torch.ones(4, 8)).sum().backward()\n"
+        "optimizer.step()\n"
+    )
+    done = made(text)
+    new = done.after[0].text
+    assert new.index("fully_shard(model)") < new.index("AdamW")
+    assert "model(torch.ones(4, 8))" in new
+    said = lines(done)
+    optimizer, forward = line_of(text, "optimizer = "), line_of(text, "model.forward")
+    assert any(one.startswith(f"{optimizer}:") and "(FSDP201)" in one for one in said), said
+    assert any(one.startswith(f"{forward}:") and "(FSDP203)" in one for one in said), said
+
+
+def test_a_model_of_unseen_code_is_asked_what_only_fsdp1_has() -> None:
+    text = HEAD + (
+        "class Trainer:\n"
+        "    def __init__(self, model, limit):\n"
+        "        self.model, self.limit = model, limit\n"
+        "\n"
+        "    def turn(self, batches):\n"
+        "        with self.model.no_sync():\n"
+        "            for batch in batches:\n"
+        "                self.model(batch).sum().backward()\n"
+        "        self.model.clip_grad_norm_(self.limit)\n"
+        "        clip = self.model.clip_grad_norm_\n"
+        "        return self.model.mixed_precision, clip\n"
+        "\n"
+        "\n"
+        "def wrapped(model):\n"
+        "    return FSDP(model, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP)\n"
+    )
+    done = made(text)
+    new = done.after[0].text
+    assert "self.model.set_requires_gradient_sync(False)" in new
+    assert "nn.utils.clip_grad_norm_(self.model.parameters(), self.limit)" in new
+    fates = {(e.line, e.symbol): e.fate for e in done.ledger.entries}
+    assert fates[line_of(text, "self.model.no_sync"), "no_sync"] == "changed"
+    assert fates[line_of(text, "self.model.clip_grad"), "clip_grad_norm_"] == "changed"
+    assert fates[line_of(text, "clip = "), "clip_grad_norm_"] == "manual"
+    assert fates[line_of(text, "return self.model."), "mixed_precision"] == "manual"
+    assert new.count("# TODO(fsdp2lint)") == 2
+
+
+def test_an_engine_that_wraps_models_itself_is_not_asked() -> None:
+    text = HEAD + (
+        "from accelerate import Accelerator\n"
+        "\n"
+        "\n"
+        "def turn(accelerator: Accelerator, model, batch):\n"
+        "    with accelerator.no_sync(model):\n"
+        "        accelerator.backward(model(batch).sum())\n"
+        "    accelerator.clip_grad_norm_(model.parameters(), 1.0)\n"
+        "    return isinstance(model, FSDP)\n"
+    )
+    done = made(text)
+    assert "accelerator.clip_grad_norm_(model.parameters(), 1.0)" in done.after[0].text
+    assert not [e for e in done.ledger.entries if e.symbol in ("no_sync", "clip_grad_norm_")]
+
+
+def test_lines_are_those_of_the_text_as_it_was() -> None:
+    text = HEAD + (
+        "def store(model, optimizer, path):\n"
+        "    state = model.state_dict()\n"
+        "    torch.save(state, path)\n"
+        "\n"
+        "\n"
+        "model = FSDP(nn.Linear(8, 8), sharding_strategy=ShardingStrategy.SHARD_GRAD_OP)\n"
+        "model = torch.compile(model)\n"
+        "store(model, None, 'net.pt')\n"
+    )
+    done = made(text)
+    assert done.after[0].text.count("\n") != text.count("\n")
+    (said,) = (e for e in done.ledger.entries if e.kind == "code")
+    assert said.symbol == "torch.save(state, path)"
+    assert said.line == line_of(text, "torch.save")
