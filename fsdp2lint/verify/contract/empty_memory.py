@@ -37,16 +37,15 @@ class EmptyMemory(Check):
     """
 
     def install(self) -> None:
-        """Listen to ``to_empty`` and to calls of modules."""
+        """Listen to ``to_empty``, and to calls of modules while there is something to look at."""
         from torch import nn
-        from torch.nn.modules.module import register_module_forward_hook
 
         self._marked: list[tuple[str, weakref.ref[Any], str, Spot | None]] = []
         self._waiting: dict[int, tuple[weakref.ref[Any], Spot | None]] = {}
         """Modules with buffers of their own that nobody has called yet, by ``id``."""
+        self._hook: Any = None
         self._checked = False
         wrap_method(nn.Module, "to_empty", self._emptying)
-        register_module_forward_hook(self._called)
 
     def before_step(self, optimizer: Any, at: Spot | None) -> None:
         """Say what the first step changes as it was."""
@@ -72,6 +71,8 @@ class EmptyMemory(Check):
         self.say(Violation(_CODES[kind], message, made, because))
 
     def _emptying(self, original: Any) -> Any:
+        from torch.nn.modules.module import register_module_forward_hook
+
         @functools.wraps(original)
         def to_empty(module: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(module, *args, **kwargs)
@@ -81,12 +82,17 @@ class EmptyMemory(Check):
                     self._marked.append((kind, weakref.ref(module), name, at))
             owners: list[Any] = [inner for inner in module.modules() if inner._buffers]
             self._waiting |= {id(owner): (weakref.ref(owner), at) for owner in owners}
+            if self._waiting and self._hook is None:
+                self._hook = register_module_forward_hook(self._called)
             return result
 
         return to_empty
 
     def _called(self, module: Any, *_: object) -> None:
         waiting = self._waiting.pop(id(module), None)
+        if not self._waiting and self._hook is not None:
+            self._hook.remove()
+            self._hook = None
         if waiting is None or waiting[0]() is not module:
             return
         buffers = module._buffers.items()
