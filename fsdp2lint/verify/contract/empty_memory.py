@@ -89,14 +89,14 @@ class EmptyMemory(Check):
         return to_empty
 
     def _called(self, module: Any, *_: object) -> None:
+        buffers: dict[str, Any] = module._buffers
         waiting = self._waiting.pop(id(module), None)
         if not self._waiting and self._hook is not None:
             self._hook.remove()
             self._hook = None
         if waiting is None or waiting[0]() is not module:
             return
-        buffers = module._buffers.items()
-        names = [name for name, held in buffers if held is not None and _is_marked(held)]
+        names = [name for name, held in buffers.items() if held is not None and _is_marked(held)]
         if names:
             self._say_empty("buffer", names, waiting[1], here())
 

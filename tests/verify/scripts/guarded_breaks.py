@@ -19,7 +19,8 @@ x = torch.ones(4, 6)
 
 
 def begin() -> tuple[Any, torch.optim.Optimizer, Any]:
-    model = fully_shard(nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6)))
+    model: Any = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6))
+    fully_shard(model)
     optimizer = torch.optim.Adam(model.parameters())
     watched = guard(model, optimizer, every=1)
     model(x).sum().backward()
