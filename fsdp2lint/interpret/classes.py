@@ -18,10 +18,10 @@ from fsdp2lint.model.values import (
     Unknown,
     Value,
 )
+from fsdp2lint.source import Site
 
 if TYPE_CHECKING:
     from fsdp2lint.interpret.machine import Machine
-    from fsdp2lint.source import Site
 
 MODULE_BASES = frozenset(
     {
@@ -171,7 +171,7 @@ def _fill_fields(
         value.sit(made, f".{name}")
     post = find(machine, cls, "__post_init__")
     if isinstance(post, Function):
-        machine.call(post, (made,), {}, made.born or machine.site(cls.node))
+        machine.call(post, (made,), {}, made.born or Site(cls.scope.source, cls.node, cls.node))
 
 
 def annotated_names(node: cst.ClassDef) -> list[str]:
@@ -193,7 +193,7 @@ def life(machine: Machine, cls: Class) -> Value:
     made.label = "self"
     machine.memory.foreign.add(made)
     init = find(machine, cls, "__init__")
-    site = machine.site(cls.node)
+    site = Site(cls.scope.source, cls.node, cls.node)
     if isinstance(init, Function):
         args = stranger_arguments(machine, init, 1)
         machine.call(init, (made, *args), {}, site)

@@ -24,6 +24,7 @@ from fsdp2lint.meanings import load
 from fsdp2lint.model.guards import ALWAYS
 from fsdp2lint.model.trace import Trace
 from fsdp2lint.model.values import Class, Function, Value
+from fsdp2lint.source import Site
 from fsdp2lint.walk import walk
 
 if TYPE_CHECKING:
@@ -245,7 +246,7 @@ def _run_stranger(machine: Machine, function: Function, first: tuple[Value, ...]
     here = machine.here
     args = (*first, *stranger_arguments(machine, function, len(first)))
     machine.memory.foreign.update(args)
-    site = machine.site(function.node)
+    site = Site(function.scope.source, function.node, function.node)  # perhaps of a base elsewhere
     keywords = {
         p.name.value: machine.stranger(p.name.value)
         for p in function.node.params.kwonly_params
