@@ -11,6 +11,7 @@ from fsdp2lint.meanings.results import each_choice, fresh, nothing, text
 from fsdp2lint.model.events import Forward, Moved
 from fsdp2lint.model.values import (
     Container,
+    External,
     Instance,
     Literal,
     Module,
@@ -45,10 +46,24 @@ def move(call: Call) -> Value | None:
 
 
 def _is_tensor(value: Value) -> bool:
-    """An element of parameters, or what torch's layers call their tensors."""
+    """An element of parameters, what torch's layers call their tensors, or what its functions make."""
     if not isinstance(value, Part):
         return False
-    return isinstance(value.owner, Parameters) or value.name in ("weight", "bias", "data", "grad")
+    if isinstance(value.owner, Parameters) or value.name in ("weight", "bias", "data", "grad"):
+        return True
+    made: Value = value
+    while isinstance(made, Part) and isinstance(made.key, tuple) and made.key[0] != "call":
+        made = made.owner
+    owner = made.owner
+    return isinstance(owner, External) and owner.name in _MAKERS
+
+
+_MAKERS = frozenset(
+    f"torch.{name}"
+    for name in "arange as_tensor cos empty eye full linspace logspace normal ones outer rand randint randn "
+    "randperm sin tensor zeros".split()
+)
+"""Functions that return a tensor (https://docs.pytorch.org/docs/stable/torch.html, creation ops)."""
 
 
 def _may_be_module(value: Value) -> bool:
