@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -236,16 +237,36 @@ def _says_fsdp(node: cst.BaseExpression) -> bool:
 def _words(source: Source) -> Iterator[Occurrence]:
     if not any(word in source.text for word in (*facts.WORDS, *facts.UNMISTAKABLE_ATTRIBUTES)):
         return
+    own = _own_attributes(source.tree)
     for node in walk(source.tree):
         if isinstance(node, cst.SimpleString | cst.FormattedStringText) and not _is_docstring(
             source, node
         ):
-            for word in facts.WORDS:
-                if word in node.value:
-                    yield _occurrence(source, node, "string", word, "FSDP111")
-                    break
+            word = next((word for word in facts.WORDS if _names(node.value, word)), None)
+            if word is not None:
+                yield _occurrence(source, node, "string", word, "FSDP111")
         elif isinstance(node, cst.Attribute) and node.attr.value in facts.UNMISTAKABLE_ATTRIBUTES:
-            yield _occurrence(source, node.attr, "attribute", node.attr.value, "FSDP111")
+            if node.attr.value not in own:
+                yield _occurrence(source, node.attr, "attribute", node.attr.value, "FSDP111")
+
+
+def _names(text: str, word: str) -> bool:
+    """Whether a string names FSDP1's ``word``: whole, and the class not in a sentence for people."""
+    if re.search(rf"(?<!\w){word}(?!\w)", text) is None:
+        return False
+    return word != "FullyShardedDataParallel" or " " not in text
+
+
+def _own_attributes(tree: cst.Module) -> set[str]:
+    """The attributes that classes of the file give to themselves: those are theirs, not FSDP1's."""
+    targets = (
+        t.target for node in walk(tree) if isinstance(node, cst.Assign) for t in node.targets
+    )
+    return {
+        target.attr.value
+        for target in targets
+        if isinstance(target, cst.Attribute) and getattr(target.value, "value", "") == "self"
+    }
 
 
 def _is_docstring(source: Source, node: cst.CSTNode) -> bool:

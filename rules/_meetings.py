@@ -8,18 +8,23 @@ from dataclasses import dataclass
 import libcst as cst
 
 from fsdp2lint.api import (
+    Bound,
     Called,
+    Class,
     Clipped,
     Collective,
     Event,
     Exited,
     External,
     Forward,
+    Function,
     Guard,
     Guards,
+    Instance,
     Layout,
     Literal,
     MainRank,
+    Module,
     Not,
     Parameters,
     Part,
@@ -77,7 +82,7 @@ def _with_group(trace: Trace) -> set[object]:
 
 def _local(trace: Trace, collective: Collective) -> bool:
     """Whether ``full_tensor()`` may need no other rank: of a clipped norm, or where the script asks first
-    whether this is a ``DTensor`` at all and nobody knows the answer.
+    whether this is a ``DTensor`` at all, and it is not or nobody knows the answer.
     """
     root = collective.about
     if not collective.name.endswith("full_tensor") or root is None:
@@ -86,12 +91,16 @@ def _local(trace: Trace, collective: Collective) -> bool:
         root = root.owner
     if isinstance(root, External) and "clip_grad" in root.name:
         return True
+    asked = [g for g in collective.guards if asks_for_dtensor(g.test)]
+    if any(not g.taken for g in asked):
+        return True
     if isinstance(root, Parameters | StateDict) and sharded(trace, collective, root.of):
         return False
-    return any(_asks_for_dtensor(g.test) for g in collective.guards)
+    return bool(asked)
 
 
-def _asks_for_dtensor(test: Value) -> bool:
+def asks_for_dtensor(test: Value) -> bool:
+    """Whether a test asks if something is a ``DTensor`` (or has a method that only those have)."""
     if not isinstance(test, Part) or not isinstance(test.key, tuple):
         return False
     how, *what = test.key
@@ -156,7 +165,11 @@ def _about_world(guard: Guard) -> bool:
 
 
 def has_counterpart(trace: Trace, meeting: Meeting, guard: Guard) -> bool:
-    """Whether the ranks on the other side of a test come to a meeting of the same kind."""
+    """Whether the ranks on the other side of a test come to a meeting of the same kind, or may do so: where
+    code that cannot be followed got hold of functions or objects of the script.
+    """
+    if any(_hands_over(c) and _other_side(c.guards, guard) for c in trace.of(Called)):
+        return True
     return any(
         other.kind == meeting.kind
         and (_other_side(other.event.guards, guard) or _instead(trace, meeting, other, guard))
@@ -171,6 +184,18 @@ def _instead(trace: Trace, meeting: Meeting, other: Meeting, guard: Guard) -> bo
         and meeting.event.guards.implies(left.rank)
         and other.event.guards.units.get(guard.test) != guard
         for left in trace.of(Exited)
+    )
+
+
+def _hands_over(called: Called) -> bool:
+    """Whether a call that is not followed gets something that can call the script back."""
+    given = (*called.arguments, *called.keywords.values())
+    return any(
+        isinstance(one, Bound | Function)
+        or (
+            isinstance(one, Instance) and not isinstance(one, Module) and isinstance(one.cls, Class)
+        )
+        for one in given
     )
 
 

@@ -38,6 +38,8 @@ from fsdp2lint.api import (
     unwrapped,
 )
 
+from ._order import returned_from
+
 _ORDERINGS = ("<", "<=", ">", ">=", "%", "in")
 
 
@@ -80,13 +82,17 @@ def shards(trace: Trace) -> tuple[Shard, ...]:
 def shards_before(trace: Trace, event: Event) -> Iterator[Shard]:
     """The shardings that surely precede ``event`` on a path they share, latest first."""
     earlier = set(trace.before(event, Sharded))
-    return (s for s in reversed(shards(trace)) if s.event in earlier)
+    return (
+        s
+        for s in reversed(shards(trace))
+        if s.event in earlier and not returned_from(s.event, event)
+    )
 
 
 def shards_after(trace: Trace, event: Event) -> Iterator[Shard]:
     """The shardings that surely follow ``event`` on a path they share."""
     later = set(trace.after(event, Sharded))
-    return (s for s in shards(trace) if s.event in later)
+    return (s for s in shards(trace) if s.event in later and not returned_from(event, s.event))
 
 
 def sharded(

@@ -66,6 +66,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import libcst as cst
+
 from fsdp2lint.api import (
     Awaited,
     Called,
@@ -78,6 +80,7 @@ from fsdp2lint.api import (
     Saved,
     Trace,
     rule,
+    walk,
 )
 
 from ._fixes import call_of
@@ -109,8 +112,24 @@ def _in_sight(trace: Trace, future: Future) -> bool:
     memory = trace.memory
     if any(c.receiver is future and c.name in _POLLED for c in trace.of(Called)):
         return False
+    if _read_by_closures(trace, future):
+        return False
     return not trace.truncated and not any(
         holder in memory.out or holder in memory.foreign for holder in memory.holders(future)
+    )
+
+
+def _read_by_closures(trace: Trace, future: Future) -> bool:
+    """Whether a function inside a function reads the name of the future: it may be run out of sight."""
+    sources = {saved.at.source for saved in trace.of(Saved) if saved.future is future}
+    return any(
+        isinstance(inner, cst.Name) and inner.value == future.words()
+        for source in sources
+        for outer in walk(source.tree)
+        if isinstance(outer, cst.FunctionDef)
+        for nested in walk(outer.body)
+        if isinstance(nested, cst.FunctionDef | cst.Lambda)
+        for inner in walk(nested.body)
     )
 
 

@@ -62,9 +62,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp2lint.api import Called, Container, Finding, Part, Trace, Value, options, rule
+from fsdp2lint.api import Called, Container, Finding, Part, Trace, Value, rule
 
-from ._shared import Shard
+from ._meetings import asks_for_dtensor
+from ._shared import Shard, cases
 from ._tensors import asks_for_kind, shard_of
 
 _COLLECTIVES = tuple(
@@ -97,13 +98,15 @@ def check(trace: Trace) -> Iterator[Finding]:
 
 
 def _tensors(trace: Trace, called: Called) -> Iterator[Value]:
-    """The tensors that a collective is given, also inside lists."""
+    """The tensors that a collective is given, also inside lists; not what the script knows to be plain."""
     given = [
         *called.arguments,
         *(v for k, v in called.keywords.items() if k not in ("group", "op")),
     ]
     for one in given:
-        for value in options(one):
+        for guards, value in cases(called, one):
+            if any(asks_for_dtensor(g.test) and not g.taken for g in guards):
+                continue
             if isinstance(value, Container):
                 yield from (v for _, v in trace.memory.entries(value, called.guards))
             else:

@@ -63,10 +63,12 @@ from collections.abc import Iterator
 
 from fsdp2lint.api import (
     Called,
+    Event,
     External,
     Finding,
     Fix,
     Module,
+    Part,
     Read,
     Replace,
     Trace,
@@ -91,6 +93,7 @@ _HAPPENS = {
     "sharded_optim_state_dict": "it finds no FSDP1 module",
 }
 _INNER = ("module", "_fsdp_wrapped_module")
+_WRAPPERS = (_FSDP1, "torch.nn.parallel.DistributedDataParallel", "torch.nn.DataParallel")
 
 
 @rule(code="FSDP229", group="correctness")
@@ -113,11 +116,38 @@ def _found(
     is_test = isinstance(event, Called) and event.name == "builtins.isinstance"
     if is_test and serves_both(trace, module):
         return
+    if _of_another_kind(event, module) or (isinstance(event, Called) and _is_tested(trace, event)):
+        return
     yield Finding(
         at=event,
         message=f"`{said}` is FSDP1's and `{module.words()}` is sharded by `fully_shard`: {happens}",
         because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
         fix=_module_test(event) if isinstance(event, Called) else None,
+    )
+
+
+def _of_another_kind(event: Event, module: Value) -> bool:
+    """Whether the script has asked for another kind of wrapper: this is one way of several."""
+    return any(
+        isinstance(g.test, Part)
+        and isinstance(g.test.key, tuple)
+        and g.test.key[0] == "isinstance"
+        and g.test.owner is module
+        and any(isinstance(c, External) and c.name in _WRAPPERS for c in g.test.key[1:])
+        for clause in event.guards.clauses
+        for g in clause
+    )
+
+
+def _is_tested(trace: Trace, called: Called) -> bool:
+    """Whether the script asks if `fsdp_modules` has found any."""
+    if not called.name.endswith(".fsdp_modules"):
+        return False
+    return any(
+        g.test is called.result or (isinstance(g.test, Part) and g.test.owner is called.result)
+        for later in trace.after(called, Called)
+        for clause in later.guards.clauses
+        for g in clause
     )
 
 

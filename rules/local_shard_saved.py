@@ -63,6 +63,7 @@ from fsdp2lint.api import (
     Either,
     Event,
     Finding,
+    Guards,
     Parameters,
     Part,
     Round,
@@ -75,6 +76,7 @@ from fsdp2lint.api import (
 )
 
 from ._checkpoints import same_everywhere
+from ._meetings import asks_for_dtensor
 from ._shared import changed, sharded, state_shard
 
 _KEPT = {
@@ -113,11 +115,17 @@ def _tensors(trace: Trace, saved: Saved) -> Iterator[Part]:
             continue
         seen.add(one)
         if isinstance(one, Container):
-            todo += [entry for _, entry in trace.memory.entries(one, saved.guards)]
+            for stored in trace.memory.fields.get(one, {}).values():
+                todo += [v for guards, v in stored.read(saved.guards) if not _plain(guards)]
         elif isinstance(one, Either):
             todo += options(one)
         elif isinstance(one, Part):
             yield one
+
+
+def _plain(guards: Guards) -> bool:
+    """Whether something was stored where the script had asked for a ``DTensor`` and it was none."""
+    return any(asks_for_dtensor(g.test) and not g.taken for g in guards)
 
 
 def _origin(tensor: Part) -> StateDict | Parameters | None:

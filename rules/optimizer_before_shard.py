@@ -150,7 +150,11 @@ def _replacing(trace: Trace, built: OptimizerBuilt) -> Iterator[Shard]:
 def _harmless(trace: Trace, built: OptimizerBuilt, shard: Shard) -> bool:
     """Whether the optimizer gets the new parameters, or is put aside for another one."""
     optimizer = built.optimizer
-    if _refilled(trace, optimizer) or _handed_away(trace, built):
+    if (
+        _refilled(trace, optimizer)
+        or _handed_away(trace, built)
+        or _made_again(trace, built, shard)
+    ):
         return True
     for stepped in trace.after(shard.event, Stepped):
         if optimizer in options(stepped.optimizer):
@@ -160,6 +164,15 @@ def _harmless(trace: Trace, built: OptimizerBuilt, shard: Shard) -> bool:
         for rebuilt in trace.after(shard.event, OptimizerBuilt)
         if rebuilt.optimizer is not optimizer
         for parameters in rebuilt.over
+    )
+
+
+def _made_again(trace: Trace, built: OptimizerBuilt, shard: Shard) -> bool:
+    """Whether the call that built the optimizer builds another one whenever the model was sharded."""
+    both = shard.guards.and_(built.guards)
+    return any(
+        again.at.node is built.at.node and both.implies(again.guards)
+        for again in trace.after(shard.event, OptimizerBuilt)
     )
 
 

@@ -66,6 +66,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import libcst as cst
+
 from fsdp2lint.api import (
     Backward,
     Called,
@@ -84,6 +86,7 @@ from fsdp2lint.api import (
     rule,
 )
 
+from ._order import stands_in
 from ._shared import sharded
 
 _DERIVING = {
@@ -197,6 +200,8 @@ def _reduced(trace: Trace, made: dict[Value, Called], loss: Value, event: Event)
 
 def _settled(trace: Trace, event: Event, guard: Guard) -> bool:
     """Whether the ranks on the other side end the program, or do the same in another way."""
+    if guard.site is not None and stands_in(guard.site, cst.Assert):
+        return True
     other = ~guard
     for left in trace.of(Exited):
         if left.how not in _LEAVING and (

@@ -56,9 +56,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp2lint.api import Finding, Fix, Part, Remove, Trace, Value, rule
+import libcst as cst
+
+from fsdp2lint.api import Finding, Fix, Layout, Part, Remove, Trace, Value, rule, walk
 
 from ._fixes import once, stands_alone
+from ._fixes_moving import bound_names
 from ._shared import Shard, shards, shards_before, together
 from ._walks import reaches, walk_of
 
@@ -91,11 +94,28 @@ def _first(trace: Trace, shard: Shard) -> Shard | None:
             continue
         if _picked(shard.module):
             continue
-        again = earlier.event.at.node is shard.event.at.node
-        if again and earlier.event.calls == shard.event.calls and earlier.guards != shard.guards:
-            continue  # another round of a loop, under a test that may let it pass only once
+        if _another_round(earlier, shard) and (earlier.guards != shard.guards or _of_loop(shard)):
+            continue  # a test may let it pass only once; what a loop goes through is another one each time
         return earlier
     return None
+
+
+def _another_round(earlier: Shard, shard: Shard) -> bool:
+    """Whether both are one call, made again by a loop around it."""
+    one, other = earlier.event, shard.event
+    return one.at.node is other.at.node and one.calls == other.calls
+
+
+def _of_loop(shard: Shard) -> bool:
+    """Whether the call, or one that led to it, is given what a loop around it goes through."""
+    for site in (*shard.event.calls, shard.event.at):
+        read = {n.value for n in walk(site.node) if isinstance(n, cst.Name)}
+        for around in Layout.of(site.source).ancestors(site.node):
+            if isinstance(around, cst.FunctionDef):
+                break
+            if isinstance(around, cst.For) and read & bound_names(around):
+                return True
+    return False
 
 
 def _picked(module: Value) -> bool:

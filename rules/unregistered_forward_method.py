@@ -145,6 +145,8 @@ def _computed_inside(trace: Trace, entered: Forward, module: Value, shard: Shard
                 break
             continue
         layer = forward.module
+        if forward.how not in ("call", "forward"):
+            continue  # another method: what it runs comes after it
         own = trace.inside(layer, module) and _group(trace, forward, layer) is shard.module
         hooked = any(
             f.name in ("forward", "__call__") and method_of(f, shard.module)

@@ -178,11 +178,18 @@ def item(machine: Machine, value: Value, key: Value, site: Site) -> Value:
         return rounds[-1] if rounds else value.part(("[]", key))
     if isinstance(value, Container) and not value.open:
         entries = [v for _, v in machine.memory.entries(value, machine.here)]
-        if len(entries) == 1:
+        if len(entries) == 1 and not _is_refused(machine, value, key, site):
             return entries[0]
         if value.kind == "dict" and len(entries) <= MAX_OPTIONS:
             return _one_of_entries(machine, value, key, site)
     return value.part(("[]", key))
+
+
+def _is_refused(machine: Machine, table: Container, key: Value, site: Site) -> bool:
+    """Whether a test that holds here says that the key is not that of the only entry."""
+    if table.kind != "dict":
+        return False
+    return not isinstance(_one_of_entries(machine, table, key, site), Either)
 
 
 def _one_of_entries(machine: Machine, table: Container, key: Value, site: Site) -> Value:

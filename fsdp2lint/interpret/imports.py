@@ -11,6 +11,7 @@ from libcst.helpers import get_full_name_for_node
 from fsdp2lint.interpret.scopes import Scope
 from fsdp2lint.model.guards import ALWAYS
 from fsdp2lint.model.values import Container, External, Literal, Value
+from fsdp2lint.walk import walk
 
 if TYPE_CHECKING:
     from fsdp2lint.interpret.machine import Machine
@@ -180,3 +181,30 @@ def _alias(alias: cst.ImportAlias) -> str | None:
     if alias.asname is not None and isinstance(alias.asname.name, cst.Name):
         return alias.asname.name.value
     return None
+
+
+# -- imports that may fail --------------------------------------------------------------------------
+
+
+def are_there(body: cst.BaseSuite) -> bool:
+    """Whether the imports of a block are all of PyTorch: the script is judged as run with a release that has them."""
+    found = [n for n in walk(body, into=False) if isinstance(n, cst.Import | cst.ImportFrom)]
+    return bool(found) and all(_of_torch(node) for node in found)
+
+
+def _of_torch(node: cst.Import | cst.ImportFrom) -> bool:
+    if isinstance(node, cst.ImportFrom):
+        names = [get_full_name_for_node(node.module) if node.module and not node.relative else ""]
+    else:
+        names = [get_full_name_for_node(alias.name) for alias in node.names]
+    return all(name == "torch" or (name or "").startswith("torch.") for name in names)
+
+
+def is_for_imports(handler: cst.ExceptHandler | cst.ExceptStarHandler) -> bool:
+    """Whether a handler is for imports that fail and for nothing else."""
+    said = handler.type
+    if said is None:
+        return False
+    kinds = [e.value for e in said.elements] if isinstance(said, cst.Tuple) else [said]
+    names = {kind.value for kind in kinds if isinstance(kind, cst.Name)}
+    return len(names) == len(kinds) and names <= {"ImportError", "ModuleNotFoundError"}

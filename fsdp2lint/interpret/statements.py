@@ -353,8 +353,9 @@ def try_(machine: Machine, node: cst.Try | cst.TryStar) -> None:
         run_body(machine, node.orelse.body)
         body_end = machine.here
     ends = [body_end]
+    there = imports.are_there(node.body)
     for handler in node.handlers:
-        machine.here = base.also(was_raised)
+        machine.here = NEVER if there and imports.is_for_imports(handler) else base.also(was_raised)
         if handler.type is not None:
             machine.eval(handler.type)
         if handler.name is not None and isinstance(handler.name.name, cst.Name):

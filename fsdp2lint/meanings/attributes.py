@@ -35,6 +35,9 @@ _INNER = {
 """Under which names a wrapper holds what it wraps (``FullyShardedDataParallel.module``,
 ``DistributedDataParallel.module``, ``OptimizedModule._orig_mod``, ``CheckpointWrapper``, ``PeftModel``)."""
 
+WRAPPED_NAMES = frozenset(name for names in _INNER.values() for name in names) - {"model"}
+"""Those that mean a wrapper whatever holds them."""
+
 _FORWARDS = frozenset({"fsdp1", "compile", "checkpoint", "peft"})
 """Wrappers whose ``__getattr__`` asks the wrapped module; DDP's does not."""
 

@@ -148,6 +148,11 @@ def full_tensor(call: Call) -> Value | None:
     receiver = call.receiver
     if receiver is None or isinstance(receiver, Container | Literal):
         return None
+    made: Value | None = receiver
+    while made is not None:
+        if made.key == ".full_tensor()":
+            return receiver  # gathered before: no DTensor any more
+        made = made.owner
     call.emit(Collective, name=call.name, about=receiver)
     return receiver.part(".full_tensor()")
 

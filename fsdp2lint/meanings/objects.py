@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fsdp2lint.interpret.imports import Namespace
+from fsdp2lint.meanings.attributes import WRAPPED_NAMES
 from fsdp2lint.meanings.call import Call
 from fsdp2lint.meanings.registry import calls
 from fsdp2lint.meanings.results import each_choice, fresh, nothing, text
@@ -19,18 +20,25 @@ from fsdp2lint.model.values import (
     Part,
     Partial,
     Value,
+    Wrapped,
 )
 
 
 @calls("builtins.getattr", "operator.attrgetter")
 def getattr_(call: Call) -> Value | None:
-    """The attribute of a constant name; of another name something inside (``torch.optim.*``)."""
+    """The attribute of a constant name; of another name something inside (``torch.optim.*``).
+
+    ``getattr(model, "module", model)`` of what is in no wrapper is the default.
+    """
     value, name = call.get(0), call.get(1)
     if value is None or name is None or call.name != "builtins.getattr":
         return None
     known = text(name)
     if known is not None:
-        return call.machine.get(value, known, call.site)
+        default = call.get(2, "default")
+        if known not in WRAPPED_NAMES or default is None:
+            return call.machine.get(value, known, call.site)
+        return call.machine.spread(value, lambda one: _inside(call, one, known, default))
 
     def one(given: Value) -> Value:
         if isinstance(given, External):
@@ -42,6 +50,16 @@ def getattr_(call: Call) -> Value | None:
         return made
 
     return call.machine.spread(value, one)
+
+
+def _inside(call: Call, value: Value, name: str, default: Value) -> Value:
+    """What a wrapper holds under ``name``; ``default`` where there is no wrapper and nothing was stored so."""
+    machine = call.machine
+    if isinstance(value, Wrapped) or not call.is_module(value):
+        return machine.get(value, name, call.site)
+    stored = machine.memory.read(value, f".{name}", machine.here)
+    own = isinstance(value, Instance) and machine.method(value, name) is not None
+    return default if stored is None and not own else machine.get(value, name, call.site)
 
 
 def _one_of(call: Call, module: Namespace, name: Value) -> Value:
