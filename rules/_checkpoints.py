@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
@@ -31,6 +31,7 @@ from fsdp2lint.api import (
     rank_dependent,
 )
 
+from ._meetings import asks_for_dtensor
 from ._shared import DCP, is_none, state_shard, wrapped_by
 
 OPTIMIZER_GETTERS = (
@@ -39,6 +40,28 @@ OPTIMIZER_GETTERS = (
 )
 
 _PATH_MAKERS = ("os.path.", "pathlib.", "os.fspath", "os.getcwd", "tempfile.mkdtemp")
+
+
+def written(trace: Trace, saved: Saved) -> Iterator[Part]:
+    """The tensors in the lists and dictionaries that are saved; not those that the script knows to be plain."""
+    todo, seen = [saved.what], set[Value]()
+    while todo:
+        one = todo.pop()
+        if one in seen:
+            continue
+        seen.add(one)
+        if isinstance(one, Container):
+            for stored in trace.memory.fields.get(one, {}).values():
+                todo += [v for guards, v in stored.read(saved.guards) if not _plain(guards)]
+        elif isinstance(one, Either):
+            todo += [v for guards, v in one.options if not _plain(guards)]
+        elif isinstance(one, Part):
+            yield one
+
+
+def _plain(guards: Guards) -> bool:
+    """Whether something is meant where the script has asked for a ``DTensor`` and it was none."""
+    return any(asks_for_dtensor(g.test) and not g.taken for g in guards)
 
 
 def is_path(value: Value) -> bool:

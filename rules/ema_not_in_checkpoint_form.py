@@ -60,8 +60,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fsdp2lint.api import (
-    Container,
-    Either,
     Finding,
     Literal,
     Parameters,
@@ -70,10 +68,10 @@ from fsdp2lint.api import (
     Saved,
     Trace,
     Value,
-    options,
     rule,
 )
 
+from ._checkpoints import written
 from ._shared import Shard, differs_by_rank, sharded
 
 _PICKLES = ("torch.save", "pickle.dump", "joblib.dump")
@@ -91,7 +89,7 @@ def check(trace: Trace) -> Iterator[Finding]:
     for saved in trace.of(Saved):
         if saved.via not in _PICKLES or (saved.path and differs_by_rank(saved.path)):
             continue
-        for tensor in _tensors(trace, saved):
+        for tensor in written(trace, saved):
             of = _parameters(tensor)
             shard = None if of is None else _sharding(trace, saved, of)
             if of is None or shard is None:
@@ -103,22 +101,6 @@ def check(trace: Trace) -> Iterator[Finding]:
                 because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
             )
             break
-
-
-def _tensors(trace: Trace, saved: Saved) -> Iterator[Value]:
-    """What is inside the lists and dictionaries that are saved."""
-    todo, seen = [saved.what], set[Value]()
-    while todo:
-        one = todo.pop()
-        if one in seen:
-            continue
-        seen.add(one)
-        if isinstance(one, Container):
-            todo += [entry for _, entry in trace.memory.entries(one, saved.guards)]
-        elif isinstance(one, Either):
-            todo += options(one)
-        else:
-            yield one
 
 
 def _parameters(tensor: Value) -> Parameters | None:

@@ -59,11 +59,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fsdp2lint.api import (
-    Container,
-    Either,
     Event,
     Finding,
-    Guards,
     Parameters,
     Part,
     Round,
@@ -71,12 +68,10 @@ from fsdp2lint.api import (
     StateDict,
     Trace,
     Value,
-    options,
     rule,
 )
 
-from ._checkpoints import same_everywhere
-from ._meetings import asks_for_dtensor
+from ._checkpoints import same_everywhere, written
 from ._shared import changed, sharded, state_shard
 
 _KEPT = {
@@ -92,7 +87,7 @@ def check(trace: Trace) -> Iterator[Finding]:
     for saved in trace.of(Saved):
         if not same_everywhere(saved.path):
             continue
-        for tensor in _tensors(trace, saved):
+        for tensor in written(trace, saved):
             source = _origin(tensor)
             shard = None if source is None else _sharding(trace, saved, source)
             if source is None or shard is None:
@@ -104,28 +99,6 @@ def check(trace: Trace) -> Iterator[Finding]:
                 because=((shard, "it is sharded here"),),
             )
             break
-
-
-def _tensors(trace: Trace, saved: Saved) -> Iterator[Part]:
-    """What is inside the lists and dictionaries that are saved."""
-    todo, seen = [saved.what], set[Value]()
-    while todo:
-        one = todo.pop()
-        if one in seen:
-            continue
-        seen.add(one)
-        if isinstance(one, Container):
-            for stored in trace.memory.fields.get(one, {}).values():
-                todo += [v for guards, v in stored.read(saved.guards) if not _plain(guards)]
-        elif isinstance(one, Either):
-            todo += options(one)
-        elif isinstance(one, Part):
-            yield one
-
-
-def _plain(guards: Guards) -> bool:
-    """Whether something was stored where the script had asked for a ``DTensor`` and it was none."""
-    return any(asks_for_dtensor(g.test) and not g.taken for g in guards)
 
 
 def _origin(tensor: Part) -> StateDict | Parameters | None:

@@ -6,7 +6,7 @@ import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from fsdp2lint.model.guards import Clause, asked, either, negated
+from fsdp2lint.model.guards import NEVER, Clause, Guards, asked, either, negated
 from fsdp2lint.model.value import MAX_DEPTH
 from fsdp2lint.model.values import (
     Bound,
@@ -139,6 +139,33 @@ def _either_clauses(
             possible = True
         shadowed = shadowed | negated(guards.since(machine.here))
     return result if possible else IMPOSSIBLE
+
+
+def joined(base: Guards, left: list[tuple[frozenset[Clause] | None, Guards]]) -> Guards:
+    """What holds behind branches: nothing more, unless some of them never come out.
+
+    ``left`` says for each branch under which clauses it was entered and what held at its end.
+    """
+    ends = [(entered, here) for entered, here in left if entered is not None]
+    open_ends = [(entered, here) for entered, here in ends if not here.impossible]
+    if not open_ends:
+        return NEVER
+    gained = [here.since(base.also(entered)) for entered, here in open_ends]
+    if len(open_ends) == len(ends):
+        if not any(gained):
+            return base
+        added: frozenset[Clause] = frozenset()
+        for (entered, _), more in zip(open_ends, gained, strict=True):
+            added |= either(negated(entered), more) if entered else more
+        return base.also(added)
+    if len(open_ends) == 1:
+        entered, here = open_ends[0]
+        return base.also(entered).also(here.since(base.also(entered)))
+    closed: frozenset[Clause] = frozenset()
+    for entered, here in ends:
+        if here.impossible:
+            closed |= negated(entered)
+    return base.also(closed)
 
 
 def invert(machine: Machine, value: Value) -> Value:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def match(machine: Machine, node: cst.Match) -> None:
     """Run the cases one after the other, as an ``elif`` chain."""
-    from fsdp2lint.interpret.statements import joined, run_body
+    from fsdp2lint.interpret.statements import run_body
 
     base = machine.here
     subject = machine.eval(node.subject)
@@ -38,7 +38,7 @@ def match(machine: Machine, node: cst.Match) -> None:
         machine.here = base
     if refused is not None:
         left.append((refused, base.also(refused)))
-    machine.here = joined(base, left)
+    machine.here = conditions.joined(base, left)
 
 
 def _fits(machine: Machine, subject: Value, pattern: cst.MatchPattern) -> Value:

@@ -12,7 +12,7 @@ from fsdp2lint.interpret.displays import store
 from fsdp2lint.interpret.operators import operate
 from fsdp2lint.interpret.scopes import name_value
 from fsdp2lint.model.events import Augmented, Called, Exited
-from fsdp2lint.model.guards import NEVER, Clause, Guards, either, negated
+from fsdp2lint.model.guards import NEVER, Clause, Guards
 from fsdp2lint.model.values import (
     Container,
     External,
@@ -286,34 +286,7 @@ def if_(machine: Machine, node: cst.If) -> None:
         branch = branch.orelse
     if refused is not None:
         left.append((refused, base.also(refused)))
-    machine.here = joined(base, left)
-
-
-def joined(base: Guards, left: list[tuple[frozenset[Clause] | None, Guards]]) -> Guards:
-    """What holds behind branches: nothing more, unless some of them never come out.
-
-    ``left`` says for each branch under which clauses it was entered and what held at its end.
-    """
-    ends = [(entered, here) for entered, here in left if entered is not None]
-    open_ends = [(entered, here) for entered, here in ends if not here.impossible]
-    if not open_ends:
-        return NEVER
-    gained = [here.since(base.also(entered)) for entered, here in open_ends]
-    if len(open_ends) == len(ends):
-        if not any(gained):
-            return base
-        added: frozenset[Clause] = frozenset()
-        for (entered, _), more in zip(open_ends, gained, strict=True):
-            added |= either(negated(entered), more) if entered else more
-        return base.also(added)
-    if len(open_ends) == 1:
-        entered, here = open_ends[0]
-        return base.also(entered).also(here.since(base.also(entered)))
-    closed: frozenset[Clause] = frozenset()
-    for entered, here in ends:
-        if here.impossible:
-            closed |= negated(entered)
-    return base.also(closed)
+    machine.here = conditions.joined(base, left)
 
 
 @handles(cst.Match)
