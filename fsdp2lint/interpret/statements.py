@@ -327,8 +327,11 @@ def try_(machine: Machine, node: cst.Try | cst.TryStar) -> None:
         body_end = machine.here
     ends = [body_end]
     there = imports.are_there(node.body)
+    handled = False
     for handler in node.handlers:
-        machine.here = NEVER if there and imports.is_for_imports(handler) else base.also(was_raised)
+        idle = there and imports.is_for_imports(handler)
+        handled = handled or not idle
+        machine.here = NEVER if idle else base.also(was_raised)
         if handler.type is not None:
             machine.eval(handler.type)
         if handler.name is not None and isinstance(handler.name.name, cst.Name):
@@ -346,7 +349,7 @@ def try_(machine: Machine, node: cst.Try | cst.TryStar) -> None:
     elif body_end.impossible:
         machine.here = base.also(was_raised)
     elif len(open_ends) == 1:
-        machine.here = body_end.also(not_raised) if node.handlers else body_end
+        machine.here = body_end.also(not_raised) if handled else body_end
     else:
         machine.here = base
 
