@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from fsdp2lint import knowledge
 from fsdp2lint.diagnostics import Diagnostic, Place, Report, shown
 from fsdp2lint.discover import project_roots
+from fsdp2lint.documents.markdown import Snippet
 from fsdp2lint.edits.apply import resolve
 from fsdp2lint.edits.changes import Conflict
 from fsdp2lint.files import Files
@@ -207,7 +208,10 @@ def _decoded(path: str, content: Content) -> Source:
         raise Unreadable(
             f"too large to be analysed: {size / 1e6:.1f} MB, the limit is {most:.0f} MB"
         )
-    return source or Source.decode(content, path)
+    source = source or Source.decode(content, path)
+    if isinstance(content, Snippet):
+        source.document = content.document
+    return source
 
 
 @contextmanager

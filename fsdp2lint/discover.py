@@ -34,11 +34,17 @@ class Exclusion:
     """What to leave out: names or glob patterns, matched against a name or a whole path."""
 
     def __init__(
-        self, patterns: Sequence[str] = EXCLUDED, *, gitignore: bool = True, force: bool = False
+        self,
+        patterns: Sequence[str] = EXCLUDED,
+        *,
+        gitignore: bool = True,
+        force: bool = False,
+        suffixes: tuple[str, ...] = SUFFIXES,
     ) -> None:
         self._names = frozenset(p for p in patterns if not _is_pattern(p))
         self._patterns = tuple(p.rstrip("/") for p in patterns if _is_pattern(p))
         self.gitignore = gitignore
+        self.suffixes = suffixes  # of the files that are looked for in folders
         self.force = force  # leave out files too that the user named
 
     def covers(self, path: str, name: str) -> bool:
@@ -137,7 +143,7 @@ def _walk(
             if entry.is_dir(follow_symlinks=False):
                 if not exclusion.covers(path, entry.name) and not ignored.folder(path):
                     pending.append((path, ignored, exclusion))
-            elif entry.name.endswith(SUFFIXES) and _is_file(entry):
+            elif entry.name.endswith(exclusion.suffixes) and _is_file(entry):
                 if not exclusion.covers(path, entry.name) and not ignored.file(path):
                     yield path
 

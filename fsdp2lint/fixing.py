@@ -107,9 +107,9 @@ def diff(old: Source, new: str) -> str:
     """The change of one file as a unified diff, of each part of a document; empty when there is none."""
     if old.document is None:
         return _diff(old.path, old.text, new)
-    parts = zip(old.parts, old.with_text(new).parts, strict=True)
-    named = ((f"{old.path}:cell {one.source.cell}", one, other) for one, other in parts)
-    return "".join(_diff(name, one.source.text, other.source.text) for name, one, other in named)
+    pairs = zip(old.parts, old.with_text(new).parts, strict=True)
+    parts = ((before.source, after.source) for before, after in pairs)
+    return "".join(_diff(_name(a), a.text, b.text) for a, b in parts)
 
 
 def write(
@@ -134,6 +134,10 @@ def write(
             for (done, _), bytes_before in zip(ready[:number], old, strict=False):
                 _replace(done, bytes_before)
             raise
+
+
+def _name(source: Source) -> str:
+    return source.path if source.cell is None else f"{source.path}:cell {source.cell}"
 
 
 def _diff(name: str, old: str, new: str) -> str:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+import difflib
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from fsdp2lint.edits.changes import Span
-from fsdp2lint.source import NEWLINE, Range
+from fsdp2lint.edits.changes import Span, apply
+from fsdp2lint.source import Source, Unreadable
 
 if TYPE_CHECKING:
     from fsdp2lint.diagnostics import Diagnostic, Patch, Report
-    from fsdp2lint.source import Document, Source
+
+Change = tuple[Source, Span]
+"""A replacement in a file, or in a part of a document."""
 
 
 def told(report: Report) -> Report:
@@ -55,13 +59,14 @@ def _told(diagnostic: Diagnostic) -> Diagnostic:
     )
 
 
-def patched(patch: Patch) -> Iterator[tuple[Source, Span]]:
+def patched(patch: Patch) -> Iterator[Change]:
     """What a fix replaces, in the files and cells as their readers see them."""
     for source, spans in patch.items():
         if source.document is None:
             yield from ((source, span) for span in spans)
-        else:
-            yield from _in_parts(source, source.document, spans)
+            continue
+        with suppress(Unreadable):  # it cannot be made, which is said where fixes are made
+            yield from changes(source, source.with_text(apply(source.text, spans)))
 
 
 def _patch(patch: Patch) -> Patch:
@@ -71,25 +76,36 @@ def _patch(patch: Patch) -> Patch:
     return {source: tuple(spans) for source, spans in found.items()}
 
 
-def _in_parts(
-    source: Source, document: Document, spans: Iterable[Span]
-) -> Iterator[tuple[Source, Span]]:
-    starts = _starts(source.text)
-    for span in spans:
-        at = Range(*_place(starts, span.start), *_place(starts, span.end))
-        part, inside = document.place(source, at)
-        into = _starts(part.text)
-        start = into[inside.line - 1] + inside.column - 1
-        end = into[inside.end_line - 1] + inside.end_column - 1
-        text = document.shown(span.text)
-        if part.text[start:end] != text:
-            yield part, Span(start, end, text)
+def changes(old: Source, new: Source) -> Iterator[Change]:
+    """What differs between two texts of a file, line by line; in a document, part by part.
+
+    Raises:
+        Unreadable: a text does not fall into the parts of the document.
+    """
+    if old.document is None:
+        pairs = [(old, new)]
+    else:
+        parts = zip(old.parts, new.parts, strict=True)
+        pairs = [(one.source, other.source) for one, other in parts]
+    for before, after in pairs:
+        yield from ((before, span) for span in _spans(before.text, after.text))
 
 
-def _starts(text: str) -> list[int]:
-    return [0, *(match.end() for match in NEWLINE.finditer(text))]
+def _spans(old: str, new: str) -> Iterator[Span]:
+    before, after = old.splitlines(keepends=True), new.splitlines(keepends=True)
+    starts = [0, *accumulate(map(len, before))]
+    head = _same(before, after)
+    tail = _same(before[head:][::-1], after[head:][::-1])
+    matcher = difflib.SequenceMatcher(
+        None, before[head : len(before) - tail], after[head : len(after) - tail], autojunk=False
+    )
+    for kind, first, last, start, end in matcher.get_opcodes():
+        if kind != "equal":
+            text = "".join(after[head + start : head + end])
+            yield Span(starts[head + first], starts[head + last], text)
 
 
-def _place(starts: list[int], offset: int) -> tuple[int, int]:
-    line = bisect_right(starts, offset)
-    return line, offset - starts[line - 1] + 1
+def _same(one: list[str], other: list[str]) -> int:
+    """How many lines two texts share at their beginning: comparing them costs less than aligning."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((n for n, (a, b) in pairs if a != b), min(len(one), len(other)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fsdp2lint import runner
 from fsdp2lint.config import resolve
@@ -14,6 +14,10 @@ from fsdp2lint.discover import discover
 from fsdp2lint.report import Report, merged
 from fsdp2lint.runner import Batch, Means, Mended
 from fsdp2lint.settings import BadSetting, Settings
+from fsdp2lint.source import Source, Unreadable
+
+if TYPE_CHECKING:
+    from fsdp2lint.prefilter import Content
 
 
 class Session:
@@ -116,23 +120,53 @@ class Session:
             BadSetting: a selector, a version or a configuration file is wrong.
             NoSuchPath: a path does not exist.
         """
-        every = list(self._each(fix=True, unsafe=unsafe))
-        changed = [pair for mended in every for pair in mended.changed]
-        diff = "".join(mended.diff for mended in every)
-        return Mended(merged([mended.report for mended in every]), changed, diff)
+        return _together(list(self._each(fix=True, unsafe=unsafe)))
 
     def of_text(self, raw: bytes, path: str, *, fix: bool, unsafe: bool) -> Mended:
         """The same for one text that would stand at ``path``."""
         config = self.config_of(os.path.dirname(path) or ".")
+        if self.is_document(path):
+            every = list(self._document(config, path, raw, fix=fix, unsafe=unsafe))
+            return _together(every)
         return self._one(config, Batch.of_text(raw, path), [path], fix=fix, unsafe=unsafe)
+
+    def is_document(self, path: str) -> bool:
+        """Whether a file is a document with blocks of Python in it."""
+        config = self.config_of(os.path.dirname(path) or ".")
+        return path.endswith(resolve.documents(config, self.given))
 
     def _each(self, *, fix: bool, unsafe: bool) -> Iterator[Mended]:
         named = {os.path.normpath(path) for path in self.paths if os.path.isfile(path)}
         named.update(self.listed or ())
         for config, files in self.groups():
-            mine = [path for path in files if path in named]
-            batch = Batch.of_files(files, mine, self.means)
+            ends = resolve.documents(config, self.given)
+            documents = [path for path in files if path.endswith(ends)]
+            python = [path for path in files if path not in documents] if documents else files
+            mine = [path for path in python if path in named]
+            batch = Batch.of_files(python, mine, self.means)
             yield self._one(config, batch, files, fix=fix, unsafe=unsafe)
+            for path, raw in self.means.sift(documents):
+                yield from self._document(config, path, raw, fix=fix, unsafe=unsafe)
+            yield Mended(Report(files=len(documents)))
+
+    def _document(
+        self, config: Config, path: str, raw: Content, *, fix: bool, unsafe: bool
+    ) -> Iterator[Mended]:
+        """The blocks of a document; one that cannot be read or decoded is told as a file of Python is."""
+        from fsdp2lint.snippets import checked
+
+        def run(batch: Batch) -> Mended:
+            means = replace(self.means, keeping=None)
+            return replace(self, means=means)._one(config, batch, [path], fix=fix, unsafe=unsafe)
+
+        try:
+            source = Source.decode(raw, path) if isinstance(raw, bytes) else None
+        except Unreadable:
+            source = None
+        if source is None:
+            yield run(Batch([path], [(path, raw)]))
+        else:
+            yield from checked(source, run)
 
     def _one(
         self, config: Config, batch: Batch, files: list[str], *, fix: bool, unsafe: bool
@@ -159,3 +193,9 @@ class Session:
         if self.listed is not None:
             exclusion.force = True
         return exclusion
+
+
+def _together(every: Sequence[Mended]) -> Mended:
+    changed = [pair for mended in every for pair in mended.changed]
+    diff = "".join(mended.diff for mended in every)
+    return Mended(merged([mended.report for mended in every]), changed, diff)

@@ -220,9 +220,6 @@ class Document(Protocol):
     def place(self, source: Source, at: Range) -> tuple[Source, Range]:
         """Where a span of the program stands for a reader of the document."""
 
-    def shown(self, text: str) -> str:
-        """A stretch of the program as a reader of the document knows it."""
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Site:

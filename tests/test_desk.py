@@ -11,7 +11,8 @@ import pytest
 
 from fsdp2lint.analysis import Analysis
 from fsdp2lint.diagnostics import Report
-from fsdp2lint.server.desk import Desk, Stopped, changes, saved
+from fsdp2lint.in_documents import changes
+from fsdp2lint.server.desk import Desk, Stopped, saved
 from fsdp2lint.source import Source
 from tests.test_config import LATE
 from tests.test_git import HELPER, TRAIN

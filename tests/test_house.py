@@ -33,7 +33,7 @@ LAYERS = (
     {"accuracy", "api", "diagnostics", "in_documents", "report", "toolrules"},
     {"discover", "fixing", "gitignore", "judge", "knowledge", "prefilter", "settings", "suppress"},
     {"baseline", "cache", "config", "git", "plan", "silence", "stored"},
-    {"analysis", "migrate", "processes", "reporters", "runner", "session", "verify"},
+    {"analysis", "migrate", "processes", "reporters", "runner", "session", "snippets", "verify"},
     {"server"},
     {"cli"},
     {"__main__"},

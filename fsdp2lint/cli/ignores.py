@@ -29,6 +29,10 @@ def add(session: Session, reason: str) -> tuple[int, Report]:
         if diagnostic.rule not in ALWAYS_ON and diagnostic.severity != "info":
             by_file.setdefault(diagnostic.place.source.path, []).append(diagnostic)
     changed: list[tuple[Source, Source]] = []
+    documents = [path for path in by_file if session.is_document(path)]
+    for path in documents:
+        left_here = count(len(by_file.pop(path)), "finding")
+        click.echo(f"{path}: {left_here} left: comments are not added to documents", err=True)
     for found in by_file.values():
         old = found[0].place.source
         changed.append((old, old.with_text(silenced(old, found, reason))))
@@ -38,5 +42,5 @@ def add(session: Session, reason: str) -> tuple[int, Report]:
         raise click.ClickException(str(error)) from error
     number = sum(map(len, by_file.values()))
     click.echo(f"Silenced {count(number, 'finding')} in {count(len(changed), 'file')}.")
-    left = any(d.rule in ALWAYS_ON for d in report.found)
-    return 2 if report.crashed else int(left), report
+    left = documents or any(d.rule in ALWAYS_ON for d in report.found)
+    return 2 if report.crashed else int(bool(left)), report

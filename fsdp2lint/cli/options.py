@@ -12,6 +12,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 Given = dict[str, Any]
 
 SEVERITIES = ("error", "warning", "info")
+LANGUAGES = ("python", "markdown")
 
 
 def _split(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
@@ -60,6 +61,7 @@ SELECTION = together(
 DISCOVERY = together(
     listing("--exclude", about="Names and patterns to leave out instead of the default."),
     listing("--extend-exclude", about="Names and patterns to leave out besides the default."),
+    listing("--extension", about="More files to look for, EXT:python or EXT:markdown."),
     click.option(
         "--force-exclude/--no-force-exclude",
         default=None,
@@ -88,7 +90,7 @@ def overrides(given: Given) -> Given:
     """What the command line says under the names of the configuration's keys.
 
     Raises:
-        click.UsageError: ``--per-file-ignores`` is not PATTERN:RULE.
+        click.UsageError: ``--per-file-ignores`` is not PATTERN:RULE, ``--extension`` not EXT:LANGUAGE.
     """
     said: Given = {}
     for key in ("select", "extend-select", "ignore", "fixable", "unfixable"):
@@ -97,6 +99,7 @@ def overrides(given: Given) -> Given:
         said[key] = given.get(key.replace("-", "_")) or None
     for key in ("force-exclude", "respect-gitignore", "target-torch"):
         said[key] = given.get(key.replace("-", "_"))
+    said["extension"] = _languages(given.get("extension", ())) or None
     said["per-file-ignores"] = _by_pattern(given.get("per_file_ignores", ())) or None
     return said
 
@@ -119,6 +122,16 @@ def configuration(given: Given) -> tuple[str | None, tuple[str, ...]]:
     variable = os.environ.get("FSDP2LINT_CONFIG")
     file = files[0] if files else None if given["isolated"] else variable or None
     return file, tuple(pairs)
+
+
+def _languages(pairs: tuple[str, ...]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for pair in pairs:
+        extension, _, language = pair.lstrip(".").partition(":")
+        if not extension or language not in LANGUAGES:
+            raise click.UsageError(f"--extension {pair}: write EXT:{' or EXT:'.join(LANGUAGES)}")
+        found[extension] = language
+    return found
 
 
 def _by_pattern(pairs: tuple[str, ...]) -> dict[str, list[str]]:

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 Selectors = list[str]
+Language = Literal["python", "markdown"]
 
 
 class Knowledge(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, omit_defaults=True):
@@ -82,6 +83,12 @@ class Options(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, omit_d
     extend_exclude: Annotated[
         list[str] | UnsetType,
         Meta(description="Names and patterns to leave out besides the default."),
+    ] = UNSET
+    extension: Annotated[
+        dict[str, Language] | UnsetType,
+        Meta(
+            description="Extensions of more files to look for, with what they hold: python or markdown."
+        ),
     ] = UNSET
     respect_gitignore: Annotated[
         bool | UnsetType, Meta(description="Leave out what git ignores (default: true).")
@@ -191,5 +198,5 @@ def _words(kind: Any) -> str:
     if origin is list:
         return "list of strings"
     if origin is dict:
-        return "table of lists of strings"
+        return "table of lists of strings" if get_origin(inner[1]) is list else "table of strings"
     return {str: "string", bool: "true or false"}.get(kind, "table")

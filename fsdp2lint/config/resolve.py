@@ -7,12 +7,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from fsdp2lint.config.files import BadConfig, Config
-from fsdp2lint.discover import EXCLUDED, Exclusion
+from fsdp2lint.discover import EXCLUDED, SUFFIXES, Exclusion
 from fsdp2lint.model.told import NOTHING_TOLD, Told
 from fsdp2lint.settings import OLDEST_TORCH, BadSetting, Settings
 
 Given = Mapping[str, Any]
 """Options of the command line under the names of the configuration; None where one was not used."""
+
+MARKDOWN = ("md", "markdown")
+"""Extensions of documents: named files are read as such, folders are not searched for them."""
 
 _SELECTING = ("select", "extend-select", "ignore", "extend-ignore", "fixable", "unfixable")
 
@@ -64,7 +67,19 @@ def exclusion(config: Config, given: Given) -> Exclusion:
         (*patterns, *more),
         gitignore=value("respect-gitignore", config, given, True),
         force=value("force-exclude", config, given, False),
+        suffixes=(*SUFFIXES, *(f".{extension}" for extension in languages(config, given))),
     )
+
+
+def languages(config: Config, given: Given) -> dict[str, str]:
+    """What files of other extensions hold, by extension; the command line counts more."""
+    return {**config.given.get("extension", {}), **(given.get("extension") or {})}
+
+
+def documents(config: Config, given: Given) -> tuple[str, ...]:
+    """The ends of the names of files that are documents, with blocks of Python in them."""
+    known = {**dict.fromkeys(MARKDOWN, "markdown"), **languages(config, given)}
+    return tuple(f".{extension}" for extension, held in known.items() if held == "markdown")
 
 
 def located(error: BadSetting, config: Config, given: Given) -> BadSetting:

@@ -84,10 +84,6 @@ class Notebook(Document):
             found.append(Part(own, stretch.first + cut))
         return found
 
-    def shown(self, text: str) -> str:
-        """A stretch of a program as it stands in its cell."""
-        return magics.shown(_BORDER.sub("", text), self._magics)
-
     def place(self, source: Source, at: Range) -> tuple[Source, Range]:
         """The cell in which a span begins, and the span in it."""
         parts = source.parts
@@ -117,7 +113,9 @@ class Notebook(Document):
         for cell, start, end in zip(self.cells, starts, ends, strict=False):
             line += program.count("\n", at, start)
             at = start
-            found.append(_Stretch(cell.number, line, self.shown(program[start:end])))
+            found.append(
+                _Stretch(cell.number, line, magics.shown(program[start:end], self._magics))
+            )
         return found
 
 

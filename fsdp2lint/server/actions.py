@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from lsprotocol import types
 
-from fsdp2lint.in_documents import patched
-from fsdp2lint.server.desk import Change, changes
+from fsdp2lint.in_documents import Change, changes, patched
 from fsdp2lint.server.places import Ruler
 from fsdp2lint.silence import silenced
 from fsdp2lint.toolrules import ALWAYS_ON

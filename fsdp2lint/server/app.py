@@ -19,8 +19,9 @@ from pygls.uris import from_fs_path, to_fs_path
 from fsdp2lint import __version__
 from fsdp2lint.diagnostics import Diagnostic
 from fsdp2lint.fixing import NotWritten
+from fsdp2lint.in_documents import changes
 from fsdp2lint.server.actions import Offers
-from fsdp2lint.server.desk import Desk, Stopped, changes, saved
+from fsdp2lint.server.desk import Desk, Stopped, saved
 from fsdp2lint.server.places import Ruler
 from fsdp2lint.server.said import Words
 from fsdp2lint.settings import BadSetting

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 import gc
 import io
 import threading
 import tokenize
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import accumulate
 from typing import Any
 
 from fsdp2lint.config import toml
 from fsdp2lint.diagnostics import Diagnostic
-from fsdp2lint.edits.changes import Span
 from fsdp2lint.runner import Means
 from fsdp2lint.server.shelf import Shelf
 from fsdp2lint.session import Session
@@ -23,9 +20,6 @@ from fsdp2lint.source import Source
 
 Buffers = Mapping[str, bytes]
 """The open files by their absolute paths, with the bytes that saving them would write."""
-
-Change = tuple[Source, Span]
-"""A replacement in a file, or in a cell of a notebook."""
 
 
 class Stopped(Exception):
@@ -102,37 +96,6 @@ def saved(text: str) -> bytes:
         return text.encode(encoding)
     except (SyntaxError, UnicodeError, LookupError):
         return raw
-
-
-def changes(old: Source, new: Source) -> Iterator[Change]:
-    """What differs between two texts of a file, line by line; in a notebook, cell by cell."""
-    if old.document is None:
-        pairs = [(old, new)]
-    else:
-        parts = zip(old.parts, new.parts, strict=True)
-        pairs = [(one.source, other.source) for one, other in parts]
-    for before, after in pairs:
-        yield from ((before, span) for span in _spans(before.text, after.text))
-
-
-def _spans(old: str, new: str) -> Iterator[Span]:
-    before, after = old.splitlines(keepends=True), new.splitlines(keepends=True)
-    starts = [0, *accumulate(map(len, before))]
-    head = _same(before, after)
-    tail = _same(before[head:][::-1], after[head:][::-1])
-    matcher = difflib.SequenceMatcher(
-        None, before[head : len(before) - tail], after[head : len(after) - tail], autojunk=False
-    )
-    for kind, first, last, start, end in matcher.get_opcodes():
-        if kind != "equal":
-            text = "".join(after[head + start : head + end])
-            yield Span(starts[head + first], starts[head + last], text)
-
-
-def _same(one: list[str], other: list[str]) -> int:
-    """How many lines two texts share at their beginning: comparing them costs less than aligning."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((n for n, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def _go_on(stop: threading.Event, about: str) -> None:
