@@ -9,6 +9,7 @@ import subprocess
 import sys
 import types
 from pathlib import Path
+from xml.etree import ElementTree
 
 import click
 import pytest
@@ -25,14 +26,19 @@ WRITTEN = sorted(p for p in DOCS.rglob("*.md") if "reference" not in p.parts)
 EACH = pytest.mark.parametrize("page", WRITTEN, ids=lambda p: p.relative_to(DOCS).as_posix())
 
 
-def generated() -> dict[str, str]:
-    """The pages that the program writes."""
-    spec = importlib.util.spec_from_file_location("generate", DOCS / "generate.py")
+def script(name: str) -> types.ModuleType:
+    """A program of the site."""
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return dict(module.pages())
+    return module
+
+
+def generated() -> dict[str, str]:
+    """The pages that the program writes."""
+    return dict(script("generate").pages())
 
 
 def anchors(text: str) -> set[str]:
@@ -149,3 +155,23 @@ def test_the_example_of_a_rule_works() -> None:
     (trace,) = traces(Project.of([script]))
     (finding,) = module.check(trace)
     assert "replaced later" in finding.message
+
+
+def test_the_picture_shows_what_the_program_says() -> None:
+    picture = script("picture")
+    said = picture.terminal()
+    assert "\x1b[1;31merror[FSDP201]" in said
+    wanted = picture.svg(said)
+    ElementTree.fromstring(wanted)
+    assert (DOCS / "terminal.svg").read_text("utf-8") == wanted, "python docs/picture.py"
+
+
+def test_the_picture_breaks_lines_as_a_terminal_does() -> None:
+    picture = script("picture")
+    long = "\x1b[1;31mab\x1b[0m" + "c" * picture.COLUMNS
+    first, second = picture.rows(long)
+    assert ["".join(t for t, _, _ in row) for row in (first, second)] == [
+        "ab" + "c" * (picture.COLUMNS - 2),
+        "cc",
+    ]
+    assert ("ab", picture.INKS[31], True) in first

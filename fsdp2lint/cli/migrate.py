@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from shutil import get_terminal_size
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -258,7 +259,8 @@ def _print(migration: Migration, targets: Sequence[tuple[str, str | None]], give
         if kind == "text" and not given["quiet"] and not given["interactive"]:
             for old, new in migration.changed:
                 sys.stdout.write(_painted(diff(old, new.text), coloured(given["color"])) + "\n")
-        sys.stdout.write(render(migration, kind))
+        columns = get_terminal_size().columns if sys.stdout.isatty() else 0
+        sys.stdout.write(render(migration, kind, columns))
 
 
 def _painted(text: str, colour: bool) -> str:

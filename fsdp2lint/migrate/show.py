@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,8 +26,11 @@ _MEANS = {
 }
 
 
-def text(migration: Migration) -> str:
-    """The ledger for a terminal: what is left first, then the sums."""
+def text(migration: Migration, columns: int = 0) -> str:
+    """The ledger for people: each file's occurrences, then the sums.
+
+    On a terminal with so many ``columns`` (0: it is none) what is long goes on under its beginning.
+    """
     lines: list[str] = []
     for path in dict.fromkeys(e.path for e in migration.ledger.entries):
         lines.append(path)
@@ -35,9 +39,8 @@ def text(migration: Migration) -> str:
         margin = max(5, *(len(e.place) for e in rows))
         for entry in rows:
             note = f"{entry.why}; to do: {entry.todo}" if entry.todo else entry.why
-            lines.append(
-                f"  {entry.place:>{margin}}  {entry.fate:<9}  {_what(entry):<{width}}  {note}".rstrip()
-            )
+            head = f"  {entry.place:>{margin}}  {entry.fate:<9}  {_what(entry):<{width}}  "
+            lines += _hanging(head, note, columns)
         lines.append("")
     return "\n".join([*lines, *_conclusion(migration)]) + "\n"
 
@@ -79,9 +82,11 @@ def html(migration: Migration) -> str:
     return page.html(report)
 
 
-def render(migration: Migration, kind: str) -> str:
-    """The account in one of :data:`FORMATS`."""
-    return {"text": text, "markdown": markdown, "json": json, "html": html}[kind](migration)
+def render(migration: Migration, kind: str, columns: int = 0) -> str:
+    """The account in one of :data:`FORMATS`; ``columns`` are those of a terminal."""
+    if kind == "text":
+        return text(migration, columns)
+    return {"markdown": markdown, "json": json, "html": html}[kind](migration)
 
 
 def message(stage: Stage) -> str:
@@ -120,6 +125,15 @@ def _conclusion(migration: Migration) -> Iterator[str]:
         at = Place.of(site).told
         yield f"{at.part}:{at.range.line}: after the migration: {finding.message}"
     yield from migration.failures
+
+
+def _hanging(head: str, note: str, columns: int) -> list[str]:
+    """A line, or several whose ends stand under each other if there is room for that."""
+    if columns - len(head) < 24:
+        return [f"{head}{note}".rstrip()]
+    pieces = textwrap.wrap(note, columns - len(head), break_on_hyphens=False) or [""]
+    heads = [head, *[" " * len(head)] * (len(pieces) - 1)]
+    return [f"{one}{piece}".rstrip() for one, piece in zip(heads, pieces, strict=True)]
 
 
 def _what(entry: Entry) -> str:
