@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -91,6 +92,8 @@ class Baseline:
                 stream.write(text)
             os.replace(temporary, self.file)
         except OSError as error:
+            with suppress(OSError):
+                os.unlink(temporary)
             raise BadBaseline(f"{self.file}: {error.strerror or error}") from error
 
     def compare(

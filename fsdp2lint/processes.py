@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -44,18 +45,25 @@ def in_processes(
     read = means.files().read
     with ProcessPoolExecutor(workers, context, _begin, (given,)) as pool:
         pending = [(unit, pool.submit(_one, unit)) for unit in units]
-        for unit, future in pending:
-            try:
-                raw, seen = future.result()
-            except (BrokenProcessPool, UnicodeEncodeError):
-                yield work(unit)
-                continue
-            yield unpack(raw, rules, read), seen
+        try:
+            for unit, future in pending:
+                try:
+                    raw, seen = future.result()
+                except (BrokenProcessPool, UnicodeEncodeError):
+                    yield work(unit)
+                    continue
+                yield unpack(raw, rules, read), seen
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)  # nobody waits for what is left
 
 
 def _begin(work: Work | None) -> None:
-    """Whatever a forked process knows it has from its parent; another one is told."""
+    """Whatever a forked process knows it has from its parent; another one is told.
+
+    An interrupt ends the process at once and without a word: its parent says what there is to say.
+    """
     global _work
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     if work is not None:
         _work = work
 

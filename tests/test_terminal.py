@@ -105,6 +105,6 @@ def test_a_full_disk(tmp_path: Path, format_: str) -> None:
             timeout=120,
         )
     assert done.returncode == 2
-    assert done.stderr == "Error: the report cannot be written: No space left on device\n"
+    assert done.stderr == "Error: the output cannot be written: No space left on device\n"
     shown = invoke("check", "-o", "/dev/full", cwd=tmp_path)
     assert (shown.returncode, "No space left" in shown.stderr) == (2, True)

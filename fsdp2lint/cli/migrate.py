@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from fsdp2lint.cli.options import CONFIGURATION, DISCOVERY, TARGET, Given, listing
-from fsdp2lint.cli.output import coloured
+from fsdp2lint.cli.output import coloured, save
 from fsdp2lint.cli.sessions import configured
 from fsdp2lint.discover import NoSuchPath
 from fsdp2lint.settings import OLDEST_TORCH, BadSetting, unknown
@@ -254,7 +254,7 @@ def _print(migration: Migration, targets: Sequence[tuple[str, str | None]], give
 
     for kind, file in targets:
         if file is not None:
-            _save(file, render(migration, kind))
+            save(file, render(migration, kind))
             continue
         if kind == "text" and not given["quiet"] and not given["interactive"]:
             for old, new in migration.changed:
@@ -272,15 +272,6 @@ def _painted(text: str, colour: bool) -> str:
         for line in text.splitlines(keepends=True)
     )
     return "".join(lines)
-
-
-def _save(file: str, text: str) -> None:
-    try:
-        os.makedirs(os.path.dirname(file) or ".", exist_ok=True)
-        with open(file, "w", encoding="utf-8", errors="backslashreplace") as stream:
-            stream.write(text)
-    except OSError as error:
-        raise click.FileError(file, error.strerror) from error
 
 
 def _proved(migration: Migration, paths: tuple[str, ...], command: str) -> int:

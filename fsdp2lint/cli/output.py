@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 import click
@@ -58,33 +59,43 @@ def write(
         if target.format == "github" and os.environ.get("GITHUB_STEP_SUMMARY"):
             from fsdp2lint.reporters.github import step_summary
 
-            _save(os.environ["GITHUB_STEP_SUMMARY"], step_summary(report, view), "a")
+            _put(os.environ["GITHUB_STEP_SUMMARY"], step_summary(report, view), "a")
         if target.file is None:
-            _print(render(target.format, report, view), stream or sys.stdout)
+            stream = stream or sys.stdout
+            stream.write(render(target.format, report, view))
+            stream.flush()
             continue
         text = render(target.format, report, view._replace(colour=False))
-        _save(target.file, text, "w")
+        save(target.file, text)
 
 
-def _print(text: str, stream: TextIO) -> None:
+def save(file: str, text: str) -> None:
+    """Write a report to a file, all of it or nothing; to a device as it is.
+
+    Raises:
+        click.ClickException: it cannot be written.
+    """
+    if os.path.exists(file) and not os.path.isfile(file):
+        _put(file, text, "w")
+        return
+    temporary = f"{file}.{os.getpid()}.tmp"
     try:
-        stream.write(text)
-        stream.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        # what is still buffered must not raise again at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-        raise click.ClickException(f"the report cannot be written: {error.strerror}") from error
-
-
-def _save(file: str, text: str, mode: str) -> None:
-    try:
-        os.makedirs(os.path.dirname(file) or ".", exist_ok=True)
-        with open(file, mode, encoding="utf-8", errors="backslashreplace") as stream:
-            stream.write(text)
+        _put(temporary, text, "w", file)
+        os.replace(temporary, file)
     except OSError as error:
         raise click.FileError(file, error.strerror) from error
+    finally:
+        with suppress(OSError):
+            os.unlink(temporary)
+
+
+def _put(path: str, text: str, mode: str, named: str = "") -> None:
+    try:
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        with open(path, mode, encoding="utf-8", errors="backslashreplace") as stream:
+            stream.write(text)
+    except OSError as error:
+        raise click.FileError(named or path, error.strerror) from error
 
 
 def coloured(choice: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import importlib
 import os
@@ -26,6 +27,7 @@ COMMANDS = (
     "verify",
 )
 EXIT_ERROR = 2
+_DISK_FULL = {getattr(errno, name, None) for name in ("ENOSPC", "EDQUOT", "EFBIG")}
 EXIT_INTERRUPTED = 130
 
 
@@ -71,6 +73,19 @@ def program() -> None:
     """A linter for PyTorch FSDP2 training code."""
 
 
+def _drop_output() -> None:
+    """What is still buffered must not raise again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _say_that_it_is_a_bug() -> None:
+    """A traceback alone would leave with 1, which says that the script has findings."""
+    import traceback
+
+    traceback.print_exc()
+    click.echo("fsdp2lint itself failed: this is a bug in it, please report it", err=True)
+
+
 def main() -> NoReturn:
     """Run the program and leave with its exit code: 0 clean, 1 findings, 2 errors."""
     for stream in (sys.stdout, sys.stderr):
@@ -87,15 +102,15 @@ def main() -> NoReturn:
         click.echo("interrupted", err=True)
         code = EXIT_INTERRUPTED
     except BrokenPipeError:
-        # whoever reads has enough; what is still buffered must not raise again at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()  # whoever reads has enough
         code = EXIT_INTERRUPTED + 11
-    except Exception:
-        # a traceback alone would leave with 1, which says that the script has findings
-        import traceback
-
-        traceback.print_exc()
-        click.echo("fsdp2lint itself failed: this is a bug in it, please report it", err=True)
+    except Exception as error:
         code = EXIT_ERROR
+        if isinstance(error, OSError) and error.errno in _DISK_FULL:
+            _drop_output()
+            where = error.filename or "the output"
+            click.echo(f"Error: {where} cannot be written: {error.strerror}", err=True)
+        else:
+            _say_that_it_is_a_bug()
     gc.freeze()  # or the exit would spend its time on trees that nobody needs
     sys.exit(code if isinstance(code, int) else 0)

@@ -1,0 +1,235 @@
+"""What goes wrong outside of the program: one clear line, the right exit code, nothing half-written."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fsdp2lint.runner import Batch, check
+from tests.notebooks import written
+from tests.running import ROOT, invoke, program
+from tests.test_config import LATE
+
+POSIX = pytest.mark.skipif(sys.platform == "win32", reason="needs limits, pipes and signals")
+UNUSED = "".join(f"x = {n}  # fsdp2lint: ignore[FSDP203]\n" for n in range(200))
+OLD = (
+    "import torch\nfrom torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
+    "model = FSDP(torch.nn.Linear(4, 4))\n" + "# more\n" * 400
+)
+
+
+def run(
+    folder: Path, *args: str, limit: int = 0, **given: object
+) -> subprocess.CompletedProcess[str]:
+    """In a process of its own, in which no file gets longer than the limit: a disk that fills up."""
+
+    def limited() -> None:
+        import resource
+
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    return subprocess.run(  # type: ignore[call-overload, no-any-return]
+        [sys.executable, "-m", "fsdp2lint", *args],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
+        text=True,
+        stderr=subprocess.PIPE,
+        check=False,
+        timeout=120,
+        preexec_fn=limited if limit else None,
+        **({"stdout": subprocess.PIPE} | given),
+    )
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in sorted(folder.iterdir()) if p.is_file()}
+
+
+@POSIX
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is full")
+@pytest.mark.parametrize(
+    "words",
+    ["migrate old.py", "rule --all", "config --schema", "check --show-files", "check --diff", "--help",
+     "check --fix -", "trace old.py"],
+)  # fmt: skip
+def test_whatever_is_printed_may_find_no_room(tmp_path: Path, words: str) -> None:
+    (tmp_path / "old.py").write_text(OLD)
+    (tmp_path / "x.py").write_text(UNUSED + "import torch.distributed.fsdp\n")
+    with open("/dev/full", "wb") as full:
+        done = run(tmp_path, *words.split(), stdout=full, stdin=subprocess.DEVNULL)
+    said = "Error: the output cannot be written: No space left on device\n"
+    assert (done.returncode, done.stderr.replace("Would fix 200 findings.\n", "")) == (2, said)
+
+
+@POSIX
+@pytest.mark.parametrize(
+    "words", ["check --fix", "migrate --write --allow-dirty -q", "check --add-ignore"]
+)
+def test_a_disk_that_fills_up_while_files_are_written(tmp_path: Path, words: str) -> None:
+    """The first would fit, the second does not: neither is written, and nothing else is left behind."""
+    small = "import torch.distributed.fsdp\nx = 1  # fsdp2lint: ignore[FSDP203]\n"
+    if "migrate" in words:
+        small = OLD.replace("# more\n", "")
+    (tmp_path / "a.py").write_text(LATE if "add" in words else small)
+    (tmp_path / "b.py").write_text(OLD + LATE + UNUSED)
+    before = files(tmp_path)
+    done = run(tmp_path, *words.split(), limit=1500)
+    assert done.returncode == 2, done.stdout
+    assert done.stderr.endswith("b.py: not written, File too large\n")
+    assert done.stderr.count("\n") == 1
+    assert files(tmp_path) == before
+
+
+@POSIX
+@pytest.mark.parametrize(
+    ("words", "file"),
+    [
+        ("check -n -f sarif=out.sarif", "out.sarif"),
+        ("check -n -f json -o out.json", "out.json"),
+        ("migrate -f html=out.html .", "out.html"),
+        ("baseline create", "fsdp2lint-baseline.json"),
+    ],
+)
+def test_a_report_is_whole_or_not_there(tmp_path: Path, words: str, file: str) -> None:
+    for n in range(20):
+        (tmp_path / f"late{n}.py").write_text(LATE + OLD)
+    before = files(tmp_path)
+    done = run(tmp_path, *words.split(), limit=500)
+    assert done.returncode == 2
+    assert file in done.stderr
+    assert "File too large" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert files(tmp_path) == before
+
+
+@POSIX
+@pytest.mark.parametrize("words", ["migrate .", "rule --all", "check -n -f json", "config"])
+def test_a_reader_that_has_enough(tmp_path: Path, words: str) -> None:
+    for n in range(100):
+        (tmp_path / f"late{n}.py").write_text(LATE)
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "wb") as closed:
+        done = run(tmp_path, *words.split(), stdout=closed)
+    assert done.stderr == ""
+    assert done.returncode in (1, 141), "click takes some of them for its own"
+
+
+@POSIX
+@pytest.mark.parametrize("words", ["check -n -j 2", "check -n -j 1", "migrate"])
+def test_an_interrupt_ends_all_processes_without_a_word_of_python(
+    tmp_path: Path, words: str
+) -> None:
+    body = "".join(
+        f"def part_{n}(model):\n    fully_shard(model.layers[{n}])\n" for n in range(1200)
+    )
+    for n in range(8):
+        (tmp_path / f"late{n}.py").write_text(
+            LATE.replace("\n\ndef main", f"\n{body}\n\ndef main", 1)
+        )
+    running = subprocess.Popen(
+        [sys.executable, "-m", "fsdp2lint", *words.split()],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    time.sleep(2.5)
+    os.killpg(running.pid, signal.SIGINT)
+    _, errors = running.communicate(timeout=60)
+    assert (running.returncode, errors.strip()) == (130, "interrupted")
+    with pytest.raises(ProcessLookupError):
+        os.killpg(running.pid, 0)
+
+
+@POSIX
+def test_names_that_are_no_text(tmp_path: Path) -> None:
+    """Findings, fixes and migrations of files whose names are bytes."""
+    for name, text in (
+        (b"l\xe9.py", LATE),
+        (b"u\xe9.py", UNUSED + "import torch.distributed.fsdp\n"),
+    ):
+        (Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name))).write_text(text)
+    book = Path(os.fsdecode(os.fsencode(tmp_path) + b"/n\xe9.ipynb"))
+    written(book)
+    for form in ("full", "concise", "json", "sarif", "github", "gitlab", "junit", "grouped"):
+        done = program("check", "-f", form, cwd=tmp_path)
+        assert (done.returncode, done.stderr) == (1, ""), form
+        assert "\\xe9" in done.stdout or "%5Cxe9" in done.stdout
+    done = program("check", "-n", "--fix", "--unsafe-fixes", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Fixed 202 findings." in done.stdout
+    assert program("migrate", cwd=tmp_path).returncode == 0
+
+
+def test_a_file_that_is_gone_before_it_is_read(tmp_path: Path) -> None:
+    (found,) = check(Batch.of_files([str(tmp_path / "gone.py")])).found
+    assert (found.rule.code, found.message) == (
+        "FSDP900",
+        "cannot read the file: No such file or directory",
+    )
+
+
+def test_a_file_that_changes_while_it_is_fixed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What somebody else has written meanwhile stays."""
+    from fsdp2lint.analysis import Analysis
+
+    file = written(tmp_path / "late.ipynb")
+    plain = Analysis.report
+
+    def slow(self: Analysis, *args: object) -> object:
+        report = plain(self, *args)  # type: ignore[arg-type]
+        file.write_text("{}")
+        return report
+
+    monkeypatch.setattr(Analysis, "report", slow)
+    shown = invoke("check", "-n", "--fix", "--unsafe-fixes", cwd=tmp_path)
+    assert shown.returncode == 2
+    assert (
+        shown.stderr
+        == "Error: late.ipynb: not written, its bytes are not those that were analysed\n"
+    )
+    assert file.read_text() == "{}"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("check --config fsdp2lint.d", "fsdp2lint.d: Is a directory"),
+        ("check --config gone.toml", "gone.toml: No such file or directory"),
+        ("check --baseline fsdp2lint.d", "fsdp2lint.d: Is a directory"),
+        ("check -o fsdp2lint.d", "fsdp2lint.d"),
+        ("baseline create --baseline fsdp2lint.d/x/y.json", "y.json: No such file or directory"),
+        ("check --stdin-filename x.py - other.py", "stands alone"),
+    ],
+)
+def test_folders_and_files_where_something_else_belongs(
+    tmp_path: Path, words: str, said: str
+) -> None:
+    (tmp_path / "late.py").write_text(LATE)
+    (tmp_path / "fsdp2lint.d").mkdir()
+    shown = invoke(*words.split(), cwd=tmp_path, text="")
+    assert shown.returncode == 2
+    assert said in shown.stderr
+    assert shown.stderr.count("\n") == 1
+
+
+def test_a_cache_that_cannot_be_is_none(tmp_path: Path) -> None:
+    (tmp_path / "late.py").write_text(LATE)
+    (tmp_path / "cache").write_text("a file")
+    shown = invoke("check", "--cache-dir", "cache", "-f", "json", cwd=tmp_path)
+    assert [one["code"] for one in json.loads(shown.stdout)] == ["FSDP201"]
+    assert shown.stderr == ""
