@@ -11,6 +11,7 @@ import pytest
 
 from fsdp2lint.silence import silenced
 from fsdp2lint.source import Source
+from tests.notebooks import notebook
 from tests.running import CLEAN, invoke
 from tests.saying import FORWARD, OPTIMIZER, said
 from tests.test_config import LATE
@@ -93,12 +94,12 @@ def test_what_cannot_be_analysed_is_not_silenced(tmp_path: Path) -> None:
     assert (tmp_path / "x.py").read_text() == broken
 
 
-def ruff(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
+def ruff(folder: Path, *args: str, path: str = "x.py") -> subprocess.CompletedProcess[str]:
     found = shutil.which("ruff", path=str(Path(sys.executable).parent)) or shutil.which("ruff")
     if found is None:
         pytest.skip("ruff is not installed")
     return subprocess.run(
-        [found, *args, "--isolated", "--no-cache", "x.py"],
+        [found, *args, "--isolated", "--no-cache", path],
         cwd=folder,
         capture_output=True,
         text=True,
@@ -141,3 +142,53 @@ def test_we_leave_the_comments_of_ruff_alone(tmp_path: Path) -> None:
     (tmp_path / "x.py").write_text(text)
     assert invoke("check", "--fix", cwd=tmp_path).returncode == 0
     assert (tmp_path / "x.py").read_text() == text
+
+
+LONG = LATE.replace(
+    "model.parameters())",
+    "model.parameters(), lr=1e-3, weight_decay=0.1)  # fsdp2lint: ignore[FSDP201] -- frozen, never stepped",
+)
+
+
+@pytest.mark.parametrize("at_the_end", [True, False])
+def test_our_comments_count_after_ruff_has_formatted_the_statement(
+    tmp_path: Path, at_the_end: bool
+) -> None:
+    """A statement that is too long is broken: its comment comes to stand on the last line of several."""
+    text = LONG
+    if not at_the_end:
+        line = next(one for one in LONG.splitlines() if "fsdp2lint" in one)
+        code, _, comment = line.partition("  # ")
+        text = LONG.replace(line, f"    # {comment}\n{code}")
+    (tmp_path / "late.py").write_text(text)
+    assert invoke("check", cwd=tmp_path).returncode == 0
+    ruff(tmp_path, "format", "--config", "line-length = 60", path=".")
+    formatted = (tmp_path / "late.py").read_text()
+    assert "AdamW(\n" in formatted
+    assert "# fsdp2lint: ignore[FSDP201]" in formatted
+    assert invoke("check", cwd=tmp_path).returncode == 0
+
+
+def test_fixes_of_both_settle(tmp_path: Path) -> None:
+    """Ours, then all of ruff's, over and over: in the end there is nothing to do for either."""
+    text = (
+        LONG
+        + "x = 1  # noqa: F401  # fsdp2lint: ignore[FSDP203]\ny = 2  # fsdp2lint: ignore[FSDP201]\n"
+    )
+    file = tmp_path / "late.py"
+    file.write_text(text)
+    (tmp_path / "book.ipynb").write_text(notebook([("code", text), ("code", "!ls\nimport os")]))
+    every = ("check", "--select", "ALL", "--ignore", "ERA001,INP001", "--unsafe-fixes", "--fix")
+    seen = []
+    for _ in range(4):
+        invoke("check", "--fix", "--unsafe-fixes", cwd=tmp_path)
+        ruff(tmp_path, *every, path=".")
+        ruff(tmp_path, "format", path=".")
+        seen.append([path.read_text() for path in sorted(tmp_path.glob("[bl]*.*"))])
+    assert seen[-2] == seen[-1]
+    for one in seen[-1]:
+        assert one.count("fsdp2lint: ignore") == 1, (
+            "those that silence nothing went, the other stays"
+        )
+        assert "noqa" not in one, "it silenced nothing: ruff's RUF100 took it away"
+    assert invoke("check", cwd=tmp_path).returncode == 0
