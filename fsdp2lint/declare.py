@@ -51,6 +51,8 @@ class Rule:
     """The first torch release to which it applies (``2.6``: all that are supported)."""
     until: str
     """The last torch release to which it applies, or empty."""
+    preview: bool = False
+    """Whether it is still being tried out: it runs only with ``--preview``."""
 
     @property
     def summary(self) -> str:
@@ -72,7 +74,7 @@ declared: dict[str, Rule] = {}
 
 
 def rule(
-    *, code: str, group: Group, since: str = "2.6", until: str = ""
+    *, code: str, group: Group, since: str = "2.6", until: str = "", preview: bool = False
 ) -> Callable[[Check], Check]:
     """Declare the decorated function as the rule of its module."""
 
@@ -80,7 +82,7 @@ def rule(
         module = check.__module__
         name = module.rpartition(".")[2].replace("_", "-")
         page = sys.modules[module].__doc__ or ""
-        declared[module] = Rule(code, name, group, check, page, since, until)
+        declared[module] = Rule(code, name, group, check, page, since, until, preview)
         return check
 
     return declare

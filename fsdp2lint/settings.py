@@ -47,6 +47,8 @@ class Settings(NamedTuple):
     fixable: tuple[str, ...] = ()
     unfixable: tuple[str, ...] = ()
     told: Told = NOTHING_TOLD
+    preview: bool = False
+    """Whether rules that are being tried out run like others."""
 
     @property
     def target(self) -> Release | None:
@@ -71,7 +73,8 @@ class Settings(NamedTuple):
         The more precise selector wins, and of two equally precise ones ``ignore``.
 
         Raises:
-            BadSetting: an unknown selector or a target that is no version.
+            BadSetting: an unknown selector, a preview that is selected alone, or a target that is no
+                version.
         """
         from fsdp2lint.toolrules import ALWAYS_ON, TOOL_RULES
 
@@ -79,11 +82,18 @@ class Settings(NamedTuple):
         for selector in self._selectors():
             if not any(precision(selector, rule) for rule in every):
                 raise BadSetting(unknown("rule", selector, selectors(every)), selector)
+        for selector in (*self.select, *self.extend_select):
+            if any(precision(selector, r) == 100 and not self._ripe(r) for r in every):
+                raise BadSetting(f"`{selector}` is being tried out: --preview runs it", selector)
         return tuple(
             rule
             for rule in every
             if rule in ALWAYS_ON
-            or (self._wanted(rule) > _best(self.ignore, rule) and self._fits(rule))
+            or (
+                self._wanted(rule) > _best(self.ignore, rule)
+                and self._ripe(rule)
+                and self._fits(rule)
+            )
         )
 
     def ignored_in(self, path: str) -> tuple[str, ...]:
@@ -111,6 +121,9 @@ class Settings(NamedTuple):
         """How precisely a rule is asked for; one that runs by default yields to any ``ignore``."""
         default = 0 if self.select else 0.5 * bool(_best(DEFAULT_SELECT, rule))
         return max(default, _best((*self.select, *self.extend_select), rule))
+
+    def _ripe(self, rule: Rule) -> bool:
+        return self.preview or not rule.preview
 
     def _fits(self, rule: Rule) -> bool:
         target = _version(self.target_torch or OLDEST_TORCH)

@@ -87,6 +87,7 @@ class StoredRule(msgspec.Struct, array_like=True):
     page: str
     since: str
     until: str
+    preview: bool
 
 
 class Entry(msgspec.Struct, array_like=True):
@@ -216,7 +217,7 @@ def unpacked_units(
 def pack_rules(rules: Sequence[Rule]) -> bytes:
     """What rules say of themselves, as bytes."""
     return msgspec.msgpack.encode(
-        [StoredRule(r.code, r.name, r.group, r.page, r.since, r.until) for r in rules]
+        [StoredRule(r.code, r.name, r.group, r.page, r.since, r.until, r.preview) for r in rules]
     )
 
 
@@ -228,7 +229,9 @@ def unpacked_rules(raw: bytes | None) -> tuple[Rule, ...] | None:
         return None
     if kept is None:
         return None
-    return tuple(Rule(r.code, r.name, r.group, _not_here, r.page, r.since, r.until) for r in kept)
+    return tuple(
+        Rule(r.code, r.name, r.group, _not_here, r.page, r.since, r.until, r.preview) for r in kept
+    )
 
 
 def _not_here(trace: Trace) -> Iterator[Finding]:

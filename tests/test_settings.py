@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from fsdp2lint import knowledge
+from fsdp2lint.config import resolve
+from fsdp2lint.config.files import Config
 from fsdp2lint.settings import BadSetting, Settings, unknown
+from fsdp2lint.stored import pack_rules, unpacked_rules
 from fsdp2lint.toolrules import ALWAYS_ON, TOOL_RULES
+from tests.running import invoke
 from tests.saying import EVERY, rule
 
 TOOL = {r.code for r in TOOL_RULES}
@@ -104,3 +111,30 @@ def test_did_you_mean() -> None:
     assert unknown("rule", "FSDP2O3", known) == "unknown rule `FSDP2O3`, did you mean `FSDP203`?"
     assert unknown("rule", "direct_forward_call", known).endswith("`direct-forward-call`?")
     assert unknown("rule", "FSDP204", known) == "unknown rule `FSDP204`"
+
+
+def test_rules_that_are_tried_out_run_only_when_asked() -> None:
+    tried = replace(EVERY[1], code="FSDP299", name="tried-out", group="suspicious", preview=True)
+    every = (*EVERY, tried)
+    assert tried not in Settings().chosen(every)
+    assert tried not in Settings(select=("ALL",)).chosen(every), "nor with the others of a group"
+    assert tried in Settings(preview=True).chosen(every)
+    assert tried in Settings(preview=True, select=("FSDP299",)).chosen(every)
+    assert tried not in Settings(preview=True, ignore=("FSDP299",)).chosen(every)
+    with pytest.raises(BadSetting, match="`tried-out` is being tried out: --preview runs it"):
+        Settings(select=("tried-out",)).chosen(every)
+
+
+def test_the_preview_is_an_option_and_a_key(tmp_path: Path) -> None:
+    for words in (("--preview",), ("--config", "preview=true")):
+        shown = invoke("check", "--show-settings", *words, cwd=tmp_path)
+        assert "preview = true\n" in shown.stdout
+    assert resolve.settings(Config("", None, {"preview": True}, {}), {}).preview
+    assert not resolve.settings(Config("", None, {"preview": True}, {}), {"preview": False}).preview
+
+
+def test_a_rule_is_kept_with_what_it_says_of_itself() -> None:
+    """In the cache too."""
+    tried = replace(EVERY[1], preview=True, until="2.8")
+    (kept,) = unpacked_rules(pack_rules([tried])) or ()
+    assert replace(kept, check=tried.check) == tried

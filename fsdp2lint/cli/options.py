@@ -53,6 +53,9 @@ SELECTION = together(
     listing("--extend-select", about="Rules to run besides the default."),
     listing("--ignore", "--extend-ignore", about="Rules not to run."),
     listing("--per-file-ignores", about="Rules not to report in some files: PATTERN:RULE."),
+    click.option(
+        "--preview/--no-preview", default=None, help="Run also rules that are being tried out."
+    ),
     listing("--fixable", about="Rules whose fixes may be applied instead of all."),
     listing("--unfixable", about="Rules whose fixes are only shown."),
     TARGET,
@@ -97,7 +100,7 @@ def overrides(given: Given) -> Given:
         said[key] = given.get(key.replace("-", "_")) or None
     for key in ("exclude", "extend-exclude"):
         said[key] = given.get(key.replace("-", "_")) or None
-    for key in ("force-exclude", "respect-gitignore", "target-torch"):
+    for key in ("force-exclude", "respect-gitignore", "target-torch", "preview"):
         said[key] = given.get(key.replace("-", "_"))
     said["extension"] = _languages(given.get("extension", ())) or None
     said["per-file-ignores"] = _by_pattern(given.get("per_file_ignores", ())) or None

@@ -66,6 +66,7 @@ def _own(rule: Rule) -> bool:
 def _title(rule: Rule) -> str:
     releases = f", torch {rule.since}" if rule.since != "2.6" else ""
     releases += f" up to {rule.until}" if rule.until else " and later" if releases else ""
+    releases += ", preview" if rule.preview else ""
     title = f"{rule.code} {rule.name} ({rule.group}{releases})"
     return f"{title}\n{'=' * len(title)}"
 
@@ -92,6 +93,7 @@ def _json(rules: Sequence[Rule]) -> str:
             "severity": SEVERITIES[rule.group],
             "since": rule.since,
             "until": rule.until or None,
+            "preview": rule.preview,
             "summary": rule.summary,
             "explanation": rule.page.strip(),
             "accuracy": _accuracy(seen.get(rule.code)),

@@ -60,6 +60,9 @@ class Options(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, omit_d
         dict[str, Selectors] | UnsetType,
         Meta(description="Rules not to report in the files that a pattern matches."),
     ] = UNSET
+    preview: Annotated[
+        bool | UnsetType, Meta(description="Run also rules that are being tried out.")
+    ] = UNSET
     fixable: Annotated[
         Selectors | UnsetType,
         Meta(description="Rules whose fixes may be applied (default: all)."),

@@ -37,6 +37,7 @@ def settings(config: Config, given: Given) -> Settings:
         extend_select=added("extend-select"),
         ignore=(*added("ignore"), *added("extend-ignore")),
         target_torch=value("target-torch", config, given, ""),
+        preview=value("preview", config, given, False),
         per_file_ignores=tuple(
             (pattern, tuple(selectors))
             for pattern, selectors in value("per-file-ignores", config, given, {}).items()
