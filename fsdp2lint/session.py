@@ -153,11 +153,15 @@ class Session:
         self, config: Config, path: str, raw: Content, *, fix: bool, unsafe: bool
     ) -> Iterator[Mended]:
         """The blocks of a document; one that cannot be read or decoded is told as a file of Python is."""
+        from copy import copy
+
         from fsdp2lint.snippets import checked
 
+        uncached = copy(self)
+        uncached.means = self.means._replace(keeping=None)
+
         def run(batch: Batch) -> Mended:
-            means = replace(self.means, keeping=None)
-            return replace(self, means=means)._one(config, batch, [path], fix=fix, unsafe=unsafe)
+            return uncached._one(config, batch, [path], fix=fix, unsafe=unsafe)
 
         try:
             source = Source.decode(raw, path) if isinstance(raw, bytes) else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fsdp2lint.documents.markdown import Markdown, markdown
@@ -43,7 +42,7 @@ def checked(source: Source, run: Run) -> Iterator[Mended]:
 def _own(report: Report, block: Markdown) -> Report:
     """The findings in the block itself: those in imports above it were told with theirs."""
     found = [d for d in report.found if block.holds(d.place.range)]
-    return replace(told(replace(report, found=found)), files=0, analysed=0)
+    return told(report.but(found=found)).but(files=0, analysed=0)
 
 
 def _nothing() -> Report:

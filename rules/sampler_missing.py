@@ -72,6 +72,7 @@ from fsdp2lint.api import (
     External,
     Finding,
     Instance,
+    Mesh,
     Returned,
     Sharded,
     Trace,
@@ -124,7 +125,8 @@ def _only_data_parallel(trace: Trace) -> bool:
         return False
     meshes = [mesh for s in trace.of(Sharded) for mesh in given_meshes(s)]
     made = [c.result for c in trace.calls(INIT)]
-    return all(dimensions(trace, m) == 1 for m in (*meshes, *made) if hasattr(m, "names"))
+    known = [mesh for mesh in (*meshes, *made) if isinstance(mesh, Mesh)]
+    return all(dimensions(trace, mesh) == 1 for mesh in known)
 
 
 def _walks_all(loader: Called) -> bool:
