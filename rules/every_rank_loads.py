@@ -67,10 +67,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fsdp2lint.api import (
-    Arguments,
     Called,
     Event,
-    External,
     Finding,
     Fix,
     Literal,
@@ -86,11 +84,10 @@ from fsdp2lint.api import (
 )
 
 from ._checkpoints import switch
-from ._fixes import call_of
+from ._fixes_loading import mapped
 from ._shared import DCP, Shard, differs_by_rank, sharded
 
 _SETTERS = tuple(f"{DCP}state_dict.set_{what}state_dict" for what in ("model_", "optimizer_", ""))
-_OF_THE_PROGRAM = ("parse_args", "argparse.", "os.path.", "os.environ", "os.getenv", "pathlib.")
 
 
 @rule(code="FSDP314", group="suspicious")
@@ -166,19 +163,7 @@ def _sharding(trace: Trace, restored: Restored) -> Shard | None:
 
 def _mapped(loaded: Loaded) -> Fix | None:
     """The file mapped, where a path surely is given."""
-    call = call_of(loaded.at)
-    if call is None or not all(_is_path(one) for one in options(loaded.path or Literal(None))):
+    edit = mapped(loaded)
+    if edit is None:
         return None
-    edit = Arguments(loaded.at.source, call).add("mmap", "True")
     return Fix("map the file", (edit,), "unsafe", "the file must stay while it is in use")
-
-
-def _is_path(value: Value) -> bool:
-    """Whether a value is a text, an argument of the program, or a path made of such."""
-    while isinstance(value, Part):
-        if isinstance(value.key, tuple) and value.key[0] == "format":
-            return True
-        value = value.owner
-    if isinstance(value, External):
-        return value.name.startswith(_OF_THE_PROGRAM)
-    return isinstance(value, Literal) and isinstance(value.value, str)

@@ -69,29 +69,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp2lint.api import (
-    Called,
-    Event,
-    Finding,
-    Fix,
-    MainRank,
-    Part,
-    Restored,
-    Saved,
-    StateDict,
-    StateDictTaken,
-    Trace,
-    Value,
-    options,
-    rule,
-)
+from fsdp2lint.api import Finding, Saved, StateDictTaken, Trace, rule
 
-from ._checkpoints import switched_on
-from ._shared import DCP, state_shard
+from ._fixes_offloading import GETTERS, offloaded, on_first, used_elsewhere
+from ._shared import state_shard
 
-_GETTERS = tuple(f"{DCP}state_dict.get_{what}state_dict" for what in ("model_", "optimizer_", ""))
 _ONE_FILE = ("torch.save", "pickle.dump", "joblib.dump", "safetensors.torch.save_file")
-_HARMLESS = ("builtins.len", "builtins.print", "builtins.bool", "gc.collect")
 
 
 @rule(code="FSDP309", group="suspicious")
@@ -99,69 +82,23 @@ def check(trace: Trace) -> Iterator[Finding]:
     """Gathers whose result one rank writes and no other needs."""
     for taken in trace.of(StateDictTaken):
         state = taken.state
-        if not state.full or state.offloaded is not False or state.via not in _GETTERS:
+        if not state.full or state.offloaded is not False or state.via not in GETTERS:
             continue
         written = _written_by_first(trace, taken)
         shard = None if written is None else state_shard(trace, taken, state)
-        if written is None or shard is None or _used_elsewhere(trace, taken):
+        if written is None or shard is None or used_elsewhere(trace, taken):
             continue
         yield Finding(
             at=taken,
             message=f"every rank gathers the full state of `{state.of.words()}` on its own device, and only "
             "the first writes it; with `cpu_offload=True` the others hold nothing",
             because=((shard.event, "it is sharded here"), (written, "the first rank writes it")),
-            fix=_offloaded(trace, taken),
+            fix=offloaded(trace, taken),
         )
 
 
 def _written_by_first(trace: Trace, taken: StateDictTaken) -> Saved | None:
     for saved in trace.after(taken, Saved):
-        if taken.state in saved.states and saved.via in _ONE_FILE and _on_first(saved):
+        if taken.state in saved.states and saved.via in _ONE_FILE and on_first(saved):
             return saved
     return None
-
-
-def _on_first(event: Event) -> bool:
-    """Whether an event happens on the first rank only."""
-    return any(isinstance(guard.test, MainRank) and guard.taken for guard in event.guards)
-
-
-def _used_elsewhere(trace: Trace, taken: StateDictTaken) -> bool:
-    """Whether the gathered state may serve another rank, or the model itself."""
-    state = taken.state
-    holders = set(trace.memory.holders(state))
-    if any(_root(one) is state for r in trace.of(Restored) for one in options(r.state)):
-        return True
-    if any(not _on_first(escaped) for escaped in trace.escapes(state)):
-        return True
-    if any(state in saved.states and not _on_first(saved) for saved in trace.of(Saved)):
-        return True
-    return any(
-        called.order > taken.order
-        and called.name not in _HARMLESS
-        and not _on_first(called)
-        and any(_root(v) in holders for v in _given(called))
-        for called in trace.of(Called)
-    )
-
-
-def _given(called: Called) -> Iterator[Value]:
-    """What a call is asked of and what it is given."""
-    if called.receiver is not None:
-        yield called.receiver
-    yield from (one for v in (*called.arguments, *called.keywords.values()) for one in options(v))
-
-
-def _root(value: Value) -> Value:
-    while isinstance(value, Part) and not isinstance(value, StateDict):
-        value = value.owner
-    return value
-
-
-def _offloaded(trace: Trace, taken: StateDictTaken) -> Fix | None:
-    """The same options with `cpu_offload`."""
-    given = next(
-        (c.keywords.get("options") for c in trace.calls(*_GETTERS) if c.at.node is taken.at.node),
-        None,
-    )
-    return None if given is None else switched_on(trace, given, "cpu_offload", _GETTERS)

@@ -36,7 +36,7 @@ dist.init_process_group("gloo")
 model = nn.Linear(8, 8)
 fully_shard(model)
 options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
-set_model_state_dict(model, torch.load("model.pt"), options=options)
+set_model_state_dict(model, torch.load("model.pt", mmap=True), options=options)
 ```
 
 ## Fix safety
@@ -78,6 +78,7 @@ from fsdp2lint.api import (
 )
 
 from ._fixes import call_of, first_argument, path_text, receiver_of, stands_alone
+from ._fixes_loading import mapped
 from ._shared import differs_by_rank, line_of, sharded, state_shard, wrapped_before
 
 _LOADS = ("torch.load", "safetensors.torch.load", "safetensors.torch.load_file")
@@ -101,7 +102,7 @@ def check(trace: Trace) -> Iterator[Finding]:
             message=f"`{module.words()}.load_state_dict` gets plain tensors ({origin}) for the DTensors of "
             "a sharded model and raises; use `set_model_state_dict` with `full_state_dict=True`",
             because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
-            fix=_distribute(restored),
+            fix=_distribute(restored, loaded),
         )
 
 
@@ -139,8 +140,11 @@ def _apart(one: Value | None, other: Value | None) -> bool:
     return isinstance(one, Literal) and isinstance(other, Literal) and one.value != other.value
 
 
-def _distribute(restored: Restored) -> Fix | None:
-    """``set_model_state_dict`` with the same state, where every rank comes to it."""
+def _distribute(restored: Restored, loaded: Loaded | None) -> Fix | None:
+    """``set_model_state_dict`` with the same state, where every rank comes to it.
+
+    The file is mapped where that can be: every rank opens it, and rank 0 alone reads it.
+    """
     call = call_of(restored.at)
     model = path_text(restored.at, receiver_of(restored.at))
     if call is None or not model or len(call.args) != 1 or first_argument(call) is None:
@@ -151,11 +155,13 @@ def _distribute(restored: Restored) -> Fix | None:
     put = name_for(source, call, f"{home}.set_model_state_dict")
     chosen = name_for(source, call, f"{home}.StateDictOptions")
     options_text = f"{chosen.text}(full_state_dict=True, broadcast_from_rank0=True)"
+    mapping = None if loaded is None else mapped(loaded)
     edits = (
         Replace(source, call.func, put.text),
         Arguments(source, call).first(model).add("options", options_text),
         *put.edits,
         *chosen.edits,
+        *(() if mapping is None else (mapping,)),
     )
     return Fix(
         "distribute the full state dict", edits, "unsafe", "rank 0's file is the one that counts"

@@ -48,7 +48,7 @@ if dist.get_rank() == 0:
 ## Fix safety
 
 Unsafe: where the hosts share no disk, each may need its own file. Only the write is put under the guard; the
-gather stays with all ranks.
+gather stays with all ranks, with `cpu_offload=True` where nothing but the write needs what it returns.
 
 ## Known limits
 
@@ -64,10 +64,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp2lint.api import Finding, Fix, Saved, Trace, Wrap, name_for, rule
+from fsdp2lint.api import Edit, Finding, Fix, Saved, StateDictTaken, Trace, Wrap, name_for, rule
 
 from ._checkpoints import all_come, gathering, same_everywhere
 from ._fixes import stands_alone
+from ._fixes_offloading import GETTERS, offloaded, used_elsewhere
 
 _ONE_FILE = ("torch.save", "pickle.dump", "joblib.dump", "safetensors.torch.save_file")
 
@@ -87,20 +88,33 @@ def check(trace: Trace) -> Iterator[Finding]:
                 at=saved,
                 message=f"every rank writes the full state of `{state.of.words()}` to one file{empty}",
                 because=((gathered, "all ranks take part in the gather"),),
-                fix=_guarded(saved),
+                fix=_guarded(trace, saved),
             )
             break
 
 
-def _guarded(saved: Saved) -> Fix | None:
-    """The write on the first rank only."""
+def _guarded(trace: Trace, saved: Saved) -> Fix | None:
+    """The write on the first rank only; where nothing else needs the states, the others hold none."""
     source, node = saved.at.source, saved.at.node
     if stands_alone(saved.at) is None:
         return None
     rank = name_for(source, node, "torch.distributed.get_rank")
     return Fix(
         "write it on the first rank",
-        (Wrap(source, node, f"if {rank.text}() == 0:"), *rank.edits),
+        (Wrap(source, node, f"if {rank.text}() == 0:"), *rank.edits, *_offloads(trace, saved)),
         "unsafe",
         "hosts that share no disk each need a file of their own",
     )
+
+
+def _offloads(trace: Trace, saved: Saved) -> Iterator[Edit]:
+    """``cpu_offload`` for the gathers of the states that are written, each once."""
+    takes = {
+        taken.at.node: taken
+        for taken in trace.of(StateDictTaken)
+        if taken.state in saved.states and taken.state.offloaded is False
+    }
+    for taken in takes.values():
+        if taken.state.via in GETTERS and not used_elsewhere(trace, taken, [saved]):
+            fix = offloaded(trace, taken)
+            yield from () if fix is None else fix.edits
