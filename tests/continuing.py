@@ -48,15 +48,16 @@ def stretch(run: Rehearsal, start: int, end: int | None = None) -> list[RankRepo
     return [msgspec.structs.replace(r, steps=r.steps[start:end]) for r in run.run.ranks]
 
 
-def different(whole: Rehearsal, saved: Rehearsal, resumed: Rehearsal) -> list[Difference]:
-    """How a run in two parts differs from one at a stretch: step by step, and in the final values."""
+def different_steps(whole: Rehearsal, saved: Rehearsal, resumed: Rehearsal) -> list[Difference]:
+    """How the steps of a run in two parts differ from those of one at a stretch."""
     count = len(saved.run.ranks[0].steps)
     compared = steps.compare(stretch(whole, 0, count), saved.run.ranks, 0.0)
     compared += steps.compare(stretch(whole, count), resumed.run.ranks, 0.0)
-    return [one for part in (*compared, *_finals(whole, resumed)) for one in part.differences]
+    return [one for part in compared for one in part.differences]
 
 
-def _finals(whole: Rehearsal, resumed: Rehearsal) -> list[Compared]:
+def different_ends(whole: Rehearsal, resumed: Rehearsal) -> list[Difference]:
+    """How the final values differ."""
     from fsdp2lint.verify.equality import apart
 
     folders = [Path(one.request.scratch) for one in (whole, resumed)]
@@ -64,4 +65,5 @@ def _finals(whole: Rehearsal, resumed: Rehearsal) -> list[Compared]:
     finals = str(folders[0] / "final"), str(folders[1] / "final")
     task.write_bytes(msgspec.json.encode(Task(finals, [], 0.0)))
     apart.main(task, out)
-    return msgspec.json.decode(out.read_bytes(), type=list[Compared])
+    found = msgspec.json.decode(out.read_bytes(), type=list[Compared])
+    return [one for part in found for one in part.differences]

@@ -94,7 +94,7 @@ def test_it_goes_on_from_an_old_checkpoint(name: str, ranks: Ranks, tmp_path: Pa
 def test_it_goes_on_from_its_own_checkpoint(name: str, ranks: Ranks, tmp_path: Path) -> None:
     """In two parts, with a checkpoint between them, it does what it does at a stretch, bit for bit."""
     from fsdp2lint.verify.places import find
-    from tests.continuing import different, run
+    from tests.continuing import different_ends, different_steps, run
 
     told = settings(name)
     after = written(migrated(name), PROJECTS / name / "before", tmp_path)
@@ -108,7 +108,9 @@ def test_it_goes_on_from_its_own_checkpoint(name: str, ranks: Ranks, tmp_path: P
     assert [one.run.errors for one in runs if not one.completed] == []
     counts = told["steps"], told["steps"] - told["resume"]["steps"], told["resume"]["steps"]
     assert tuple(len(one.run.ranks[0].steps) for one in runs) == counts
-    assert [one.message for one in different(*runs)] == []
+    assert [one.message for one in different_steps(*runs)] == []
+    if "otherwise" not in resume:
+        assert [one.message for one in different_ends(whole, resumed)] == []
 
 
 def _counts(difference: Difference, rtol: float) -> bool:

@@ -60,6 +60,7 @@ class Resume(msgspec.Struct, forbid_unknown_fields=True):
     save: list[str]
     continue_: list[str] = msgspec.field(name="continue")
     steps: int
+    otherwise: str = ""
 
 
 class Run(msgspec.Struct, forbid_unknown_fields=True):
