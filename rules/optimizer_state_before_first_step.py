@@ -63,7 +63,7 @@ optimizer.step()
 
 ## Known limits
 
-Silent where the optimizer was built out of sight, and where a number decides whether the state is taken, but for
+Silent where the script sets what is in `optimizer.state` back with `zero_()`, where the optimizer was built out of sight, and where a number decides whether the state is taken, but for
 `step % n == 0` of a loop that begins at zero. Optimizers that count no steps (SGD, RMSprop, Adagrad) lose nothing.
 
 ## References
@@ -78,15 +78,18 @@ from collections.abc import Iterator
 
 from fsdp2lint.api import (
     Backward,
+    Called,
     External,
     Finding,
     Guards,
     Loaded,
     Optimizer,
+    Part,
     Restored,
     StateDictTaken,
     Stepped,
     Trace,
+    Value,
     options,
     rule,
 )
@@ -108,6 +111,8 @@ def check(trace: Trace) -> Iterator[Finding]:
             continue
         if any(trace.before(taken, Backward)):
             continue  # its parameters may have gradients: FSDP324
+        if any(_sets_back(called, optimizer) for called in trace.after(taken, Called)):
+            continue
         stepped = _stepped_without_load(trace, taken)
         shard = None if stepped is None else state_shard(trace, taken, taken.state)
         if stepped is None or shard is None:
@@ -126,6 +131,14 @@ def _counts(optimizer: object) -> bool:
         return False
     home, _, name = optimizer.cls.name.rpartition(".")
     return home == "torch.optim" and name in _COUNTING
+
+
+def _sets_back(called: Called, optimizer: Value) -> bool:
+    """Whether a counter of the optimizer is set to nought: ``optimizer.state[p]["step"].zero_()``."""
+    one = called.receiver
+    while isinstance(one, Part):
+        one = one.owner
+    return called.name == ".zero_" and one is optimizer
 
 
 def _stepped_without_load(trace: Trace, taken: StateDictTaken) -> Stepped | None:

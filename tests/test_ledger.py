@@ -141,3 +141,17 @@ def test_lines_are_those_of_the_text_as_it_was() -> None:
     (said,) = (e for e in done.ledger.entries if e.kind == "code")
     assert said.symbol == "torch.save(state, path)"
     assert said.line == line_of(text, "torch.save")
+
+
+def test_a_state_from_before_the_first_step_counts_none() -> None:
+    """The getter of torch would make the first step the second: neither the text nor ``check`` says so."""
+    text = HEAD + (
+        "model = FSDP(nn.Linear(8, 8), sharding_strategy=ShardingStrategy.SHARD_GRAD_OP)\n"
+        "optimizer = torch.optim.AdamW(model.parameters())\n"
+        'torch.save(FSDP.full_optim_state_dict(model, optimizer), "start.pt")\n'
+        "model(torch.ones(4, 8)).sum().backward()\n"
+        "optimizer.step()\n"
+    )
+    done = made(text)
+    assert 'values["step"].zero_()' in done.after[0].text
+    assert done.remaining == []
