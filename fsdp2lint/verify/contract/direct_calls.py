@@ -10,12 +10,12 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from fsdp2lint.verify.contract.check import Check
+from fsdp2lint.verify.contract.check import Check, Say
 from fsdp2lint.verify.contract.watch import Replaced, Shard
 from fsdp2lint.verify.outcome import Violation
 from fsdp2lint.verify.stacks import here
 
-_WATCHED = "_fsdp2lint_watched"
+_WATCHERS = "_fsdp2lint_watchers"
 
 
 class DirectCalls(Check):
@@ -36,26 +36,31 @@ class DirectCalls(Check):
             self._stand_before(type(module))
 
     def _stand_before(self, kind: Any) -> None:
-        if _WATCHED in vars(kind):
-            return
-        setattr(kind, _WATCHED, True)
-        kind.forward = self._watched(kind.forward)
+        watchers: list[Say] | None = vars(kind).get(_WATCHERS)
+        if watchers is None:  # one class serves all models of it
+            watchers = []
+            setattr(kind, _WATCHERS, watchers)
+            kind.forward = _watched(kind.forward, watchers)
+        if self.say not in watchers:
+            watchers.append(self.say)
 
-    def _watched(self, original: Any) -> Any:
-        import torch
 
-        @functools.wraps(original)
-        def forward(module: Any, *args: Any, **kwargs: Any) -> Any:
-            if not torch.compiler.is_compiling() and torch.is_grad_enabled() and _bypassed(module):
-                kind = type(module).__name__.removeprefix("FSDP")
-                message = (
-                    f"`{kind}.forward` is called directly, so no hook gathers its parameters "
-                    "or reduces their gradients: call the module"
-                )
-                self.say(Violation("FSDP203", message, here()))
-            return original(module, *args, **kwargs)
+def _watched(original: Any, watchers: list[Say]) -> Any:
+    import torch
 
-        return forward
+    @functools.wraps(original)
+    def forward(module: Any, *args: Any, **kwargs: Any) -> Any:
+        if not torch.compiler.is_compiling() and torch.is_grad_enabled() and _bypassed(module):
+            kind = type(module).__name__.removeprefix("FSDP")
+            message = (
+                f"`{kind}.forward` is called directly, so no hook gathers its parameters "
+                "or reduces their gradients: call the module"
+            )
+            for say in watchers:
+                say(Violation("FSDP203", message, here()))
+        return original(module, *args, **kwargs)
+
+    return forward
 
 
 def _bypassed(module: Any) -> bool:

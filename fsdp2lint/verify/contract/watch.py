@@ -159,13 +159,13 @@ def _sharded_roots() -> list[Any]:
 
 
 def replace_everywhere(original: Any, build: Callable[[Any], Any]) -> None:
-    """Replace a function under every name by which a module of PyTorch holds it."""
+    """Replace a function under every name by which a module holds it, but for our own."""
     import sys
 
     wrapped = build(original)
     for title, module in list(sys.modules.items()):
-        if title == "torch" or title.startswith("torch."):
-            held = getattr(module, "__dict__", {})
+        if not title.startswith("fsdp2lint."):
+            held = getattr(module, "__dict__", None) or {}
             for key in [key for key, value in held.items() if value is original]:
                 held[key] = wrapped
 
