@@ -8,7 +8,8 @@ import libcst as cst
 
 from fsdp2lint.interpret import loops
 from fsdp2lint.interpret.handlers import handles
-from fsdp2lint.model.values import Container, Literal, Value
+from fsdp2lint.model.events import Called
+from fsdp2lint.model.values import Container, External, Literal, Value
 
 if TYPE_CHECKING:
     from fsdp2lint.interpret.machine import Machine
@@ -55,8 +56,14 @@ def spread_into(machine: Machine, made: Container, value: Value) -> None:
         machine.memory.write(made, ("of", value), machine.here, value)
 
 
-def store(machine: Machine, owner: Value, key: Value, value: Value) -> None:
-    """``owner[key] = value``."""
+def store(
+    machine: Machine, owner: Value, key: Value, value: Value, node: cst.CSTNode | None = None
+) -> None:
+    """``owner[key] = value``; at ``node`` for all to see where it is ``os.environ["MASTER_PORT"] = …``."""
+    if isinstance(owner, External) and node is not None:
+        moment, name = machine.moment(machine.site(node)), f"{owner.name}.__setitem__"
+        nothing = machine.literal(None)
+        machine.record(Called(moment, name, None, (key, value), {}, False, nothing))
     if isinstance(key, Literal):
         machine.memory.write(owner, f"[{key.value!r}]", machine.here, value)
         return

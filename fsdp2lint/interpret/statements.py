@@ -11,11 +11,10 @@ from fsdp2lint.interpret import classes, conditions, contexts, functions, import
 from fsdp2lint.interpret.displays import store
 from fsdp2lint.interpret.operators import operate
 from fsdp2lint.interpret.scopes import name_value
-from fsdp2lint.model.events import Augmented, Called, Exited
+from fsdp2lint.model.events import Augmented, Exited
 from fsdp2lint.model.guards import NEVER, Clause, Guards
 from fsdp2lint.model.values import (
     Container,
-    External,
     Literal,
     Unknown,
     Value,
@@ -125,19 +124,11 @@ def bind(machine: Machine, target: cst.CSTNode, value: Value) -> None:
         owner = machine.eval(target.value)
         for element in target.slice:
             if isinstance(element.slice, cst.Index):
-                key = machine.eval(element.slice.value)
-                store(machine, owner, key, value)
-                if isinstance(owner, External):  # os.environ["MASTER_PORT"] = … is for all to see
-                    _tell(machine, target, f"{owner.name}.__setitem__", key, value)
+                store(machine, owner, machine.eval(element.slice.value), value, target)
     elif isinstance(target, cst.Tuple | cst.List):
         _bind_several(machine, target.elements, value)
     elif isinstance(target, cst.StarredElement):
         bind(machine, target.value, value)
-
-
-def _tell(machine: Machine, node: cst.CSTNode, name: str, *given: Value) -> None:
-    moment = machine.moment(machine.site(node))
-    machine.record(Called(moment, name, None, given, {}, False, machine.literal(None)))
 
 
 def _bind_several(machine: Machine, targets: Sequence[cst.BaseElement], value: Value) -> None:
