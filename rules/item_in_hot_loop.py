@@ -59,8 +59,8 @@ for step in range(1000):
 ## Known limits
 
 Scripts whose process groups are gloo's alone are left alone: on CPUs nothing runs ahead. So are numbers that
-decide something (`if math.isnan(loss.item())`), and those under a condition that counts. `print(loss)` and
-formats read numbers too and are not seen. A CPU shows how often a number is read; what that costs a GPU it does
+decide something (`if math.isnan(loss.item())`), those under a condition that counts, and those of a loop that
+calls `torch.cuda.synchronize()` in each step anyway. `print(loss)` and formats read numbers too and are not seen. A CPU shows how often a number is read; what that costs a GPU it does
 not. There is no fix: only the author knows how often the number is needed.
 
 ## References
@@ -96,6 +96,7 @@ from ._fixes import call_of, first_argument, receiver_of
 from ._loops import each_step, only_cpu
 
 _READERS = (".item", ".tolist", "builtins.float", "builtins.int")
+_WAITS = ("torch.accelerator.synchronize", "torch.cuda.synchronize", "torch.xpu.synchronize")
 _ARITHMETIC = ("/", "*", "+", "-", "**")
 
 
@@ -109,9 +110,9 @@ def check(trace: Trace) -> Iterator[Finding]:
         stepped = each_step(trace, called)
         if value is None or stepped is None or not _every_time(called, stepped):
             continue
-        if any(_made_of(one, _known(trace)) for one in options(value)) and not _decides(
-            trace, called
-        ):
+        if not any(_made_of(one, _known(trace)) for one in options(value)):
+            continue
+        if not _decides(trace, called) and not _waits_anyway(trace, stepped):
             yield Finding(
                 at=called,
                 message=f"`{_said(called)}` is read in every step: the host waits until the GPU has computed "
@@ -166,6 +167,24 @@ def _every_time(read: Event, stepped: Stepped) -> bool:
         for clause in read.guards.since(stepped.guards)
         for guard in clause
     )
+
+
+def _waits_anyway(trace: Trace, stepped: Stepped) -> bool:
+    """Whether the host waits for the GPU in each step as it is: a script that measures its steps."""
+    return any(
+        each_step(trace, called) is not None and _each_time_on_gpus(called, stepped)
+        for called in trace.calls(*_WAITS)
+    )
+
+
+def _each_time_on_gpus(called: Called, stepped: Stepped) -> bool:
+    """Whether a call is made in every step, if only where there is a GPU."""
+    added = called.guards.since(stepped.guards)
+    return all(rank_dependent(g.test) or _asks_for_gpu(g.test) for clause in added for g in clause)
+
+
+def _asks_for_gpu(test: Value) -> bool:
+    return any(word in test.words() for word in ("is_available", "cuda"))
 
 
 def _decides(trace: Trace, called: Called) -> bool:
