@@ -65,6 +65,9 @@ NAMED_RANKS = {
 """What scripts call their ranks (``args.rank``, ``self.local_rank``), where nothing in sight says more.
 A module's ``rank`` is that of its low-rank factors (PEFT) and never meant."""
 
+_LOW_RANK = ("lora", "peft", "adapter", "low_rank", "svd")
+"""What settings of low-rank factors are called."""
+
 _FRAMEWORKS = ("accelerate.", "transformers.", "lightning.", "trl.")
 
 
@@ -140,8 +143,14 @@ def _may_be_framework(owner: Value) -> bool:
 
 
 def _may_hold_rank(machine: Machine, owner: Value) -> bool:
-    """Whether ``owner`` is a bag of settings or an object of the script, not a module or a module of Python."""
-    return isinstance(owner, Instance | Unknown | Part) and not machine.is_module(owner)
+    """Whether ``owner`` is a bag of settings or an object of the script, not a module or a module of Python.
+
+    ``cfg.lora.rank`` is the rank of matrices.
+    """
+    if not isinstance(owner, Instance | Unknown | Part) or machine.is_module(owner):
+        return False
+    said = owner.words().lower()
+    return not any(word in said for word in _LOW_RANK)
 
 
 def _is_framework(owner: Value) -> bool:
