@@ -17,6 +17,7 @@ from fsdp2lint.api import (
     Guard,
     Guards,
     Instance,
+    Layout,
     Literal,
     Part,
     Restored,
@@ -127,7 +128,15 @@ def all_come(gathered: Event, event: Event) -> bool:
         if not all(_counts(guard.test) for guard in clause):
             return False
     inner = [f for f in event.moment.inside if f not in gathered.moment.inside]
-    return not any(function.decorators for function in inner)
+    return not any(function.decorators for function in inner) and not _decided(gathered, event)
+
+
+def _decided(gathered: Event, event: Event) -> bool:
+    """Whether a test between the two has come out one way in this run only: a rank that falls back to 0."""
+    asked = {g.site.statement for c in event.guards.clauses for g in c if g.site is not None}
+    shared = set(Layout.of(gathered.at.source).ancestors(gathered.at.node))
+    around = Layout.of(event.at.source).ancestors(event.at.node)
+    return any(isinstance(a, cst.If) and a not in shared and a not in asked for a in around)
 
 
 def _counts(test: Value) -> bool:

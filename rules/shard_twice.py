@@ -92,12 +92,36 @@ def _first(trace: Trace, shard: Shard) -> Shard | None:
             if walk is not None and reaches(trace, walk, shard.module):
                 return earlier
             continue
-        if _picked(shard.module):
+        if _picked(shard.module) or _sides_of_a_loop(earlier, shard) or _by_table(earlier, shard):
             continue
         if _another_round(earlier, shard) and (earlier.guards != shard.guards or _of_loop(shard)):
             continue  # a test may let it pass only once; what a loop goes through is another one each time
         return earlier
     return None
+
+
+def _sides_of_a_loop(earlier: Shard, shard: Shard) -> bool:
+    """Whether a test of what a loop goes through sends it to one of the two calls: never the same to both."""
+    paths = [(*one.event.calls, one.event.at) for one in (earlier, shard)]
+    for mine, theirs in zip(*paths, strict=False):
+        if mine.node is theirs.node:
+            continue
+        above = list(Layout.of(theirs.source).ancestors(theirs.node))
+        looped = {n for a in above if isinstance(a, cst.For) for n in bound_names(a)}
+        for around in Layout.of(mine.source).ancestors(mine.node):
+            if isinstance(around, cst.If) and around in above:
+                read = {n.value for n in walk(around.test) if isinstance(n, cst.Name)}
+                return bool(read & looped)
+        return False
+    return False
+
+
+def _by_table(*both: Shard) -> bool:
+    """Whether a function of a table was called, which one depends on the key."""
+    sites = [site for one in both for site in one.event.calls]
+    return any(
+        isinstance(s.node, cst.Call) and isinstance(s.node.func, cst.Subscript) for s in sites
+    )
 
 
 def _another_round(earlier: Shard, shard: Shard) -> bool:

@@ -71,6 +71,11 @@ _LOW_RANK = ("lora", "peft", "adapter", "low_rank", "svd")
 _FRAMEWORKS = ("accelerate.", "transformers.", "lightning.", "trl.")
 
 
+def has_inside(wrapper: Wrapped, name: str) -> bool:
+    """Whether a wrapper holds what it wraps under ``name``."""
+    return name in _INNER.get(wrapper.by, ())
+
+
 def attribute(machine: Machine, owner: Value, name: str) -> Value | None:
     """What ``owner.name`` (or ``owner[…]``) is, when that is known of PyTorch or its frameworks."""
     if isinstance(owner, Wrapped):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fsdp2lint.interpret.imports import Namespace
-from fsdp2lint.meanings.attributes import WRAPPED_NAMES
+from fsdp2lint.meanings.attributes import WRAPPED_NAMES, has_inside
 from fsdp2lint.meanings.call import Call
 from fsdp2lint.meanings.registry import calls
 from fsdp2lint.meanings.results import each_choice, fresh, nothing, text
@@ -55,6 +55,8 @@ def getattr_(call: Call) -> Value | None:
 def _inside(call: Call, value: Value, name: str, default: Value) -> Value:
     """What a wrapper holds under ``name``; ``default`` where there is no wrapper and nothing was stored so."""
     machine = call.machine
+    if isinstance(value, Wrapped) and not has_inside(value, name):
+        return _inside(call, value.of, name, default)
     if isinstance(value, Wrapped) or not call.is_module(value):
         return machine.get(value, name, call.site)
     stored = machine.memory.read(value, f".{name}", machine.here)
