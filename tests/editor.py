@@ -15,7 +15,7 @@ from pygls.lsp.client import LanguageClient
 
 from tests.running import ROOT
 
-WAIT = 30.0
+WAIT = 120.0
 
 CAPABLE = types.ClientCapabilities(
     text_document=types.TextDocumentClientCapabilities(

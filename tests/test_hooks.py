@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from fsdp2lint.cli.program import program as commands
+from tests.notebooks import written
 from tests.running import CLEAN, ROOT
 from tests.test_config import LATE
 from tests.test_git import HELPER, TRAIN, git
@@ -130,6 +131,14 @@ def test_only_the_program_changed(repository: Path) -> None:
     done = pre_commit(repository)
     assert done.returncode == 1, done.stdout
     assert "FSDP201" in done.stdout
+
+
+def test_a_notebook(repository: Path) -> None:
+    written(repository / "late.ipynb")
+    git(repository, "add", ".")
+    done = pre_commit(repository)
+    assert done.returncode == 1, done.stdout
+    assert "late.ipynb:cell 3:3:13" in done.stdout
 
 
 def test_partially_staged_files(repository: Path) -> None:
