@@ -3,7 +3,8 @@
 ## What it does
 
 Rewrites `save_state_dict(state, writer)` to `dcp.save(state, storage_writer=writer)`, and `load_state_dict` to
-`dcp.load`. A process group that is read off FSDP1's wrapper goes.
+`dcp.load`. A process group that is read off FSDP1's wrapper goes. Imports from `torch.distributed._shard.checkpoint`
+name the module's present home.
 
 ## Why
 
@@ -59,10 +60,13 @@ from fsdp2lint.api import (
     Step,
     Unimport,
     codemod,
+    imported_module,
     name_for,
+    walk,
 )
 
 DCP = "torch.distributed.checkpoint"
+_OLD_HOME = "torch.distributed._shard.checkpoint"
 _OLD = (f"{DCP}.save_state_dict", f"{DCP}.load_state_dict")
 _PARAMETERS = (
     "state_dict",
@@ -76,12 +80,31 @@ _PARAMETERS = (
 
 @codemod()
 def rewrite(program: Program) -> Iterator[Step]:
-    """Each call of an old function."""
+    """Each call of an old function, and where none is left the imports from the old home."""
+    called: set[Source] = set()
     for reference in program.references(*_OLD):
         call = Layout.of(reference.source).parents.get(reference.node)
         if isinstance(call, cst.Call) and call.func is reference.node:
             if not any(arg.star for arg in call.args):
+                called.add(reference.source)
                 yield _step(program, reference, call)
+    for source in program.sources:
+        if source not in called:
+            yield from _moved_imports(source)
+
+
+def _moved_imports(source: Source) -> Iterator[Step]:
+    """Imports from the old home; `import a.b` without a name binds the old path and stays."""
+    if _OLD_HOME not in source.text:
+        return
+    for node in walk(source.tree):
+        name: cst.CSTNode | None = None
+        if isinstance(node, cst.ImportFrom) and imported_module(node) == _OLD_HOME:
+            name = node.module
+        elif isinstance(node, cst.ImportAlias) and node.asname is not None:
+            name = node.name if source.code(node.name) == _OLD_HOME else None
+        if name is not None:
+            yield Step((Replace(source, name, DCP),), ())
 
 
 def _step(program: Program, reference: Reference, call: cst.Call) -> Step:
@@ -119,5 +142,5 @@ def _imported(program: Program, source: Source) -> Iterator[str]:
     """The imports that bind an old function, or a module for nothing but them."""
     for one in Names.of(source).imports:
         old = one.loads.rpartition(".")[2] in ("save_state_dict", "load_state_dict")
-        if old or one.loads == "torch.distributed._shard.checkpoint":
+        if old or one.loads == _OLD_HOME:
             yield one.loads
