@@ -186,5 +186,11 @@ def _function(source: Source, call: cst.Call, old: str, new: str) -> tuple[Edit,
         if any(one.name == root and one.target.startswith("torch") for one in imports):
             return (Replace(source, func.attr, new),)
     name = name_for(source, call, f"{DCP}{new}")
-    unused = [one.loads for one in imports if one.loads.endswith(f".{old.rpartition('.')[2]}")]
-    return (Replace(source, func, name.text), *name.edits, *(Unimport(source, u) for u in unused))
+    unused = {one.loads for one in imports if one.loads.endswith(f".{old.rpartition('.')[2]}")}
+    if unused:
+        unused.add(old)  # as the import reads once it names the new home
+    return (
+        Replace(source, func, name.text),
+        *name.edits,
+        *(Unimport(source, u) for u in sorted(unused)),
+    )
