@@ -46,7 +46,8 @@ dcp.save({"ema": ema}, checkpoint_id="ema")
 ## Known limits
 
 State dicts are another matter (FSDP301), and so are hand-made local tensors (FSDP311). A file of its own for each
-rank is left alone. What a function makes of a parameter that is not known to keep it sharded is left alone.
+rank is left alone. What a function makes of a parameter that is not known to keep it sharded is left alone, and so is
+a model of which parts are unsharded by hand or replaced under computed names.
 
 ## References
 
@@ -60,6 +61,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fsdp2lint.api import (
+    Assigned,
     Finding,
     Literal,
     Parameters,
@@ -67,6 +69,7 @@ from fsdp2lint.api import (
     Round,
     Saved,
     Trace,
+    Unsharded,
     Value,
     rule,
 )
@@ -127,4 +130,8 @@ def _sharding(trace: Trace, saved: Saved, of: Parameters) -> Shard | None:
     found = sharded(trace, saved, of.of)
     if found is None or of.taken is None or of.taken < found[0].order:
         return None
-    return found[0]
+    gathered = any(trace.before(saved, Unsharded)) or any(
+        assigned.name == "…" and trace.inside(assigned.owner, of.of)  # whole ones in their place
+        for assigned in trace.before(saved, Assigned)
+    )
+    return None if gathered else found[0]
