@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 
 import libcst as cst
 
@@ -19,6 +19,8 @@ from fsdp2lint.api import (
     Instance,
     Layout,
     Literal,
+    Loaded,
+    Optimizer,
     Part,
     Restored,
     Round,
@@ -208,6 +210,40 @@ def switched_on(trace: Trace, given: Value, keyword: str, users: Sequence[str]) 
         return None
     edit = Arguments(born.source, born.node).set(keyword, "True")
     return Fix(f"set `{keyword}=True`", (edit,), "safe")
+
+
+def counts_steps(optimizer: Value) -> bool:
+    """Whether an optimizer of PyTorch makes updates that depend on how many it made: those of Adam."""
+    if not isinstance(optimizer, Optimizer) or not isinstance(optimizer.cls, External):
+        return False
+    home, _, name = optimizer.cls.name.rpartition(".")
+    return home == "torch.optim" and name in ("Adam", "AdamW", "Adamax", "NAdam", "RAdam")
+
+
+def origins(trace: Trace, value: Value) -> Iterator[StateDict]:
+    """The state dicts that a value surely is: handed on as they are, or through a file of the same run."""
+    for one in options(value):
+        keys: list[Hashable] = []
+        while isinstance(one, Part) and not any(e.result is one for e in trace.of(Loaded)):
+            keys.append(one.key)
+            one = one.owner
+        if isinstance(one, StateDict) and not keys:
+            yield one
+        for loaded in (e for e in trace.of(Loaded) if e.result is one):
+            state = _written(trace, loaded, keys)
+            if state is not None:
+                yield state
+
+
+def _written(trace: Trace, loaded: Loaded, keys: Sequence[Hashable]) -> StateDict | None:
+    """What the script itself wrote last at the path of a load, below some keys."""
+    for saved in trace.before(loaded, Saved):
+        if saved.path is not None and saved.path is loaded.path:
+            what: Value | None = saved.what
+            for key in reversed(keys):
+                what = trace.memory.read(what, key, saved.guards) if what is not None else None
+            return what if isinstance(what, StateDict) else None
+    return None
 
 
 def untouched(trace: Trace, taken: StateDictTaken) -> bool:

@@ -79,11 +79,9 @@ from collections.abc import Iterator
 from fsdp2lint.api import (
     Backward,
     Called,
-    External,
     Finding,
     Guards,
     Loaded,
-    Optimizer,
     Part,
     Restored,
     StateDictTaken,
@@ -94,10 +92,8 @@ from fsdp2lint.api import (
     rule,
 )
 
-from ._checkpoints import OPTIMIZER_GETTERS, possible_at_first, untouched
+from ._checkpoints import OPTIMIZER_GETTERS, counts_steps, possible_at_first, untouched
 from ._shared import state_shard
-
-_COUNTING = ("Adam", "AdamW", "Adamax", "NAdam", "RAdam")
 
 
 @rule(code="FSDP323", group="suspicious")
@@ -105,7 +101,7 @@ def check(trace: Trace) -> Iterator[Finding]:
     """States that are made up and stay."""
     for taken in trace.of(StateDictTaken):
         optimizer = taken.state.of
-        if taken.state.via not in OPTIMIZER_GETTERS or not _counts(optimizer):
+        if taken.state.via not in OPTIMIZER_GETTERS or not counts_steps(optimizer):
             continue
         if not possible_at_first(taken.guards) or not untouched(trace, taken):
             continue
@@ -123,14 +119,6 @@ def check(trace: Trace) -> Iterator[Finding]:
             "first real step then counts as the second unless a state is loaded",
             because=((stepped, "the first step, on a path without a load"),),
         )
-
-
-def _counts(optimizer: object) -> bool:
-    """Whether an optimizer's updates depend on how many it made."""
-    if not isinstance(optimizer, Optimizer) or not isinstance(optimizer.cls, External):
-        return False
-    home, _, name = optimizer.cls.name.rpartition(".")
-    return home == "torch.optim" and name in _COUNTING
 
 
 def _sets_back(called: Called, optimizer: Value) -> bool:
