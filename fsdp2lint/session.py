@@ -14,7 +14,6 @@ from fsdp2lint.discover import discover
 from fsdp2lint.report import Report, merged
 from fsdp2lint.runner import Batch, Means, Mended
 from fsdp2lint.settings import BadSetting, Settings
-from fsdp2lint.source import Source, Unreadable
 
 if TYPE_CHECKING:
     from fsdp2lint.prefilter import Content
@@ -156,6 +155,7 @@ class Session:
         from copy import copy
 
         from fsdp2lint.snippets import checked
+        from fsdp2lint.source import Source, Unreadable
 
         uncached = copy(self)
         uncached.means = self.means._replace(keeping=None)
