@@ -6,8 +6,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils import _device
 
@@ -33,10 +31,6 @@ class OnCpu(TorchFunctionMode):
             return args[0]
         if name == "record_stream":
             return None
-        if name == "scaled_dot_product_attention" and isinstance(args[0], DTensor):
-            # the CPU's fused kernel has no rule for distributed tensors, as CUDA's have (torch 2.13)
-            with sdpa_kernel(SDPBackend.MATH):
-                return func(*args, **kwargs)
         if is_cuda(kwargs.get("device")):
             self._counted.note(f'{name}(device="cuda")')
             kwargs = {**kwargs, "device": torch.device("cpu")}
