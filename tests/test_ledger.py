@@ -16,19 +16,16 @@ from torch.distributed.fsdp import ShardingStrategy
 """
 
 BLOCKS = """\
-class Block(nn.Linear):
-    pass
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
 
 
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
-        self.blocks = nn.ModuleList([Block(8, 8) for _ in range(4)])
-
-    def forward(self, x):
-        for block in self.blocks:
-            x = block(x)
-        return x
+        self.blocks = nn.ModuleList([Block() for _ in range(4)])
 
 
 """
