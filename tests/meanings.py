@@ -5,10 +5,20 @@ from __future__ import annotations
 from textwrap import dedent
 
 from fsdp2lint.interpret.entries import traces
-from fsdp2lint.model.events import Called, Iterated, Operated, Read, Written
+from fsdp2lint.model.events import (
+    Augmented,
+    Called,
+    Iterated,
+    Operated,
+    Read,
+    Returned,
+    Written,
+)
 from fsdp2lint.model.trace import Trace
 from fsdp2lint.project import Project
 from fsdp2lint.source import Source
+
+_DETAILS = (Augmented, Called, Iterated, Operated, Read, Returned, Written)
 
 Scripts = dict[str, tuple[str, list[str]]]
 """A script and what it leaves behind, by a name that says what it is about."""
@@ -53,7 +63,7 @@ def happenings(text: str) -> list[str]:
     """What happened, with its conditions; plain calls and reads left out."""
     said = []
     for event in trace_of(text).events:
-        if not isinstance(event, Called | Iterated | Operated | Read | Written):
+        if not isinstance(event, _DETAILS):
             when = event.guards.words()
             said.append(f"{event.words()} {when}".strip())
     return said
