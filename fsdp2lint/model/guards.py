@@ -204,14 +204,29 @@ class Guards:
 
 
 def _no_way_out(longer: Iterable[Clause], units: dict[Value, Guard]) -> bool:
-    """Whether what holds for certain leaves a clause without a guard that may hold."""
-    for clause in longer:
-        for guard in clause:
-            decided = units.get(guard.test)
-            if decided is None or decided.taken is guard.taken:
-                break
-        else:
-            return True
+    """Whether what holds for certain, and what follows from it, leaves a clause without a guard that may hold."""
+    known, learnt = units, True
+    while learnt:
+        learnt, left = False, []
+        for clause in longer:
+            open_: Guard | None = None
+            several = False
+            for guard in clause:
+                decided = known.get(guard.test)
+                if decided is None:
+                    several = open_ is not None
+                    open_ = open_ or guard
+                elif decided.taken is guard.taken:
+                    break
+            else:
+                if open_ is None:
+                    return True
+                if several:
+                    left.append(clause)
+                    continue
+                known = {**known, open_.test: open_}
+                learnt = True
+        longer = left
     return False
 
 
