@@ -16,6 +16,9 @@ from fsdp2lint.api import (
     External,
     Instance,
     Literal,
+    Loaded,
+    Saved,
+    StateDict,
     Trace,
     Value,
     options,
@@ -31,6 +34,11 @@ FULL, SHARDED, LOCAL = "FULL_STATE_DICT", "SHARDED_STATE_DICT", "LOCAL_STATE_DIC
 
 LOCAL_WHY = "LOCAL_STATE_DICT has no counterpart: its flat shards can be read under FSDP1 only"
 LOCAL_TODO = "convert old checkpoints under FSDP1, then use get_model_state_dict and dcp here"
+LOCAL_CHANGED = (
+    "shards of whole parameters take the place of flat ones;"
+    " folders with LOCAL_STATE_DICT must be converted under FSDP1 to be read"
+)
+_DCP = "torch.distributed.checkpoint."
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,25 +55,42 @@ class Asked:
 
 
 def asked(trace: Trace, event: Event, *, optimizer: bool = False) -> Asked:
-    """What is in force at ``event``: the innermost context, else the last setter, else full everywhere."""
+    """What is in force at ``event``: the innermost context, else the last setter, else full everywhere.
+
+    Flat shards that only distributed checkpoints hold are no more than shards.
+    """
     by = context_of(trace, event) or _setter(trace, event)
     offload = (
         optimizer  # FullOptimStateDictConfig offloads unless told otherwise, the model's does not
     )
     if by is None:
         return Asked(FULL, False, offload)
+    kind = _kind(by)
+    kind = SHARDED if kind == LOCAL and _is_for_folders(trace, event) else kind
     config = by.argument(3 if optimizer else 2, _CONFIGS[optimizer])
     given = config is not None and not (isinstance(config, Literal) and config.value is None)
     if by.open:
-        return Asked(_kind(by), None, None, by)
+        return Asked(kind, None, None, by)
     if not given:
-        return Asked(_kind(by), False, offload, by)
+        return Asked(kind, False, offload, by)
     return Asked(
-        _kind(by),
+        kind,
         _switch(trace, config, "rank0_only", False),
         _switch(trace, config, "offload_to_cpu", offload),
         by,
     )
+
+
+def _is_for_folders(trace: Trace, event: Event) -> bool:
+    """Whether a state of a model goes into and comes from nothing but distributed checkpoints."""
+    state = getattr(event, "state", None)
+    states = [one for one in options(state) if isinstance(one, StateDict)] if state else []
+    uses: list[Saved | Loaded] = [*trace.of(Saved), *trace.of(Loaded)]
+    for one in states:
+        vias = [use.via for use in uses if one in use.states]
+        if not vias or any(not via.startswith(_DCP) for via in vias) or any(trace.escapes(one)):
+            return False
+    return bool(states) and all(one.kind == "model" for one in states)
 
 
 _CONFIGS = {False: "state_dict_config", True: "optim_state_dict_config"}

@@ -29,7 +29,15 @@ from fsdp2lint.api import (
     walk,
 )
 
-from ._states_asked import CONTEXT, FSDP1, LOCAL_TODO, LOCAL_WHY, context_of, is_local
+from ._states_asked import (
+    CONTEXT,
+    FSDP1,
+    LOCAL_CHANGED,
+    LOCAL_TODO,
+    LOCAL_WHY,
+    context_of,
+    is_local,
+)
 from ._states_text import argument, function_of, unimports
 
 _WHY = "each call says itself which kind of state dict it wants"
@@ -51,18 +59,19 @@ def contexts(program: Program) -> Iterator[Step | Left]:
         if not mine:
             continue
         source, call = mine[0][1].at.source, mine[0][1].at.node
-        if any(is_local(called) for _, called in mine):
-            yield Left(source, call, LOCAL_WHY, LOCAL_TODO)
-            continue
+        local = any(is_local(called) for _, called in mine)
         still = next((why for t, c in mine for why in _still_needed(t, c)), "")
         still = still or _unseen(program, source, call)
+        if local and still:
+            yield Left(source, call, LOCAL_WHY, LOCAL_TODO)
+            continue
         edits = tuple(_away(source, call))
         if still or not edits:
             yield Left(
                 source, call, still or "what it is part of is put together at run time", _TODO
             )
         else:
-            account = Account(source, call, "changed", _WHY)
+            account = Account(source, call, "changed", LOCAL_CHANGED if local else _WHY)
             yield Step((*edits, *unimports(program, source)), (account,))
 
 
