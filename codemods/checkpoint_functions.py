@@ -78,7 +78,7 @@ _PARAMETERS = (
 )
 
 
-@codemod()
+@codemod(frameworks=True)
 def rewrite(program: Program) -> Iterator[Step]:
     """Each call of an old function, and where none is left the imports from the old home."""
     called: set[Source] = set()

@@ -9,7 +9,7 @@ from fsdp2lint.edits.negation import negated
 from fsdp2lint.edits.statements import InsertAfter, InsertBefore, Move, Remove, Unwrap, Wrap
 from fsdp2lint.edits.text import Edit, Inner, Replace, Rewrite, Splice
 from fsdp2lint.findings import Finding, Fix
-from fsdp2lint.inventory import Occurrence, occurrences
+from fsdp2lint.inventory import Occurrence, inventory, occurrences
 from fsdp2lint.meanings.fsdp1 import FLATTENERS, POSITIONS
 from fsdp2lint.meanings.fsdp1_symbols import FRAMEWORK_ARGUMENTS, FRAMEWORKS, SYMBOLS
 from fsdp2lint.meanings.registry import canonical
@@ -71,6 +71,7 @@ __all__ = [
     "dotted",
     "exported",
     "imported_module",
+    "inventory",
     "kinds",
     "name_for",
     "negated",

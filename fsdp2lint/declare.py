@@ -99,12 +99,16 @@ Rewriting = Callable[["Program"], Iterator["Step | Left | Kept | Respelling"]]
 
 @dataclass(frozen=True, slots=True)
 class Codemod:
-    """A codemod as the engine knows it; ``after`` are the names of those that must have run."""
+    """A codemod as the engine knows it; ``after`` are the names of those that must have run.
+
+    ``frameworks`` says whether it is right also where a framework wraps the models, by FSDP1 or FSDP2.
+    """
 
     name: str
     after: tuple[str, ...]
     rewrite: Rewriting
     page: str
+    frameworks: bool = False
 
     @property
     def summary(self) -> str:
@@ -123,7 +127,9 @@ declared_codemods: dict[str, Codemod] = {}
 """Every codemod that was declared, by its module's name."""
 
 
-def codemod(*, after: tuple[str, ...] = ()) -> Callable[[Rewriting], Rewriting]:
+def codemod(
+    *, after: tuple[str, ...] = (), frameworks: bool = False
+) -> Callable[[Rewriting], Rewriting]:
     """Declare the decorated function as the codemod of its module; its name is the file's with dashes.
 
     The function gets a :class:`~fsdp2lint.program.Program` and yields steps. It runs alone, again on
@@ -134,7 +140,7 @@ def codemod(*, after: tuple[str, ...] = ()) -> Callable[[Rewriting], Rewriting]:
         module = rewrite.__module__
         name = module.rpartition(".")[2].replace("_", "-")
         page = sys.modules[module].__doc__ or ""
-        declared_codemods[module] = Codemod(name, after, rewrite, page)
+        declared_codemods[module] = Codemod(name, after, rewrite, page, frameworks)
         return rewrite
 
     return declare

@@ -130,6 +130,27 @@ class Program:
         }
         return frozenset(named | (self.wrappers & _WRAPPERS.keys()))
 
+    @cached_property
+    def framework(self) -> str:
+        """The name of what wraps the models out of sight, where the program itself wraps none by FSDP1."""
+        engine = next(self.references(*_ENGINES), None)
+        if engine is None or "fsdp1" in self.wrappers or self._wraps():
+            return ""
+        return engine.name.partition(".")[0]
+
+    def _wraps(self) -> bool:
+        """Whether a call of FSDP1's constructor stands anywhere, or the class is handed on."""
+        for reference in self.references(_WRAPPERS["fsdp1"]):
+            parent = Layout.of(reference.source).parents[reference.node]
+            if isinstance(parent, cst.Call) and parent.func is reference.node:
+                return True
+            call = Layout.of(reference.source).parents.get(parent)
+            if isinstance(parent, cst.Arg) and isinstance(call, cst.Call | cst.ClassDef):
+                tested = getattr(getattr(call, "func", None), "value", "")
+                if tested not in ("isinstance", "issubclass", "cast"):
+                    return True
+        return False
+
     def references(self, *names: str) -> Iterator[Reference]:
         """Every place outside of imports that names one of ``names`` (canonical; ``prefix.*`` for all below)."""
         for source in self.sources:

@@ -130,6 +130,9 @@ BY_LAST_NAME: dict[str, Symbol] = {
         word: Symbol(word, "FSDP113", "no such attribute: keep the setting in a variable")
         for word in ("mixed_precision", "sharding_strategy", "cpu_offload", "compute_device")
     },
+    "process_group": Symbol(
+        "process_group", "FSDP113", "the group of the mesh that it was given: `mesh.get_group()`"
+    ),
 }
 """By the last part of the name."""
 

@@ -118,7 +118,12 @@ class _Run:
         self.remaining: list[tuple[Rule, Finding]] = []
 
     def make(self, codemod: Codemod) -> None:
-        """Run one codemod until it changes nothing more."""
+        """Run one codemod until it changes nothing more.
+
+        Where a framework wraps all models out of sight, only those run that say they are right there.
+        """
+        if self.program.framework and not codemod.frameworks:
+            return
         first = self.program
         known = [(entry, copy(entry)) for entry in self.ledger.entries]
         for _ in range(MAX_ROUNDS):
