@@ -3,7 +3,8 @@
 ## What it does
 
 Raises the lower bound of torch in `requirements*.txt`, `pyproject.toml`, `setup.cfg` and conda files to the release
-that the migration was asked for (`--target-torch`), when FSDP1 is used here. A pin to an older release is left.
+that the migration was asked for (`--target-torch`), when FSDP1 is used here, and to the one that has what the new
+code calls. A pin to an older release is left.
 
 ## Why
 
@@ -43,7 +44,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from fsdp2lint.api import Left, Program, Respelling, Source, Step, codemod
+from fsdp2lint.api import (
+    Left,
+    Literal,
+    Program,
+    Respelling,
+    Source,
+    Step,
+    Wrapping,
+    codemod,
+    offer,
+    options,
+)
 
 LISTS = re.compile(r"(requirements[^/]*\.txt|pyproject\.toml|setup\.cfg|environment[^/]*\.ya?ml)\Z")
 TORCH = re.compile(
@@ -64,6 +76,9 @@ TABLES: dict[str, dict[str, str]] = {
     "setup.cfg": {"options": "install_requires", "options.extras_require": "*"},
 }
 """Where the requirements stand in files that hold more than those: the table and its key."""
+FIRST = (2, 6)
+"""The first release with ``fully_shard`` in its public place."""
+
 BOUND = re.compile(r"(?P<sign>[<>=!~]=?=?)[ \t]*(?P<version>[\w.*+]+)")
 
 
@@ -72,11 +87,27 @@ def rewrite(program: Program) -> Iterator[Step | Left | Respelling]:
     """Requirements of torch."""
     if "fsdp1" not in program.wrappers:
         return
+    needed = max(program.options.target_torch, _needed(program))
     for text in program.texts:
         if LISTS.search(text.path.replace("\\", "/")):
             for found in TORCH.finditer(text.text):
                 if _is_requirement(text, found.start("name")):
-                    yield from _raised(text, found, program.options.target_torch)
+                    yield from _raised(text, found, needed)
+
+
+def _needed(program: Program) -> tuple[int, int]:
+    """The first release with all that ``fully_shard`` gets where FSDP1 stood."""
+    arguments = {
+        name
+        for _, wrapping in program.of(Wrapping)
+        if wrapping.by == "fsdp1"
+        for name, value in wrapping.options.items()
+        if not all(isinstance(one, Literal) and one.value is None for one in options(value))
+    }
+    sharding = offer("torch.distributed.fsdp.fully_shard")
+    if sharding is None or not arguments & {"ignored_modules", "ignored_states"}:
+        return FIRST
+    return next(since for since, names in sharding.signatures if "ignored_params" in names)
 
 
 def _is_requirement(text: Source, offset: int) -> bool:
