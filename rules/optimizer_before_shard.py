@@ -148,10 +148,11 @@ def _replacing(trace: Trace, built: OptimizerBuilt) -> Iterator[Shard]:
 
 
 def _harmless(trace: Trace, built: OptimizerBuilt, shard: Shard) -> bool:
-    """Whether the optimizer gets the new parameters, or is put aside for another one."""
+    """Whether the optimizer gets the new parameters, is put aside for another one, or surely never steps."""
     optimizer = built.optimizer
     if (
-        _refilled(trace, optimizer)
+        trace.never(Stepped, optimizer)
+        or _refilled(trace, optimizer)
         or _handed_away(trace, built)
         or _made_again(trace, built, shard)
     ):
