@@ -69,6 +69,11 @@ from ._imports import imports
 _FSDP = "torch.distributed.fsdp"
 _TENSOR = "torch.distributed.tensor"
 _COMPOSABLE = "torch.distributed._composable"
+_HOMES = (
+    (f"{_COMPOSABLE}.fsdp", _FSDP),
+    ("torch.distributed._tensor.device_mesh", "torch.distributed.device_mesh"),
+    ("torch.distributed._tensor", _TENSOR),
+)
 _FIRST = (2, 6)
 """The first release in which the public modules have the names of the old ones."""
 
@@ -93,7 +98,7 @@ def check(trace: Trace) -> Iterator[Finding]:
 
 def _home(module: str) -> str:
     """Where the names of a module are now."""
-    for old, home in ((f"{_COMPOSABLE}.fsdp", _FSDP), ("torch.distributed._tensor", _TENSOR)):
+    for old, home in _HOMES:
         if module == old or module.startswith(f"{old}."):
             return home
     return ""

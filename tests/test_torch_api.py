@@ -180,3 +180,18 @@ def test_the_oldest_torch_of_a_project_decides(
     )
     found = [one["code"] for one in json.loads(done.output)]
     assert found == codes
+
+
+def test_old_homes_lead_to_the_public_ones() -> None:
+    script = (
+        "from torch.distributed._tensor import DTensor\n"
+        "from torch.distributed._tensor.device_mesh import DeviceMesh, init_device_mesh\n"
+        "from torch.distributed._composable.fsdp import fully_shard\n"
+    )
+    options = ["--isolated", "--no-cache", "--select", "FSDP230", "--fix", "-"]
+    done = CliRunner().invoke(program, ["check", *options], input=script)
+    assert done.stdout == (
+        "from torch.distributed.tensor import DTensor\n"
+        "from torch.distributed.device_mesh import DeviceMesh, init_device_mesh\n"
+        "from torch.distributed.fsdp import fully_shard\n"
+    )
