@@ -15,7 +15,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from fsdp2lint.interpret.entries import traces
+from fsdp2lint.model.guards import ALWAYS, NEVER, Guard, unit
+from fsdp2lint.model.memory import choose
 from fsdp2lint.model.trace import Trace
+from fsdp2lint.model.values import Either, Literal, Unknown
 from fsdp2lint.project import Project
 from fsdp2lint.source import Source
 from tests.strategies import programs
@@ -139,3 +142,14 @@ def test_every_fixture(path: Path) -> None:
 )
 def test_hard_programs(text: str) -> None:
     check_laws(text + "\n")
+
+
+def test_what_comes_from_no_way_is_nothing() -> None:
+    """Two values, each bound where the other side is known to hold: here neither can be."""
+    test = Unknown()
+    here = ALWAYS.also(unit(Guard(test, True)))
+    there = ALWAYS.also(unit(Guard(test, False)))
+    pair = Either(((there, Literal(1)), (there, Literal(2))))
+    assert choose([(here, pair), (NEVER, Literal(3))], here) is None
+    four = Literal(4)
+    assert choose([(here, four), (NEVER, Literal(3))], here) is four

@@ -218,6 +218,8 @@ def choose(found: list[tuple[Guards, Value]], here: Guards) -> Value | None:
         if known is not None:
             guards = ALWAYS.also(either(known.since(ALWAYS), guards.since(ALWAYS)))
         distinct[value] = guards
+    if not distinct:
+        return None  # none of them can hold: nothing comes here
     if len(distinct) == 1:
         return next(iter(distinct))
     return Either(tuple((g, v) for v, g in list(distinct.items())[:MAX_OPTIONS]))
