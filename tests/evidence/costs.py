@@ -83,29 +83,29 @@ class Costs:
         original = getattr(home, name)
 
         def noted(*args: Any, **kwargs: Any) -> Any:
-            note(*args)
+            note(*args, **kwargs)
             return original(*args, **kwargs)
 
         setattr(home, name, noted)
 
-    def _note_read(self, *_: object) -> None:
+    def _note_read(self, *_: object, **__: object) -> None:
         frame = sys._getframe(2)
         while frame.f_back is not None and frame.f_code.co_filename.startswith(f"{_OWN}/_tensor"):
             frame = frame.f_back
         self._reads += frame.f_code.co_filename.startswith(self._folder)
 
-    def _note_whole(self, tensor: DTensor, *_: object) -> None:
+    def _note_whole(self, tensor: DTensor, *_: object, **__: object) -> None:
         self._whole += any(placement.is_shard() for placement in tensor.placements)
 
-    def _note_write(self, *_: object) -> None:
+    def _note_write(self, *_: object, **__: object) -> None:
         if threading.current_thread() is threading.main_thread():
             self._writes.append(self._steps)
 
-    def _note_file(self, _: object, f: object = None, *rest: object) -> None:
+    def _note_file(self, obj: object, f: object, *_: object, **__: object) -> None:
         if isinstance(f, str | os.PathLike):
             self._note_write()
 
-    def _note_staged(self, stager: Any, storage: Any, *_: object) -> None:
+    def _note_staged(self, stager: Any, storage: Any, *_: object, **__: object) -> None:
         self._staged += storage not in stager._cached_storage_mapping
 
     def _note_dtype(self, _: Any, gradients: list[torch.Tensor], *rest: Any) -> None:

@@ -74,13 +74,14 @@ class EmptyMemory(Check):
         from torch.nn.modules.module import register_module_forward_hook
 
         @functools.wraps(original)
-        def to_empty(module: Any, *args: Any, **kwargs: Any) -> Any:
-            result = original(module, *args, **kwargs)
+        def to_empty(module: Any, *args: Any, recurse: bool = True, **kwargs: Any) -> Any:
+            result = original(module, *args, recurse=recurse, **kwargs)
             at = here()
-            for (kind, name), tensor in _held(module).items():
+            for (kind, name), tensor in _held(module, recurse).items():
                 if not self._checked and _mark(tensor):
                     self._marked.append((kind, weakref.ref(module), name, at))
-            owners: list[Any] = [inner for inner in module.modules() if inner._buffers]
+            emptied = module.modules() if recurse else [module]
+            owners: list[Any] = [inner for inner in emptied if inner._buffers]
             self._waiting |= {id(owner): (weakref.ref(owner), at) for owner in owners}
             if self._waiting and self._hook is None:
                 self._hook = register_module_forward_hook(self._called)
@@ -101,9 +102,9 @@ class EmptyMemory(Check):
             self._say_empty("buffer", names, waiting[1], here())
 
 
-def _held(module: Any) -> dict[tuple[str, str], Any]:
-    found = {("parameter", name): parameter for name, parameter in module.named_parameters()}
-    return found | {("buffer", name): buffer for name, buffer in module.named_buffers()}
+def _held(module: Any, recurse: bool = True) -> dict[tuple[str, str], Any]:
+    found = {("parameter", name): one for name, one in module.named_parameters(recurse=recurse)}
+    return found | {("buffer", name): one for name, one in module.named_buffers(recurse=recurse)}
 
 
 def _bits(tensor: Any) -> tuple[Any, int] | None:
