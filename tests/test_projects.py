@@ -158,14 +158,13 @@ def test_a_fault_stands_once_and_leaves_a_program(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def findings() -> list[dict[str, Any]]:
-    """What ``check`` says of all migrated programs, for the torch that the tests run them on."""
-    result = program(
-        "check",
-        *("--isolated", "--no-cache", "--output-format", "json", "--target-torch", "2.13"),
-        *(folder / "after" for folder in FOLDERS),
-    )
-    assert result.returncode in (0, 1), result.stderr
-    told: list[dict[str, Any]] = json.loads(result.stdout)
+    """What ``check`` says of each migrated program, for the oldest torch that the program itself asks for."""
+    told: list[dict[str, Any]] = []
+    for folder in FOLDERS:
+        options = ("--isolated", "--no-cache", "--output-format", "json")
+        result = program("check", *options, folder / "after")
+        assert result.returncode in (0, 1), result.stderr
+        told += json.loads(result.stdout)
     return told
 
 
