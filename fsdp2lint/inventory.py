@@ -71,7 +71,7 @@ def inventory(program: Program) -> list[Occurrence]:
     found: dict[tuple[str, int, str], Occurrence] = {}
     order = {source.path: number for number, source in enumerate(program.sources)}
     for source in program.sources:
-        for one in _static(program, source):
+        for one in (*_imports(program, source), *_static(program, source)):
             found.setdefault(one.key, one)
     shown = (*_from_traces(program), *_by_other_names(program), *_of_models_handed_in(program))
     for one in shown:
@@ -131,7 +131,7 @@ def occurrences(trace: Trace, code: str) -> Iterator[Occurrence]:
     for source in trace.sources:
         if any(word in source.text for word in _words_of(code)):
             found = source.derived(_of_source, trace.files)
-            yield from (o for o in found if o.code == code and o.kind != "import")
+            yield from (o for o in found if o.code == code)
     yield from (one for one in _in_trace(trace) if one.code == code)
 
 
@@ -154,7 +154,6 @@ def _of_source(source: Source, files: Files) -> tuple[Occurrence, ...]:
 
 
 def _static(program: Program, source: Source) -> Iterator[Occurrence]:
-    yield from _imports(program, source)
     yield from _references(program, source)
     yield from _words(source)
 
@@ -345,12 +344,16 @@ def _entries(wrapping: Wrapping) -> Iterator[Occurrence]:
     """The keywords of a call that come through a dictionary, where its display writes them."""
     sources = dict.fromkeys((wrapping.at.source, *(site.source for site in wrapping.moment.calls)))
     for source in sources:
-        for node in walk(source.tree):
-            written = _keywords(node)
-            if set(written) <= facts.ARGUMENTS and len(written) > 1:
-                for name, entry in written.items():
-                    if name in wrapping.options:
-                        yield _occurrence(source, entry, "argument", name, "FSDP101")
+        for written in source.derived(_displays):
+            for name, entry in written.items():
+                if name in wrapping.options:
+                    yield _occurrence(source, entry, "argument", name, "FSDP101")
+
+
+def _displays(source: Source) -> tuple[dict[str, cst.CSTNode], ...]:
+    """The displays of dictionaries that write keywords of the constructor and nothing else."""
+    displays = (_keywords(node) for node in walk(source.tree))
+    return tuple(d for d in displays if len(d) > 1 and d.keys() <= facts.ARGUMENTS)
 
 
 def _keywords(node: cst.CSTNode) -> dict[str, cst.CSTNode]:

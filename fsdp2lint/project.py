@@ -20,7 +20,7 @@ MAX_FOLLOWED = 400_000
 MAX_FOLLOWED_TOTAL = 2_000_000
 """How many characters of imported files are parsed for one project before imports stay unfollowed."""
 
-TOTAL_STEPS = 400_000
+TOTAL_STEPS = 330_000
 """Expressions evaluated for all entries together before each gets less and less."""
 
 LEAST_STEPS = 3_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import libcst as cst
@@ -16,8 +17,13 @@ def imports(trace: Trace, word: str) -> Iterator[tuple[Source, cst.ImportFrom, s
     without ``word``.
     """
     for source in trace.sources:
-        if word in source.text:
+        if word in source.text and source.derived(_imported, word):
             yield from ((source, node, module) for node, module in source.derived(_unconditional))
+
+
+def _imported(source: Source, word: str) -> bool:
+    """Whether the text has such a statement at all: most files only use the word."""
+    return re.search(rf"\bfrom[\s\\]+[\w.]*{re.escape(word)}", source.text) is not None
 
 
 def _unconditional(source: Source) -> tuple[tuple[cst.ImportFrom, str], ...]:

@@ -81,18 +81,20 @@ def shards(trace: Trace) -> tuple[Shard, ...]:
 
 def shards_before(trace: Trace, event: Event) -> Iterator[Shard]:
     """The shardings that surely precede ``event`` on a path they share, latest first."""
-    earlier = set(trace.before(event, Sharded))
     return (
         s
         for s in reversed(shards(trace))
-        if s.event in earlier and not returned_from(s.event, event)
+        if trace.precedes(s.event, event) and not returned_from(s.event, event)
     )
 
 
 def shards_after(trace: Trace, event: Event) -> Iterator[Shard]:
     """The shardings that surely follow ``event`` on a path they share."""
-    later = set(trace.after(event, Sharded))
-    return (s for s in shards(trace) if s.event in later and not returned_from(event, s.event))
+    return (
+        s
+        for s in shards(trace)
+        if trace.precedes(event, s.event) and not returned_from(event, s.event)
+    )
 
 
 def sharded(

@@ -104,11 +104,10 @@ def check(trace: Trace) -> Iterator[Finding]:
 
 def _starts(trace: Trace, saved: Saved) -> Iterator[tuple[Called, Guards]]:
     """The starts of the default group on NCCL alone before a save, with what must hold then."""
-    before = set(trace.before(saved, Called))
     ended = max((e.order for e in trace.before(saved, GroupEnded)), default=-1)
     for called in trace.calls(_INIT):
         backend = called.argument(0, "backend")
-        if backend is None or called not in before or called.order < ended:
+        if backend is None or not trace.precedes(called, saved) or called.order < ended:
             continue
         for guards, one in cases(called, backend):
             if _gpus_only(one):

@@ -59,7 +59,6 @@ Calls under `try`, and calls where another branch calls the new function, serve 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
 
 import libcst as cst
 
@@ -104,8 +103,8 @@ def check(trace: Trace) -> Iterator[Finding]:
             "`torch.distributed.checkpoint`",
             fix=_renamed(called, new),
         )
-    for source in dict.fromkeys((trace.source, *(e.at.source for e in trace.events))):
-        for statement in _old_imports(source):
+    for source in trace.sources:
+        for statement in source.derived(_old_imports):
             yield Finding(
                 at=Site(source, statement, statement),
                 message=f"`{_OLD_HOME}` is the old home of `torch.distributed.checkpoint` and will be removed",
@@ -123,10 +122,9 @@ def _in_try(source: Source, node: cst.CSTNode) -> bool:
     return any(isinstance(a, cst.Try) for a in Layout.of(source).ancestors(node))
 
 
-@lru_cache(maxsize=64)
 def _old_imports(source: Source) -> tuple[cst.Import | cst.ImportFrom, ...]:
     """The imports from the old module that do not stand under `try` or `if`."""
-    if "_shard" not in source.text:
+    if "_shard.checkpoint" not in source.text:
         return ()
     layout = Layout.of(source)
     return tuple(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -186,6 +187,7 @@ def _alias(alias: cst.ImportAlias) -> str | None:
 # -- imports that may fail --------------------------------------------------------------------------
 
 
+@lru_cache(maxsize=20_000)
 def are_there(body: cst.BaseSuite) -> bool:
     """Whether the imports of a block are all of PyTorch: the script is judged as run with a release that has them."""
     found = [n for n in walk(body, into=False) if isinstance(n, cst.Import | cst.ImportFrom)]

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 MAX_CALL_DEPTH = 28
 """Calls nested deeper than this are not entered."""
 
-MAX_STEPS = 40_000
+MAX_STEPS = 35_000
 """Expressions evaluated for one entry before its calls are no longer entered."""
 
 MAX_ENTERED = 1_500
@@ -86,6 +86,7 @@ class Machine:
         self.modules_known: set[Value] = set()
         self.namespaces: dict[str, Namespace] = {}
         self.visited: set[cst.CSTNode] = set()
+        self.walked: set[cst.CSTNode] = set()
         self.made: list[Function] = []
         self.run_bodies: set[cst.CSTNode] = set()
         self._externals: dict[str, External] = {}

@@ -43,10 +43,14 @@ _LINES = (cst.SimpleStatementLine, cst.SimpleStatementSuite)
 
 
 def run(machine: Machine, block: Sequence[cst.CSTNode]) -> None:
-    """Run statements one after the other; those that cannot be reached are walked without effect."""
+    """Run statements one after the other; those that cannot be reached are walked once, without effect."""
     frame = machine.frame
     outer = frame.statement
     for statement in block:
+        if machine.here.impossible:
+            if statement in machine.walked:
+                continue
+            machine.walked.add(statement)
         for one in getattr(statement, "body", ()) if type(statement) in _LINES else (statement,):
             frame.statement = statement
             _one(machine, one)

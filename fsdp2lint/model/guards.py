@@ -35,7 +35,7 @@ MAX_CLAUSES = 24
 class Guard:
     """One side of one test. Equality is by test and side; where it was asked is kept for the reader."""
 
-    __slots__ = ("_hash", "_inverse", "site", "taken", "test")
+    __slots__ = ("_hash", "_inverse", "equals", "site", "taken", "test")
 
     def __init__(self, test: Value, taken: bool, site: Site | None = None) -> None:
         self.test = test
@@ -43,6 +43,8 @@ class Guard:
         self.site = site
         self._hash = hash((id(test), taken))
         self._inverse: Guard | None = None
+        self.equals = _equality(test) if taken else None
+        """The value that the test then equals, and the constant; None when it says no such thing."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Guard) and self.test is other.test and self.taken is other.taken
@@ -73,14 +75,15 @@ Clause = frozenset[Guard]
 class Guards:
     """What must hold: a conjunction of clauses. Immutable."""
 
-    __slots__ = ("_joined", "_longer", "_units", "clauses", "impossible")
+    __slots__ = ("_joined", "_longer", "_open", "_units", "clauses", "impossible")
 
     def __init__(self, clauses: frozenset[Clause] = frozenset(), impossible: bool = False) -> None:
         self.clauses = clauses
         self.impossible = impossible
         self._units: dict[Value, Guard] | None = None
         self._longer: tuple[Clause, ...] | None = None
-        self._joined: dict[int, tuple[frozenset[Clause], Guards]] = {}
+        self._open: frozenset[Value] | None = None
+        self._joined: dict[int, tuple[frozenset[Clause], Guards]] | None = None
 
     @property
     def units(self) -> dict[Value, Guard]:
@@ -96,6 +99,13 @@ class Guards:
             self._longer = tuple(c for c in self.clauses if len(c) > 1)
         return self._longer
 
+    @property
+    def open(self) -> frozenset[Value]:
+        """The tests of which the clauses of several guards speak."""
+        if self._open is None:
+            self._open = frozenset(guard.test for clause in self.longer for guard in clause)
+        return self._open
+
     def __iter__(self) -> Iterator[Guard]:
         return iter(self.units.values())
 
@@ -109,6 +119,8 @@ class Guards:
         if not self.clauses:
             return self._join(clauses)
         # by identity: equal guards that were asked at different places must stay apart
+        if self._joined is None:
+            self._joined = {}
         known = self._joined.get(id(clauses))
         if known is None:
             known = self._joined[id(clauses)] = (clauses, self._join(clauses))
@@ -143,12 +155,19 @@ class Guards:
             test = guard.test
             if test in units or fresh.setdefault(test, guard) is not guard:
                 return None  # what is known already is not new: it is the other side
+        every = (*self.longer, *longer) if longer else self.longer
         if fresh:
             if _two_constants(units, fresh):
                 return None
+            touched = not self.open.isdisjoint(fresh)
             units = {**units, **fresh}
-        every = (*self.longer, *longer) if longer else self.longer
-        return None if _no_way_out(every, units) else (units, every)
+        else:
+            touched = False
+        if not touched and longer:
+            tests = [guard.test for clause in longer for guard in clause]
+            touched = any(test in units or test in self.open for test in tests)
+            touched = touched or len(set(tests)) < len(tests)
+        return None if touched and _no_way_out(every, units) else (units, every)
 
     def and_(self, other: Guards) -> Guards:
         """Both hold."""
@@ -234,26 +253,26 @@ def _two_constants(units: dict[Value, Guard], fresh: dict[Value, Guard]) -> bool
     """Whether one value is said to equal two different constants, one of them in ``fresh``."""
     said: dict[Value, object] = {}
     for guard in fresh.values():
-        owner, constant = _equality(guard)
-        if owner is not None and said.setdefault(owner, constant) != constant:
-            return True
+        if guard.equals is not None:
+            owner, constant = guard.equals
+            if said.setdefault(owner, constant) != constant:
+                return True
     if not said:
         return False
     for guard in units.values():
-        if guard.test.owner in said:
-            owner, constant = _equality(guard)
-            if owner is not None and said[owner] != constant:
+        if guard.equals is not None:
+            owner, constant = guard.equals
+            if said.get(owner, constant) != constant:
                 return True
     return False
 
 
-def _equality(guard: Guard) -> tuple[Value | None, object]:
-    """The value that a guard says to equal a constant, and the constant."""
-    key = guard.test.key
-    if guard.taken and isinstance(key, tuple) and key[0] in ("==", "is"):
-        if hasattr(key[1], "value"):
-            return guard.test.owner, key[1].value
-    return None, None
+def _equality(test: Value) -> tuple[Value, object] | None:
+    """The value that a test compares with a constant, and the constant."""
+    key = test.key
+    if isinstance(key, tuple) and key[0] in ("==", "is") and hasattr(key[1], "value"):
+        return None if test.owner is None else (test.owner, key[1].value)
+    return None
 
 
 ALWAYS = Guards()

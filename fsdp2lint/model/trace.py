@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from libcst import CSTNode
 
     from fsdp2lint.files import Files
+    from fsdp2lint.model.guards import Guards
     from fsdp2lint.model.memory import Memory
     from fsdp2lint.source import Source
     from fsdp2lint.torch_api import Release
@@ -46,6 +47,7 @@ class Trace:
         self.visited: set[CSTNode] = set()
         self.events: list[Event] = []
         self._by_kind: dict[type[Event], list[Event]] = {}
+        self._excluded: dict[Guards, dict[Guards, bool]] = {}
         self.answers: dict[object, Any] = {}
         """What questions marked with :func:`once` came to."""
 
@@ -69,29 +71,28 @@ class Trace:
 
     def before(self, event: Event, kind: type[E]) -> Iterator[E]:
         """Events of a kind that surely precede ``event`` on a path they share, latest first."""
-        return (
-            e
-            for e in reversed(self.of(kind))
-            if e.order < event.order
-            and not unordered(e, event)
-            and not e.guards.excludes(event.guards)
-        )
+        return (e for e in reversed(self.of(kind)) if self.precedes(e, event))
 
     def after(self, event: Event, kind: type[E]) -> Iterator[E]:
         """Events of a kind that surely follow ``event`` on a path they share."""
-        return (
-            e
-            for e in self.of(kind)
-            if e.order > event.order
-            and not unordered(e, event)
-            and not e.guards.excludes(event.guards)
-        )
+        return (e for e in self.of(kind) if self.precedes(event, e))
 
     def beside(self, event: Event, kind: type[E]) -> Iterator[E]:
         """Events of a kind on a path shared with ``event`` whose order to it is not known."""
         return (
             e for e in self.of(kind) if unordered(e, event) and not e.guards.excludes(event.guards)
         )
+
+    def precedes(self, one: Event, other: Event) -> bool:
+        """Whether ``one`` surely comes before ``other``, on a path that they share."""
+        then, now = one.moment, other.moment
+        if then.order >= now.order or (then.stage and now.stage and then.stage != now.stage):
+            return False
+        known = self._excluded.setdefault(now.guards, {})
+        excluded = known.get(then.guards)
+        if excluded is None:
+            excluded = known[then.guards] = then.guards.excludes(now.guards)
+        return not excluded
 
     def never(self, kinds: type[Event] | tuple[type[Event], ...], *about: Value) -> bool:
         """Whether no event of these kinds concerns any of the values ``about``, for certain.
