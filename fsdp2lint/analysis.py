@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Analysis:
-    """What is analysed: the relevant files among those that the user passed, under some settings.
+    """What is analysed: the relevant files, under some settings; findings are about the ``passed`` ones.
 
     ``programs`` are files that are only run, because they lead to the others. ``sources`` are the relevant
     files that parse; ``problems`` says why the others do not.
@@ -48,6 +48,7 @@ class Analysis:
         passed: Sequence[str],
         settings: Settings,
         *,
+        roots: Sequence[str] | None = None,
         programs: Sequence[tuple[str, Content]] = (),
         files: Files | None = None,
         profiling: bool = False,
@@ -59,7 +60,7 @@ class Analysis:
         self.progress = progress
         self.rules = settings.chosen(knowledge.rules())
         self.spelled = {os.path.abspath(path): path for path in passed}
-        self.roots = project_roots(passed)
+        self.roots = project_roots(passed) if roots is None else roots
         self.problems: list[Diagnostic] = []
         with _no_collector():
             self.sources = [s for path, raw in relevant if (s := self._source(path, raw))]
@@ -95,7 +96,8 @@ class _Run:
 
     def __init__(self, analysis: Analysis) -> None:
         self.analysis = analysis
-        self.found: dict[object, Diagnostic] = {d.key: d for d in analysis.problems}
+        self.problems = [d for d in analysis.problems if analysis.passed(d.place.source)]
+        self.found: dict[object, Diagnostic] = {d.key: d for d in self.problems}
         self.crashed: set[str] = set()
         self.broken = False
         self.profile: dict[str, float] = {}
@@ -183,12 +185,13 @@ class _Run:
         ran = [r for r in self.analysis.rules if r.code not in self.crashed]
         known = (*knowledge.rules(), *TOOL_RULES)
         ignored = self.analysis.settings.ignored_in
-        found, suppressed = judged(self.found.values(), sources, ran, known, ignored)
+        own = [source for source in sources if self.analysis.passed(source)]
+        found, suppressed = judged(self.found.values(), own, ran, known, ignored)
         return Report(
             found=found,
             suppressed=suppressed,
             files=len(self.analysis.spelled),
-            analysed=len(sources) + len(self.analysis.problems),
+            analysed=len(own) + len(self.problems),
             rules=tuple(self.analysis.rules),
             crashed=self.broken,
             profile=self.profile,

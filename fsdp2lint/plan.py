@@ -7,13 +7,14 @@ depend on what else is passed, so units can be analysed by several processes, an
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
 from typing import NamedTuple
 
 from fsdp2lint.files import Files
 from fsdp2lint.links import Finder, Folder, stem
 from fsdp2lint.prefilter import Content
 from fsdp2lint.prefilter import relevant as is_relevant
+from fsdp2lint.settings import Settings
 
 MAX_PROGRAMS = 24
 """Files without a marker that are run for one unit because they import a file of it."""
@@ -33,6 +34,30 @@ class Unit(NamedTuple):
 
     asked: tuple[tuple[str, Content], ...]
     programs: tuple[tuple[str, Content], ...] = ()
+
+
+class Task(NamedTuple):
+    """A unit under the settings of some of its files: those among the ``passed`` are reported on."""
+
+    unit: Unit
+    settings: Settings
+    passed: Sequence[str]
+
+
+def tasks(
+    units: Iterable[Unit], passed: Sequence[str], at: Callable[[str], Settings]
+) -> Iterator[Task]:
+    """Each unit under the settings that count in the folders of its files.
+
+    Most have the same for all. Where projects import each other, each has a task of its own, and what
+    stands in none of the unit's files is told by the first.
+    """
+    for unit in units:
+        held = {path: at(os.path.dirname(path)) for path, _ in (*unit.asked, *unit.programs)}
+        every = list(dict.fromkeys(held.values()))
+        for settings in every:
+            mine = [path for path in passed if held.get(path, every[0]) == settings]
+            yield Task(unit, settings, passed if len(every) == 1 else mine)
 
 
 def units(

@@ -1,4 +1,4 @@
-"""Units in several processes: each is analysed in one of them and comes back as plain data."""
+"""Tasks in several processes: each is analysed in one of them and comes back as plain data."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from fsdp2lint.stored import pack, unpack
 if TYPE_CHECKING:
     from fsdp2lint.declare import Rule
     from fsdp2lint.diagnostics import Report
-    from fsdp2lint.plan import Unit
-    from fsdp2lint.runner import Means
+    from fsdp2lint.means import Means
+    from fsdp2lint.plan import Task
 
 METHOD = "fork" if sys.platform == "linux" else "spawn"
 
 Result = tuple["Report", dict[str, str]]
-Work = Callable[["Unit"], Result]
+Work = Callable[["Task"], Result]
 
 _work: Work | None = None
 
 
 def in_processes(
-    work: Work, units: Sequence[Unit], means: Means, rules: Mapping[str, Rule]
+    work: Work, tasks: Sequence[Task], means: Means, rules: Mapping[str, Rule]
 ) -> Iterator[Result]:
-    """``work`` of each unit, in order.
+    """``work`` of each task, in order.
 
-    A unit whose process died, or whose files have names that are no text, is done in this one.
+    A task whose process died, or whose files have names that are no text, is done in this one.
     """
     global _work
     _work = work
@@ -41,16 +41,16 @@ def in_processes(
     knowledge.rules()
     context = multiprocessing.get_context(METHOD)
     given = None if METHOD == "fork" else work
-    workers = min(means.jobs, len(units))
+    workers = min(means.jobs, len(tasks))
     read = means.files().read
     with ProcessPoolExecutor(workers, context, _begin, (given,)) as pool:
-        pending = [(unit, pool.submit(_one, unit)) for unit in units]
+        pending = [(task, pool.submit(_one, task)) for task in tasks]
         try:
-            for unit, future in pending:
+            for task, future in pending:
                 try:
                     raw, seen = future.result()
                 except (BrokenProcessPool, UnicodeEncodeError):
-                    yield work(unit)
+                    yield work(task)
                     continue
                 yield unpack(raw, rules, read), seen
         finally:
@@ -68,7 +68,7 @@ def _begin(work: Work | None) -> None:
         _work = work
 
 
-def _one(unit: Unit) -> tuple[bytes, dict[str, str]]:
+def _one(task: Task) -> tuple[bytes, dict[str, str]]:
     assert _work is not None
-    report, seen = _work(unit)
+    report, seen = _work(task)
     return pack(report), seen

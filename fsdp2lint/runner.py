@@ -5,28 +5,26 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from fsdp2lint.files import Files
-from fsdp2lint.prefilter import relevant, sift
+from fsdp2lint.means import Means
+from fsdp2lint.prefilter import relevant
 from fsdp2lint.report import Report, merged
 from fsdp2lint.settings import Settings
 
 if TYPE_CHECKING:
     from fsdp2lint.analysis import Analysis
-    from fsdp2lint.cache import Cache, Question
+    from fsdp2lint.cache import Question
     from fsdp2lint.declare import Rule
     from fsdp2lint.diagnostics import Diagnostic
-    from fsdp2lint.plan import Unit
+    from fsdp2lint.files import Files
+    from fsdp2lint.plan import Task, Unit
     from fsdp2lint.prefilter import Content
     from fsdp2lint.source import Source
 
 WORTH_A_PROCESS = 150_000
 """Bytes of relevant source below which starting processes costs more than it saves."""
-
-FEW = 64
-"""Files up to which it costs less to read them than to ask the cache what they hold."""
 
 
 class Batch(NamedTuple):
@@ -52,82 +50,6 @@ class Batch(NamedTuple):
     def of_text(cls, raw: bytes, path: str) -> Batch:
         """The bytes of one file that would stand at ``path``; its imports are read from disk."""
         return cls([path], [(path, raw)] if relevant(raw) else [])
-
-
-def _as_given(settings: Settings) -> Settings:
-    return settings
-
-
-class Keeping:
-    """A cache that is opened when it is first needed: most runs of a hook never do."""
-
-    sees_instead = False
-    """Whether it knows what counts in place of the files on disk."""
-
-    def __init__(self, folder: str) -> None:
-        self.folder = folder
-        self._cache: Cache | None = None
-
-    def open(self) -> Cache:
-        """The cache."""
-        if self._cache is None:
-            from fsdp2lint.cache import Cache
-
-            self._cache = Cache(self.folder)
-        return self._cache
-
-    def close(self) -> None:
-        """Write down what was learnt."""
-        if self._cache is not None:
-            self._cache.close()
-
-
-class Means(NamedTuple):
-    """With what a run is done."""
-
-    keeping: Keeping | None = None
-    jobs: int = 1
-    instead: Mapping[str, bytes] = {}
-    """Bytes by absolute path that count in place of those on disk."""
-    profiling: bool = False
-    progress: Callable[[str], None] | None = None
-    """Is told what is being analysed."""
-    accept: Callable[[Diagnostic], bool] | None = None
-    """Is asked about each fix before it is made."""
-    aim: Callable[[Settings], Settings] = _as_given
-    """Completes the settings, once there is something to analyse."""
-
-    @property
-    def cache(self) -> Cache | None:
-        """The results of earlier runs."""
-        return None if self.keeping is None else self.keeping.open()
-
-    def files(self, *, digests: bool = True) -> Files:
-        """The files as this run sees them, nothing asked of them yet."""
-        return Files(self.instead, digests=digests)
-
-    def sift(self, files: Sequence[str]) -> Iterator[tuple[str, Content]]:
-        """The relevant files with their bytes; those that the cache knows to hold nothing are not read."""
-        cache = self.cache if len(files) > FEW else None
-        if cache is None and not self.instead:
-            yield from sift(files)
-            return
-        everything = self.files()
-        for path in files:
-            full = os.path.abspath(path)
-            known = None if cache is None else cache.known(full)
-            if known is not None and not known.relevant:
-                continue
-            try:
-                raw = everything.read(full)
-            except OSError as error:
-                yield path, error
-                continue
-            holds = relevant(raw)
-            if cache is not None and known is None:
-                cache.learn(full, raw, holds)
-            if holds:
-                yield path, raw
 
 
 class Mended(NamedTuple):
@@ -164,73 +86,80 @@ def mend(
     run = _Check(batch, settings, means)
     reports = run.reports()
     fixable = [
-        unit
-        for unit, report in zip(run.units, reports, strict=True)
+        task
+        for task, report in zip(run.tasks, reports, strict=True)
         if any(d.applicable(unsafe) for d in report.found)
     ]
     if not fixable:
         return Mended(run.whole(reports))
-    others = [r for u, r in zip(run.units, reports, strict=True) if u not in fixable]
-    mended = _mended(run.analysis(_joined(fixable)), unsafe, means.accept)
-    return mended._replace(report=run.whole([*others, mended.report]))
+    others = [r for t, r in zip(run.tasks, reports, strict=True) if t not in fixable]
+    every = [_mended(run.analysis(task), unsafe, means.accept) for task in _joined(fixable)]
+    return Mended(
+        run.whole([*others, *(one.report for one in every)]),
+        [pair for one in every for pair in one.changed],
+        "".join(one.diff for one in every),
+    )
 
 
 class _Check:
-    """The units of a batch, and their reports: out of the cache, from other processes, or from here."""
+    """The tasks of a batch, and their reports: out of the cache, from other processes, or from here."""
 
     def __init__(self, batch: Batch, settings: Settings, means: Means) -> None:
         self.batch = batch
-        self.settings = settings
         self.means = means
-        self.units: Sequence[Unit] = ()
+        self.tasks: Sequence[Task] = ()
         self.rules: tuple[Rule, ...] = ()
         if not (batch.relevant or batch.named) and settings.default:
             return  # libcst and the rules cost more to import than thousands of files to sift
         from fsdp2lint.discover import project_roots
+        from fsdp2lint.plan import tasks
 
         self.roots = project_roots(batch.passed)
-        self.units = self._planned()
-        if self.units:
-            self.settings = means.aim(settings)
-        if self.units or not settings.default:
-            self.rules = self.settings.chosen(self._known_rules())
+        aim = partial(means.aim, settings)
+        self.tasks = list(tasks(self._planned(), batch.passed, aim))
+        every = dict.fromkeys(task.settings for task in self.tasks)
+        if every or not settings.default:
+            known = self._known_rules()
+            chosen = {r.code: r for one in every or [settings] for r in one.chosen(known)}
+            self.rules = tuple(chosen[code] for code in sorted(chosen))
 
     def report(self) -> Report:
         return self.whole(self.reports())
 
     def whole(self, reports: Iterable[Report]) -> Report:
-        """The reports of the units as that of the batch."""
+        """The reports of the tasks as that of the batch."""
         one = merged(reports)
-        one.files, one.rules = len(self.batch.passed), self.rules if self.units else ()
+        one.files, one.rules = len(self.batch.passed), self.rules if self.tasks else ()
         return one
 
     def reports(self) -> list[Report]:
-        """The report of each unit."""
-        kept = [self._from_cache(unit) for unit in self.units]
-        missing = [u for u, report in zip(self.units, kept, strict=True) if report is None]
+        """The report of each task."""
+        kept = [self._from_cache(task) for task in self.tasks]
+        missing = [t for t, report in zip(self.tasks, kept, strict=True) if report is None]
         made = iter(self._made(missing))
         return [next(made) if report is None else report for report in kept]
 
-    def analysis(self, unit: Unit, files: Files | None = None) -> Analysis:
-        """The analysis of one unit, in this process."""
+    def analysis(self, task: Task, files: Files | None = None) -> Analysis:
+        """The analysis of one task, in this process."""
         from fsdp2lint.analysis import Analysis
 
         return Analysis(
-            unit.asked,
-            self.batch.passed,
-            self.settings,
-            programs=unit.programs,
+            task.unit.asked,
+            task.passed,
+            task.settings,
+            roots=self.roots,
+            programs=task.unit.programs,
             files=files or self.means.files(),
             profiling=self.means.profiling,
             progress=self.means.progress,
         )
 
-    def result(self, unit: Unit) -> tuple[Report, dict[str, str]]:
-        """The report of one unit, and what it depends on."""
+    def result(self, task: Task) -> tuple[Report, dict[str, str]]:
+        """The report of one task, and what it depends on."""
         files = self.means.files()
-        return self.analysis(unit, files).report(), files.seen
+        return self.analysis(task, files).report(), files.seen
 
-    def _made(self, missing: Sequence[Unit]) -> Iterator[Report]:
+    def _made(self, missing: Sequence[Task]) -> Iterator[Report]:
         results: Iterable[tuple[Report, dict[str, str]]]
         if self.means.jobs > 1 and len(missing) > 1 and _size(missing) > WORTH_A_PROCESS:
             from copy import copy
@@ -242,10 +171,10 @@ class _Check:
             results = in_processes(worker.result, missing, self.means, self._rules_by_code())
         else:
             results = map(self.result, missing)
-        for unit, (report, seen) in zip(missing, results, strict=True):
-            self._keep(unit, report, seen)
+        for task, (report, seen) in zip(missing, results, strict=True):
+            self._keep(task, report, seen)
             if self.means.progress is not None:
-                self.means.progress(unit.asked[-1][0])
+                self.means.progress(task.unit.asked[-1][0])
             yield report
 
     def _planned(self) -> list[Unit]:
@@ -260,13 +189,13 @@ class _Check:
         from fsdp2lint.stored import pack_units, unpacked_units
 
         question = self._question("plan", Settings(), batch.relevant, (*batch.named, *batch.passed))
-        raw = cache.get(question, self._spelled)
+        raw = cache.get(question, self._passed)
         kept = None if raw is None else unpacked_units(raw, batch.relevant, files.read)
         if kept is not None:
             return kept
         made = units(batch.passed, batch.relevant, batch.named, self.roots, files)
         with suppress(UnicodeEncodeError):
-            cache.put(question, files.seen, self._spelled, pack_units(made))
+            cache.put(question, files.seen, self._passed, pack_units(made))
         return made
 
     # -- the cache -------------------------------------------------------------------------------
@@ -287,35 +216,37 @@ class _Check:
 
         return {rule.code: rule for rule in (*self.rules, *TOOL_RULES)}
 
-    def _from_cache(self, unit: Unit) -> Report | None:
+    def _from_cache(self, task: Task) -> Report | None:
         cache = self.means.cache
-        if cache is None or self._unkept(unit):
+        if cache is None or self._unkept(task):
             return None
         from fsdp2lint.stored import unpacked
 
-        raw = cache.get(self._about(unit), self._spelled)
+        raw = cache.get(self._about(task), self._spelled(task))
         return (
             None if raw is None else unpacked(raw, self._rules_by_code(), self.means.files().read)
         )
 
-    def _keep(self, unit: Unit, report: Report, seen: Mapping[str, str]) -> None:
+    def _keep(self, task: Task, report: Report, seen: Mapping[str, str]) -> None:
         cache = self.means.cache
-        if cache is None or report.crashed or self._unkept(unit):
+        if cache is None or report.crashed or self._unkept(task):
             return
         from fsdp2lint.stored import pack
 
         with suppress(UnicodeEncodeError):  # a file name that is no text
-            cache.put(self._about(unit), seen, self._spelled, pack(report))
+            cache.put(self._about(task), seen, self._spelled(task), pack(report))
 
-    def _unkept(self, unit: Unit) -> bool:
+    def _unkept(self, task: Task) -> bool:
         """What could not be read may be readable the next time."""
         keeping = self.means.keeping
         blind = bool(self.means.instead) and not (keeping and keeping.sees_instead)
-        return blind or any(isinstance(c, OSError) for _, c in unit.asked)
+        return blind or any(isinstance(c, OSError) for _, c in task.unit.asked)
 
-    def _about(self, unit: Unit) -> Question:
-        every = (*unit.asked, ("", b""), *unit.programs)
-        return self._question("unit", self.settings, every)
+    def _about(self, task: Task) -> Question:
+        every = (*task.unit.asked, ("", b""), *task.unit.programs)
+        whole = task.passed is self.batch.passed
+        mine = () if whole else [path for path, _ in every if path in task.passed]
+        return self._question("unit", task.settings, every, mine)
 
     def _question(
         self,
@@ -330,20 +261,34 @@ class _Check:
         files = [(path, digest(raw)) for path, raw in contents if isinstance(raw, bytes)]
         return Question(kind, settings, files, (*map(str, self.roots), "", *more))
 
+    def _spelled(self, task: Task) -> dict[str, str]:
+        passed = self._passed
+        return passed if task.passed is self.batch.passed else _by_place(task.passed)
+
     @cached_property
-    def _spelled(self) -> dict[str, str]:
-        return {os.path.abspath(path): path for path in self.batch.passed}
+    def _passed(self) -> dict[str, str]:
+        return _by_place(self.batch.passed)
 
 
-def _size(units: Iterable[Unit]) -> int:
-    return sum(len(raw) for unit in units for _, raw in unit.asked if isinstance(raw, bytes))
+def _by_place(paths: Iterable[str]) -> dict[str, str]:
+    return {os.path.abspath(path): path for path in paths}
 
 
-def _joined(units: Sequence[Unit]) -> Unit:
-    from fsdp2lint.plan import Unit
+def _size(tasks: Iterable[Task]) -> int:
+    files = (raw for task in tasks for _, raw in task.unit.asked)
+    return sum(len(raw) for raw in files if isinstance(raw, bytes))
 
-    asked = sorted((one for unit in units for one in unit.asked), key=lambda pair: pair[0])
-    return Unit(tuple(asked), tuple(one for unit in units for one in unit.programs))
+
+def _joined(tasks: Sequence[Task]) -> Iterator[Task]:
+    """The tasks of the same settings as one."""
+    from fsdp2lint.plan import Task, Unit
+
+    for settings in dict.fromkeys(task.settings for task in tasks):
+        same = [task for task in tasks if task.settings == settings]
+        asked = sorted((one for task in same for one in task.unit.asked), key=lambda pair: pair[0])
+        programs = tuple(one for task in same for one in task.unit.programs)
+        passed = tuple(dict.fromkeys(path for task in same for path in task.passed))
+        yield Task(Unit(tuple(asked), programs), settings, passed)
 
 
 def _mended(
@@ -352,12 +297,14 @@ def _mended(
     from fsdp2lint import fixing
 
     last = first = analysis.report()
-    sources = [*analysis.sources, *_touched(first, analysis)]
+    others = [source for source in analysis.sources if not analysis.passed(source)]
+    mine = [source for source in analysis.sources if source not in others]
+    sources = [*mine, *_touched(first, analysis)]
 
     def lint(texts: Sequence[Source]) -> Sequence[Diagnostic]:
         nonlocal last
-        if list(texts) != analysis.sources:
-            last = analysis.report(texts)
+        if list(texts) != mine:
+            last = analysis.report([*texts, *others])
         if accept is None:
             return last.found
         return [d for d in last.found if not d.applicable(unsafe) or accept(d)]

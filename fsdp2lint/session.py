@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from fsdp2lint import runner
 from fsdp2lint.config import resolve
 from fsdp2lint.config.files import Config, Configs, inline
 from fsdp2lint.discover import discover
+from fsdp2lint.means import Means
 from fsdp2lint.report import Report, merged
-from fsdp2lint.runner import Batch, Means, Mended
+from fsdp2lint.runner import Batch, Mended
 from fsdp2lint.settings import BadSetting, Settings
 
 if TYPE_CHECKING:
+    from fsdp2lint.config.target import Targets
     from fsdp2lint.prefilter import Content
 
 
@@ -56,8 +58,13 @@ class Session:
         Raises:
             BadConfig: a configuration file is wrong.
         """
+        return self.config_of(self.folder)
+
+    @property
+    def folder(self) -> str:
+        """The folder of the first path."""
         first = self.paths[0] if self.paths else "."
-        return self.config_of(first if os.path.isdir(first) else os.path.dirname(first) or ".")
+        return first if os.path.isdir(first) else os.path.dirname(first) or "."
 
     @cached_property
     def files(self) -> list[str]:
@@ -100,8 +107,12 @@ class Session:
         yield from groups.values()
 
     def settings(self, config: Config) -> Settings:
-        """The settings of a group."""
+        """The settings of a group, the torch release left open when nobody names it."""
         return resolve.settings(config, self.given)
+
+    def aimed(self, settings: Settings, folder: str) -> Settings:
+        """The settings with the torch release that the project around a folder asks for."""
+        return resolve.aimed(settings, folder, self._targets)
 
     def check(self) -> Report:
         """What is wrong in the files.
@@ -127,7 +138,7 @@ class Session:
         if self.is_document(path):
             every = list(self._document(config, path, raw, fix=fix, unsafe=unsafe))
             return _together(every)
-        return self._one(config, Batch.of_text(raw, path), [path], fix=fix, unsafe=unsafe)
+        return self._one(config, Batch.of_text(raw, path), fix=fix, unsafe=unsafe)
 
     def is_document(self, path: str) -> bool:
         """Whether a file is a document with blocks of Python in it."""
@@ -143,7 +154,7 @@ class Session:
             python = [path for path in files if path not in documents] if documents else files
             mine = [path for path in python if path in named]
             batch = Batch.of_files(python, mine, self.means)
-            yield self._one(config, batch, files, fix=fix, unsafe=unsafe)
+            yield self._one(config, batch, fix=fix, unsafe=unsafe)
             for path, raw in self.means.sift(documents):
                 yield from self._document(config, path, raw, fix=fix, unsafe=unsafe)
             yield Mended(Report(files=len(documents)))
@@ -161,7 +172,7 @@ class Session:
         uncached.means = self.means._replace(keeping=None)
 
         def run(batch: Batch) -> Mended:
-            return uncached._one(config, batch, [path], fix=fix, unsafe=unsafe)
+            return uncached._one(config, batch, fix=fix, unsafe=unsafe)
 
         try:
             source = Source.decode(raw, path) if isinstance(raw, bytes) else None
@@ -172,11 +183,8 @@ class Session:
         else:
             yield from checked(source, run)
 
-    def _one(
-        self, config: Config, batch: Batch, files: list[str], *, fix: bool, unsafe: bool
-    ) -> Mended:
-        aim = partial(resolve.aimed, folder=resolve.folder_of(config, files))
-        means = self.means._replace(aim=aim)
+    def _one(self, config: Config, batch: Batch, *, fix: bool, unsafe: bool) -> Mended:
+        means = self.means._replace(aim=self.aimed)
         settings = self.settings(config)
         try:
             if fix:
@@ -191,6 +199,12 @@ class Session:
     @cached_property
     def _configs(self) -> Configs:
         return Configs(self.config_file, isolated=self.isolated)
+
+    @cached_property
+    def _targets(self) -> Targets:
+        from fsdp2lint.config.target import Targets
+
+        return Targets()
 
     def _exclusion_in(self, folder: str) -> Any:
         exclusion = resolve.exclusion(self.config_of(folder), self.given)

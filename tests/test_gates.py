@@ -32,7 +32,7 @@ HOOK = (
 
 OURS = """
     cli cli.check cli.known cli.options cli.output cli.program cli.progress cli.sessions config config.files
-    config.resolve discover files gitignore links model model.told plan prefilter report reporters
+    config.resolve discover files gitignore links means model model.told plan prefilter report reporters
     reporters._paint reporters._summary reporters.full runner session settings
 """
 NOT_FOR_NOTHING = {

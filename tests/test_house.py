@@ -32,7 +32,7 @@ LAYERS = (
     {"declare"},
     {"accuracy", "api", "diagnostics", "in_documents", "report", "toolrules"},
     {"discover", "fixing", "gitignore", "judge", "knowledge", "prefilter", "settings", "suppress"},
-    {"baseline", "cache", "config", "git", "plan", "silence", "stored"},
+    {"baseline", "cache", "config", "git", "means", "plan", "silence", "stored"},
     {"analysis", "migrate", "processes", "reporters", "runner", "session", "snippets", "verify"},
     {"server"},
     {"cli"},

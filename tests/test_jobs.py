@@ -10,8 +10,9 @@ import pytest
 
 from fsdp2lint import processes, runner
 from fsdp2lint.files import Files
+from fsdp2lint.means import Means
 from fsdp2lint.plan import units
-from fsdp2lint.runner import Batch, Means, check
+from fsdp2lint.runner import Batch, check
 from tests.running import CLEAN, invoke
 from tests.test_config import LATE
 from tests.test_git import HELPER, TRAIN

@@ -125,12 +125,9 @@ def _targets(formats: tuple[str, ...]) -> list[tuple[str, str | None]]:
 
 def _settings(session: Session) -> Settings:
     """What the configuration of the first path, the options and the dependencies come to."""
-    from fsdp2lint.config import resolve
-
     try:
-        settings = session.settings(session.main)
-        return resolve.aimed(settings, resolve.folder_of(session.main, session.files))
-    except (BadSetting, NoSuchPath) as error:
+        return session.aimed(session.settings(session.main), session.folder)
+    except BadSetting as error:
         raise click.ClickException(str(error)) from error
 
 
@@ -139,7 +136,10 @@ def _chosen(session: Session) -> Chosen:
     from fsdp2lint.migrate.files import choose, launch_files
 
     exclusion = resolve.exclusion(session.main, session.given)
-    return choose(session.files, launch_files(session.paths, exclusion))
+    try:
+        return choose(session.files, launch_files(session.paths, exclusion))
+    except (BadSetting, NoSuchPath) as error:
+        raise click.ClickException(str(error)) from error
 
 
 def _refuse_dirty(chosen: Chosen, given: Given) -> None:

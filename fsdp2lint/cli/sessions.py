@@ -12,7 +12,7 @@ import click
 from fsdp2lint.cli.options import Given, configuration, overrides
 from fsdp2lint.cli.progress import Progress
 from fsdp2lint.discover import project_roots
-from fsdp2lint.runner import Keeping, Means
+from fsdp2lint.means import Keeping, Means
 from fsdp2lint.session import Session
 
 CACHE_FOLDER = ".fsdp2lint_cache"

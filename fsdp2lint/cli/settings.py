@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fsdp2lint.config import toml
+from fsdp2lint.settings import OLDEST_TORCH, BadSetting, Settings
 
 if TYPE_CHECKING:
     from fsdp2lint.config.files import Config
@@ -20,16 +21,23 @@ def show(session: Session, *, files: bool) -> None:
         for path in session.files:
             click.echo(path)
         return
-    from fsdp2lint.config import resolve
+    for config, paths in session.groups():
+        by_target: dict[Settings, list[str]] = {}
+        for path in paths:
+            aimed = session.aimed(session.settings(config), os.path.dirname(path))
+            by_target.setdefault(aimed, []).append(path)
+        for settings, same in by_target.items():
+            _show_group(session, config, settings, same)
+    if not session.files:
+        _show_group(session, session.main, session.settings(session.main), [])
 
-    groups = list(session.groups()) or [(session.main, [])]
-    for config, paths in groups:
-        settings = resolve.aimed(session.settings(config), resolve.folder_of(config, paths))
-        click.echo(f"# {_source(config)}, for {len(paths)} file{'' if len(paths) == 1 else 's'}")
-        for key, value in _table(session, config).items():
-            click.echo(f"{key} = {toml.dumps(value)}")
-        click.echo(f"target-torch = {toml.dumps(settings.target_torch or '2.6')}")
-        click.echo(f"rules = {toml.dumps(_rules(session, config))}\n")
+
+def _show_group(session: Session, config: Config, settings: Settings, paths: list[str]) -> None:
+    click.echo(f"# {_source(config)}, for {len(paths)} file{'' if len(paths) == 1 else 's'}")
+    for key, value in _table(session, config).items():
+        click.echo(f"{key} = {toml.dumps(value)}")
+    click.echo(f"target-torch = {toml.dumps(settings.target_torch or OLDEST_TORCH)}")
+    click.echo(f"rules = {toml.dumps(_rules(session, config, settings))}\n")
 
 
 def _source(config: Config) -> str:
@@ -42,12 +50,10 @@ def _table(session: Session, config: Config) -> dict[str, Any]:
     return dict(sorted(said.items()))
 
 
-def _rules(session: Session, config: Config) -> list[str]:
+def _rules(session: Session, config: Config, settings: Settings) -> list[str]:
     from fsdp2lint import knowledge
     from fsdp2lint.config import resolve
-    from fsdp2lint.settings import BadSetting
 
-    settings = session.settings(config)
     try:
         return [rule.code for rule in settings.chosen(knowledge.rules())]
     except BadSetting as error:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fsdp2lint.config.files import BadConfig, Config
 from fsdp2lint.discover import EXCLUDED, SUFFIXES, Exclusion
 from fsdp2lint.model.told import NOTHING_TOLD, Told
 from fsdp2lint.settings import OLDEST_TORCH, BadSetting, Settings
+
+if TYPE_CHECKING:
+    from fsdp2lint.config.target import Targets
 
 Given = Mapping[str, Any]
 """Options of the command line under the names of the configuration; None where one was not used."""
@@ -48,13 +50,11 @@ def settings(config: Config, given: Given) -> Settings:
     )
 
 
-def aimed(settings_: Settings, folder: str) -> Settings:
+def aimed(settings_: Settings, folder: str, targets: Targets) -> Settings:
     """The settings with the torch release that the project around ``folder`` asks for, if none was named."""
     if settings_.target_torch:
         return settings_
-    from fsdp2lint.config.target import required_torch
-
-    found = required_torch(folder)
+    found = targets.around(folder)
     if found is None or _older(found, OLDEST_TORCH):
         return settings_
     return settings_._replace(target_torch=found)
@@ -114,10 +114,3 @@ def _told(config: Config) -> Told:
     if not said:
         return NOTHING_TOLD
     return Told(**{key.replace("-", "_"): tuple(names) for key, names in said.items()})
-
-
-def folder_of(config: Config, files: list[str]) -> str:
-    """The folder that stands for the project of some files: the configuration's own, else the first file's."""
-    if config.file is not None:
-        return config.folder
-    return os.path.dirname(os.path.abspath(files[0])) if files else os.getcwd()

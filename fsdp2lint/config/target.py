@@ -1,4 +1,7 @@
-"""The oldest torch release that a project promises to run on, read from its own dependencies."""
+"""The oldest torch release that a project promises to run on, read from its own dependencies.
+
+The project of a file is the nearest that names torch: one repository may hold several.
+"""
 
 from __future__ import annotations
 
@@ -8,51 +11,115 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 _TORCH = re.compile(r"^\s*torch\b(?!-)", re.IGNORECASE)
-_MARKS = ("pyproject.toml", "setup.py", "setup.cfg", ".git")
+_MARKS = ("pyproject.toml", "setup.py", "setup.cfg")
+_REPOSITORY = ".git"
 _BOUND = re.compile(r"(>=|==|~=|>|\^|~)\s*v?(\d+(?:\.\d+)*)")
+_REQUIREMENTS = re.compile(r"requirements.*\.txt")
 
 
-def required_torch(folder: str) -> str | None:
-    """The lower bound on torch in the project around ``folder``; None when it names none.
+class Targets:
+    """What the projects ask for, each of them read once."""
+
+    def __init__(self) -> None:
+        self._around: dict[str, str | None] = {}
+        self._named: dict[str, str | None] = {}
+
+    def around(self, folder: str) -> str | None:
+        """The lower bound on torch that counts in a folder: the nearest one, up to the repository's top.
+
+        Outside of a repository the nearest project is the last that is asked.
+        """
+        if folder not in self._around:
+            named = map(self._in_folder, _homes(os.path.abspath(folder)))
+            self._around[folder] = next((one for one in named if one is not None), None)
+        return self._around[folder]
+
+    def _in_folder(self, folder: str) -> str | None:
+        if folder not in self._named:
+            self._named[folder] = named_in(folder)
+        return self._named[folder]
+
+
+def named_in(folder: str) -> str | None:
+    """The lower bound on torch that the files of a project at ``folder`` name, if any.
 
     Dependencies come first, then optional ones and groups, then ``requirements*.txt``; of several bounds
     in one place the lowest counts. What cannot be read is passed over: the project's own tools say so.
     """
-    root = _root(folder)
-    if root is None:
-        return None
-    for requirements in _places(root):
+    for requirements in _places(folder):
         bounds = [b for one in requirements if (b := _bound(one)) is not None]
         if bounds:
             return min(bounds, key=_numbers)
     return None
 
 
-def _root(folder: str) -> str | None:
-    here = os.path.abspath(folder)
-    while not any(os.path.exists(os.path.join(here, mark)) for mark in _MARKS):
-        parent = os.path.dirname(here)
-        if parent == here:
-            return None
-        here = parent
-    return here
+def _homes(folder: str) -> list[str]:
+    """The folders whose files may speak for ``folder``, the nearest first."""
+    every, own = [], 0
+    while True:
+        every.append(folder)
+        if os.path.exists(os.path.join(folder, _REPOSITORY)):
+            return every
+        if not own and any(os.path.exists(os.path.join(folder, mark)) for mark in _MARKS):
+            own = len(every)
+        folder, below = os.path.dirname(folder), folder
+        if folder == below:
+            return every[:own]
 
 
 def _places(root: str) -> Iterator[Iterable[str]]:
     """The requirements of each place, the most binding place first."""
-    project = _pyproject(os.path.join(root, "pyproject.toml"))
+    try:
+        names = frozenset(os.listdir(root))
+    except OSError:
+        return
+    if "pyproject.toml" in names:
+        yield from _of_pyproject(_pyproject(os.path.join(root, "pyproject.toml")))
+    if "setup.cfg" in names:
+        yield from _of_setup_cfg(os.path.join(root, "setup.cfg"))
+    if "setup.py" in names:
+        yield _of_setup_py(os.path.join(root, "setup.py"))
+    for name in sorted(names):
+        if _REQUIREMENTS.fullmatch(name):
+            yield _lines(os.path.join(root, name))
+
+
+def _of_pyproject(project: dict[str, Any]) -> Iterator[Iterable[str]]:
     own = _table(project, "project")
     yield _strings(own.get("dependencies"))
     yield _poetry(_table(_table(_table(project, "tool"), "poetry"), "dependencies"))
     for groups in (own.get("optional-dependencies"), project.get("dependency-groups")):
         if isinstance(groups, dict):
             yield [one for group in groups.values() for one in _strings(group)]
+
+
+def _of_setup_cfg(path: str) -> Iterator[Iterable[str]]:
+    from configparser import ConfigParser, Error
+
+    config = ConfigParser(interpolation=None)
     try:
-        names = sorted(n for n in os.listdir(root) if re.fullmatch(r"requirements.*\.txt", n))
-    except OSError:
+        config.read(path, encoding="utf-8")
+    except (Error, UnicodeDecodeError):
         return
-    for name in names:
-        yield _lines(os.path.join(root, name))
+    yield config.get("options", "install_requires", fallback="").splitlines()
+    if config.has_section("options.extras_require"):
+        yield [
+            one for _, text in config["options.extras_require"].items() for one in text.split("\n")
+        ]
+
+
+def _of_setup_py(path: str) -> list[str]:
+    """The members of lists: what ``setup`` is called with cannot be known without running it."""
+    import ast
+
+    try:
+        with open(path, "rb") as file:
+            tree = ast.parse(file.read())
+    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
+        return []
+    lists = (node for node in ast.walk(tree) if isinstance(node, ast.List | ast.Tuple | ast.Set))
+    members = (one for node in lists for one in node.elts if isinstance(one, ast.Constant))
+    return [one.value for one in members if isinstance(one.value, str)]
 
 
 def _pyproject(path: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from fsdp2lint.config import toml
 from fsdp2lint.diagnostics import Diagnostic
-from fsdp2lint.runner import Means
+from fsdp2lint.means import Means
 from fsdp2lint.server.shelf import Shelf
 from fsdp2lint.session import Session
 from fsdp2lint.source import Source

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fsdp2lint.cache import Cache
 from fsdp2lint.files import ABSENT, FILE, FOLDER, Files
-from fsdp2lint.runner import Keeping
+from fsdp2lint.means import Keeping
 
 if TYPE_CHECKING:
     from fsdp2lint.declare import Rule
