@@ -326,7 +326,7 @@ def test_junit() -> None:
     assert (failure.tag, failure.attrib["type"]) == ("failure", "FSDP203")
     assert failure.attrib["message"] == 'it is "<bad>" & \N{REPLACEMENT CHARACTER}[31m worse'
     assert (note.tag, error.tag) == ("system-out", "error")
-    assert first[0].attrib["line"] == "1"
+    assert failure.text == f"a<b>.py:1:1: FSDP203 {failure.attrib['message']}"
 
 
 def test_junit_has_a_case_that_passes() -> None:
