@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from fsdp2lint import knowledge
 from fsdp2lint.diagnostics import Diagnostic, Place, Report, shown
 from fsdp2lint.discover import project_roots
-from fsdp2lint.documents.markdown import Snippet
+from fsdp2lint.documents.snippet import Snippet
 from fsdp2lint.edits.apply import resolve
 from fsdp2lint.edits.changes import Conflict
 from fsdp2lint.files import Files
@@ -211,10 +211,9 @@ def _decoded(path: str, content: Content) -> Source:
         raise Unreadable(
             f"too large to be analysed: {size / 1e6:.1f} MB, the limit is {most:.0f} MB"
         )
-    source = source or Source.decode(content, path)
     if isinstance(content, Snippet):
-        source.document = content.document
-    return source
+        return content.source
+    return source or Source.decode(content, path)
 
 
 @contextmanager

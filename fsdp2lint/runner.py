@@ -220,12 +220,14 @@ class _Check:
         cache = self.means.cache
         if cache is None or self._unkept(task):
             return None
+        from fsdp2lint.documents.snippet import Snippet
         from fsdp2lint.stored import unpacked
 
         raw = cache.get(self._about(task), self._spelled(task))
-        return (
-            None if raw is None else unpacked(raw, self._rules_by_code(), self.means.files().read)
-        )
+        if raw is None:
+            return None
+        own = {path: one.source for path, one in task.unit.asked if isinstance(one, Snippet)}
+        return unpacked(raw, self._rules_by_code(), self.means.files().read, own)
 
     def _keep(self, task: Task, report: Report, seen: Mapping[str, str]) -> None:
         cache = self.means.cache

@@ -163,16 +163,11 @@ class Session:
         self, config: Config, path: str, raw: Content, *, fix: bool, unsafe: bool
     ) -> Iterator[Mended]:
         """The blocks of a document; one that cannot be read or decoded is told as a file of Python is."""
-        from copy import copy
-
         from fsdp2lint.snippets import checked
         from fsdp2lint.source import Source, Unreadable
 
-        uncached = copy(self)
-        uncached.means = self.means._replace(keeping=None)
-
         def run(batch: Batch) -> Mended:
-            return uncached._one(config, batch, fix=fix, unsafe=unsafe)
+            return self._one(config, batch, fix=fix, unsafe=unsafe)
 
         try:
             source = Source.decode(raw, path) if isinstance(raw, bytes) else None

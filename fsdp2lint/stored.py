@@ -165,15 +165,21 @@ def pack(report: Report) -> bytes:
     )
 
 
-def unpack(raw: bytes, rules: Mapping[str, Rule], read: Read) -> Report:
-    """The report again; ``read`` gives the bytes of a file whose text is shown.
+def unpack(
+    raw: bytes, rules: Mapping[str, Rule], read: Read, known: Mapping[str, Source] | None = None
+) -> Report:
+    """The report again; ``read`` gives the bytes of a file whose text is shown and is not ``known``.
 
     Raises:
         msgspec.MsgspecError: the bytes are something else.
         KeyError: a rule is gone.
     """
     stored = _REPORTS.decode(raw)
-    sources = [_source(path, read) if shown else Source(path, "") for path, shown in stored.files]
+    known = known or {}
+    sources = [
+        known.get(path) or (_source(path, read) if shown else Source(path, ""))
+        for path, shown in stored.files
+    ]
     unpacker = _Unpacker(sources, rules)
     return Report(
         found=[unpacker.finding(one) for one in stored.found],
@@ -184,10 +190,12 @@ def unpack(raw: bytes, rules: Mapping[str, Rule], read: Read) -> Report:
     )
 
 
-def unpacked(raw: bytes, rules: Mapping[str, Rule], read: Read) -> Report | None:
-    """The report again, or None when the bytes are something else."""
+def unpacked(
+    raw: bytes, rules: Mapping[str, Rule], read: Read, known: Mapping[str, Source] | None = None
+) -> Report | None:
+    """The same, or None when the bytes are something else."""
     try:
-        return unpack(raw, rules, read)
+        return unpack(raw, rules, read, known)
     except (msgspec.MsgspecError, KeyError, IndexError):
         return None
 

@@ -16,6 +16,7 @@ from fsdp2lint import __version__, analysis, cache, files
 from fsdp2lint.cache import Cache, Question
 from fsdp2lint.cli.sessions import CACHE_FOLDER
 from fsdp2lint.settings import Settings
+from tests import notebooks
 from tests.running import CLEAN, ROOT, invoke, program
 from tests.test_config import LATE
 from tests.test_git import HELPER, TRAIN
@@ -301,3 +302,65 @@ def test_a_warm_run_does_not_import_libcst(tmp_path: Path, format_: str) -> None
     )
     assert done.returncode == 0, done.stderr
     assert "FSDP901" in done.stdout
+
+
+def test_blocks_of_documents_are_kept(tmp_path: Path, analysed: Counter) -> None:
+    """Each by itself, wherever it stands in the document; with what it imports."""
+    (tmp_path / "helper.py").write_text(HELPER)
+    program = "# shards by fully_shard\n" + TRAIN.format(module="helper")
+    quoted = "".join(f"> {line}\n" for line in program.splitlines())
+    guide = tmp_path / "guide.md"
+    guide.write_text(f"# One\n\n> ```py\n{quoted}> ```\n\n```python\n{LATE}```\n")
+    plain = document(tmp_path, "-n")
+    assert plain.count("error[FSDP201]") == 2
+    analysed()
+    for wanted in (3, 0):  # two blocks and the helper
+        assert document(tmp_path) == plain
+        assert analysed() == wanted
+    guide.write_text("# Above\n\n" + guide.read_text())
+    moved = document(tmp_path)
+    assert analysed() == 0
+    assert moved == document(tmp_path, "-n") != plain
+    analysed()
+    (tmp_path / "helper.py").write_text(HELPER.replace("fully_shard", "other"))
+    assert document(tmp_path).count("error[FSDP201]") == 1
+    assert analysed() == 1
+    assert "Fixed 1 finding." in document(tmp_path, "--fix", "--unsafe-fixes")
+    assert guide.read_text().startswith("# Above\n\n# One\n")
+
+
+def document(folder: Path, *args: str) -> str:
+    return invoke("check", "-j1", "--extension", "md:markdown", *args, cwd=folder).stdout
+
+
+def test_notebooks_are_kept(tmp_path: Path, analysed: Counter) -> None:
+    notebooks.written(tmp_path / "n.ipynb")
+    plain = invoke("check", "-n", cwd=tmp_path).stdout
+    assert "n.ipynb:cell 3:3:13" in plain
+    analysed()
+    for wanted in (1, 0):
+        assert invoke("check", cwd=tmp_path).stdout == plain
+        assert analysed() == wanted
+
+
+def test_kept_documents_take_no_parser(tmp_path: Path) -> None:
+    (tmp_path / "guide.md").write_text(f"```python\n{LATE}```\n")
+    notebooks.written(tmp_path / "n.ipynb")
+    code = (
+        "import sys; sys.argv = ['fsdp2lint', 'check', '--extension', 'md:markdown']\n"
+        "from fsdp2lint.cli import main\n"
+        "try: main()\n"
+        "except SystemExit as e: print(e.code, 'libcst' in sys.modules)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+        ).stdout.splitlines()[-1]
+        for _ in range(2)
+    ]
+    assert said == ["1 True", "1 False"]

@@ -18,6 +18,7 @@ from difflib import SequenceMatcher
 from itertools import accumulate
 
 from fsdp2lint.documents import magics
+from fsdp2lint.documents.snippet import Snippet
 from fsdp2lint.source import NEWLINE, Document, Part, Range, Source, Unreadable
 
 _FENCE = re.compile(r"(?P<prefix>[ \t]*(?:>[ \t]?)*[ \t]*)(?P<fence>`{3,}|~{3,})(?P<info>.*)")
@@ -38,12 +39,6 @@ class Block:
     start: int
     end: int
     """Where its lines stand in the document."""
-
-
-class Snippet(bytes):
-    """The bytes of a program that is part of a document."""
-
-    document: Markdown
 
 
 class Markdown(Document):
