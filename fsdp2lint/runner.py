@@ -258,10 +258,13 @@ class _Check:
         more: Sequence[str] = (),
     ) -> Question:
         from fsdp2lint.cache import Question
+        from fsdp2lint.documents.snippet import Snippet
         from fsdp2lint.files import digest
 
-        files = [(path, digest(raw)) for path, raw in contents if isinstance(raw, bytes)]
-        return Question(kind, settings, files, (*map(str, self.roots), "", *more))
+        every = [(path, raw) for path, raw in contents if isinstance(raw, bytes)]
+        files = [(path, digest(raw)) for path, raw in every]
+        lines = [str(raw.line) for _, raw in every if isinstance(raw, Snippet)]
+        return Question(kind, settings, files, (*map(str, self.roots), "", *lines, "", *more))
 
     def _spelled(self, task: Task) -> dict[str, str]:
         passed = self._passed

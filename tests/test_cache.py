@@ -305,7 +305,7 @@ def test_a_warm_run_does_not_import_libcst(tmp_path: Path, format_: str) -> None
 
 
 def test_blocks_of_documents_are_kept(tmp_path: Path, analysed: Counter) -> None:
-    """Each by itself, wherever it stands in the document; with what it imports."""
+    """Each by itself, while it stands where it stood; with what it imports."""
     (tmp_path / "helper.py").write_text(HELPER)
     program = "# shards by fully_shard\n" + TRAIN.format(module="helper")
     quoted = "".join(f"> {line}\n" for line in program.splitlines())
@@ -319,12 +319,15 @@ def test_blocks_of_documents_are_kept(tmp_path: Path, analysed: Counter) -> None
         assert analysed() == wanted
     guide.write_text("# Above\n\n" + guide.read_text())
     moved = document(tmp_path)
-    assert analysed() == 0
+    assert analysed() == 2
     assert moved == document(tmp_path, "-n") != plain
     analysed()
+    guide.write_text(guide.read_text() + "\nBelow.\n")
+    assert document(tmp_path) == moved
+    assert analysed() == 0
     (tmp_path / "helper.py").write_text(HELPER.replace("fully_shard", "other"))
     assert document(tmp_path).count("error[FSDP201]") == 1
-    assert analysed() == 1
+    assert analysed() == 3  # the second block knows the imports of the first
     assert "Fixed 1 finding." in document(tmp_path, "--fix", "--unsafe-fixes")
     assert guide.read_text().startswith("# Above\n\n# One\n")
 

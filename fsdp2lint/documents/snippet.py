@@ -15,6 +15,11 @@ class Snippet(bytes):
     document: Markdown
 
     @property
+    def line(self) -> int:
+        """The line of the document on which it begins: messages name lines."""
+        return self.document.block.first
+
+    @property
     def source(self) -> Source:
         """The program, which knows it too."""
         from fsdp2lint.source import Source
