@@ -95,8 +95,7 @@ def test_services_get_the_line_of_the_file_and_the_cell_in_words(
     assert issue["location"]["positions"] == {"begin": {"line": line}, "end": {"line": line}}
     assert issue["description"].startswith("cell 3, line 3: `optimizer`")
     case = next(ElementTree.fromstring(said("junit")).iter("testcase"))
-    assert case.attrib["line"] == str(line)
-    assert "(cell 3, line 3)" in case.attrib["name"]
+    assert "(cell 3, line 3, column 13)" in case.attrib["name"]
     (result,) = json.loads(said("sarif"))["runs"][0]["results"]
     (place,) = result["locations"]
     assert place["physicalLocation"]["region"] == {"startLine": line}
