@@ -174,3 +174,14 @@ def test_two_findings_of_a_line_are_two_cases(tmp_path: Path) -> None:
         "FSDP101 fsdp1-wrapper (line 2, column 8)",
         "FSDP101 fsdp1-wrapper (line 2, column 14)",
     ]
+
+
+def test_github_finds_the_files_from_the_top(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when the step runs in a folder of the repository; elsewhere paths are those of the run."""
+    for top, path in ((tree, "pkg/late.py"), (tree / "other", "late.py")):
+        monkeypatch.setenv("GITHUB_WORKSPACE", str(top))
+        shown = invoke("check", "-f", "github", "-f", "sarif=out", cwd=tree / "pkg").stdout
+        assert f",file={path},line=" in shown
+        (run,) = json.loads((tree / "pkg" / "out").read_text())["runs"]
+        place = run["results"][0]["locations"][0]["physicalLocation"]["artifactLocation"]
+        assert place == {"uri": path, "uriBaseId": "%SRCROOT%"}

@@ -58,6 +58,13 @@ def test_full() -> None:
     assert render("full", report(two_files()), View()) == FULL
 
 
+@pytest.mark.parametrize("format_", ["concise", "full", "grouped"])
+def test_colours_are_only_added(format_: str) -> None:
+    painted = render(format_, report(two_files()), View(colour=True))
+    plain = render(format_, report(two_files()), View())
+    assert ANSI.sub("", painted) == plain != painted
+
+
 def test_colours_change_nothing_but_the_colours() -> None:
     painted = render("full", report(two_files()), View(colour=True))
     assert painted != FULL

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fsdp2lint.reporters import View
 
 Line = list[tuple[str, str]]
 """Pieces of text, each with its role: a key of :data:`STYLES`, ``link:`` and a URL, or empty."""
@@ -21,6 +25,11 @@ STYLES = {
     "remove": "red",
     "dim": "bright_black",
 }
+
+
+def shown(lines: Sequence[Line], view: View) -> str:
+    """The lines with colours and links, or without."""
+    return painted(lines, links=view.links) if view.colour and lines else plain(lines)
 
 
 def plain(lines: Iterable[Line]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fsdp2lint.reporters._paint import Line, shown
 from fsdp2lint.reporters._summary import ending
 
 if TYPE_CHECKING:
@@ -13,12 +14,17 @@ if TYPE_CHECKING:
 
 def render(report: Report, view: View) -> str:
     """One line for each finding, then the summary."""
-    lines = []
+    lines: list[Line] = []
     for diagnostic in report.found:
         at = diagnostic.place.range
         star = " [*]" if diagnostic.applicable(view.unsafe) else ""
         lines.append(
-            f"{diagnostic.place.part}:{at.line}:{at.column}: "
-            f"{diagnostic.rule.code}{star} {diagnostic.message}"
+            [
+                (diagnostic.place.part, "strong"),
+                (f":{at.line}:{at.column}: ", "dim"),
+                (diagnostic.rule.code, diagnostic.severity),
+                (star, "mark"),
+                (f" {diagnostic.message}", ""),
+            ]
         )
-    return "".join(line + "\n" for line in [*lines, *ending(report, view)])
+    return shown([*lines, *([(line, "")] for line in ending(report, view))], view)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fsdp2lint.reporters._paint import Line, painted, plain
+from fsdp2lint.reporters._paint import Line, shown
 from fsdp2lint.reporters._summary import ending
 
 if TYPE_CHECKING:
@@ -20,4 +20,4 @@ def render(report: Report, view: View) -> str:
 
         lines += told(report.found)
     lines += [[(line, "" if n else "strong")] for n, line in enumerate(ending(report, view))]
-    return painted(lines, links=view.links) if view.colour and lines else plain(lines)
+    return shown(lines, view)

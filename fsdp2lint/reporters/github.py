@@ -1,12 +1,14 @@
 """Annotations of a GitHub workflow run.
 
-https://docs.github.com/actions/reference/workflow-commands-for-github-actions
+https://docs.github.com/actions/reference/workflow-commands-for-github-actions; paths are relative to
+``GITHUB_WORKSPACE``.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fsdp2lint.reporters._places import from_top
 from fsdp2lint.reporters._summary import summary
 
 if TYPE_CHECKING:
@@ -37,7 +39,7 @@ def step_summary(report: Report, view: View) -> str:
 
 def _command(diagnostic: Diagnostic) -> str:
     at = diagnostic.place.range
-    path, code = diagnostic.place.path, diagnostic.rule.code
+    path, code = from_top(diagnostic.place.path, "GITHUB_WORKSPACE"), diagnostic.rule.code
     physical = diagnostic.place.physical
     properties = {"title": f"fsdp2lint ({code})", "file": path, "line": physical or at.line}
     if physical is not None:

@@ -5,12 +5,12 @@ https://docs.gitlab.com/ci/testing/code_quality/#code-quality-report-format
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from fsdp2lint.diagnostics import fingerprints
+from fsdp2lint.reporters._places import from_top
 
 if TYPE_CHECKING:
     from fsdp2lint.diagnostics import Diagnostic, Report
@@ -40,13 +40,7 @@ def _issue(diagnostic: Diagnostic, mark: str) -> dict[str, Any]:
         "severity": SEVERITIES[diagnostic.severity],
         "fingerprint": mark,
         "location": {
-            "path": _path(diagnostic.place.path),
+            "path": from_top(diagnostic.place.path, "CI_PROJECT_DIR"),
             "positions": {"begin": begin, "end": end},
         },
     }
-
-
-def _path(path: str) -> str:
-    root = os.environ.get("CI_PROJECT_DIR")
-    relative = os.path.relpath(path, root) if root else os.path.normpath(path)
-    return relative.replace(os.sep, "/")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from fsdp2lint.reporters._paint import Line, shown
 from fsdp2lint.reporters._summary import ending
 
 if TYPE_CHECKING:
@@ -14,17 +15,24 @@ if TYPE_CHECKING:
 
 def render(report: Report, view: View) -> str:
     """Each file with its findings, then the summary."""
-    lines: list[str] = []
+    lines: list[Line] = []
     for path, group in groupby(report.found, key=lambda d: d.place.path):
         found = list(group)
         places = [_place(d) for d in found]
         width = max(map(len, places))
-        lines.append(f"{path}:")
+        lines.append([(path, "strong"), (":", "")])
         for place, diagnostic in zip(places, found, strict=True):
             star = " [*]" if diagnostic.applicable(view.unsafe) else ""
-            lines.append(f"  {place:<{width}} {diagnostic.rule.code}{star} {diagnostic.message}")
-        lines.append("")
-    return "".join(line + "\n" for line in [*lines, *ending(report, view)])
+            lines.append(
+                [
+                    (f"  {place:<{width}} ", "dim"),
+                    (diagnostic.rule.code, diagnostic.severity),
+                    (star, "mark"),
+                    (f" {diagnostic.message}", ""),
+                ]
+            )
+        lines.append([])
+    return shown([*lines, *([(line, "")] for line in ending(report, view))], view)
 
 
 def _place(diagnostic: Diagnostic) -> str:

@@ -15,6 +15,7 @@ import msgspec
 
 from fsdp2lint import __version__
 from fsdp2lint.diagnostics import fingerprints, shown
+from fsdp2lint.reporters._places import from_top
 from fsdp2lint.reporters._records import replacements
 from fsdp2lint.reporters._story import told_in_order
 from fsdp2lint.toolrules import ALWAYS_ON
@@ -181,8 +182,8 @@ def _region(at: Range) -> Json:
 
 
 def _artifact(path: str) -> Json:
-    """A path below the current folder as the service wants it; another one as an absolute URI."""
-    relative = os.path.relpath(path)
-    if relative.startswith(os.pardir):
+    """A path below the checkout or the current folder as the service wants it; another as an absolute URI."""
+    relative = from_top(os.path.relpath(path), "GITHUB_WORKSPACE")
+    if relative.startswith(os.pardir) or os.path.isabs(relative):
         return {"uri": "file://" + quote(os.path.abspath(path).replace(os.sep, "/"))}
-    return {"uri": quote(relative.replace(os.sep, "/")), "uriBaseId": "%SRCROOT%"}
+    return {"uri": quote(relative), "uriBaseId": "%SRCROOT%"}
