@@ -50,6 +50,7 @@ figcaption { display: flex; flex-wrap: wrap; gap: .2rem 1rem; margin-bottom: .3r
 svg { display: block; width: 100%; height: auto; overflow: visible; }
 figure.wide svg + svg { display: none; }
 @media (max-width: 48rem) {
+  td > code, td > a > code { white-space: normal; } td { min-width: 4rem; }
   figure.wide svg { display: none; } figure.wide svg + svg { display: block; }
 }
 svg text { fill: var(--dim); font: 12px system-ui, sans-serif; }
