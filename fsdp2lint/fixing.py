@@ -129,10 +129,10 @@ def write(
     old = [path.read_bytes() for path, _ in ready]
     for number, (path, raw) in enumerate(ready):
         try:
-            _replace(path, raw)
+            replace(path, raw)
         except NotWritten:
             for (done, _), bytes_before in zip(ready[:number], old, strict=False):
-                _replace(done, bytes_before)
+                replace(done, bytes_before)
             raise
 
 
@@ -242,8 +242,12 @@ def _checked(old: Source, new: Source, path: Path) -> tuple[Path, bytes]:
         raise NotWritten(f"{path}: not written, {error}") from error
 
 
-def _replace(path: Path, raw: bytes) -> None:
-    """Put ``raw`` in place of a file in one step; links stay links, the mode stays."""
+def replace(path: Path, raw: bytes) -> None:
+    """Put ``raw`` in place of a file in one step; links stay links, the mode stays.
+
+    Raises:
+        NotWritten: it cannot be written; then it is as it was.
+    """
     target = path.resolve()
     temporary = ""
     try:

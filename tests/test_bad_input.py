@@ -233,3 +233,24 @@ def test_a_cache_that_cannot_be_is_none(tmp_path: Path) -> None:
     shown = invoke("check", "--cache-dir", "cache", "-f", "json", cwd=tmp_path)
     assert [one["code"] for one in json.loads(shown.stdout)] == ["FSDP201"]
     assert shown.stderr == ""
+
+
+def test_init_writes_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk is full when the new bytes are put in place."""
+    (tmp_path / "pyproject.toml").write_bytes(b"[project]\r\nname = 'x'\r\n")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", full)
+        shown = invoke("init", cwd=tmp_path)
+        assert (shown.returncode, shown.stdout) == (2, "")
+        assert shown.stderr == "Error: pyproject.toml: not written, No space left on device\n"
+        assert [one.name for one in tmp_path.iterdir()] == ["pyproject.toml"]
+        (tmp_path / "pyproject.toml").unlink()
+        assert "fsdp2lint.toml" in invoke("init", cwd=tmp_path).stderr
+        assert list(tmp_path.iterdir()) == []
+    (tmp_path / "pyproject.toml").write_bytes(b"[project]\r\nname = 'x'\r\n")
+    assert invoke("init", cwd=tmp_path).returncode == 0
+    assert b"\n" not in (tmp_path / "pyproject.toml").read_bytes().replace(b"\r\n", b"")

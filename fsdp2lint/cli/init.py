@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import click
 
 from fsdp2lint import __version__
+from fsdp2lint.cli.output import save
+from fsdp2lint.fixing import NotWritten, replace
 
 _KEYS = """\
 # select = ["correctness", "suspicious"]
@@ -81,20 +84,17 @@ def _text(path: str) -> str:
 
 
 def _create(path: str, text: str) -> None:
-    try:
-        with open(path, "x", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-    except OSError as error:
-        raise click.ClickException(f"{path}: {error.strerror or error}") from error
+    save(path, text)
     click.echo(f"Wrote {path}.")
 
 
 def _append(path: str, text: str) -> None:
     try:
-        with open(path, "rb") as file:
-            crlf = b"\r\n" in file.read()
-        with open(path, "a", encoding="utf-8", newline="\r\n" if crlf else "\n") as file:
-            file.write(text)
+        raw = Path(path).read_bytes()
+        ended = text.replace("\n", "\r\n") if b"\r\n" in raw else text
+        replace(Path(path), raw + ended.encode())
     except OSError as error:
         raise click.ClickException(f"{path}: {error.strerror or error}") from error
+    except NotWritten as error:
+        raise click.ClickException(str(error)) from error
     click.echo(f"Added [tool.fsdp2lint] to {path}.")
