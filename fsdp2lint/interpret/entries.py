@@ -21,6 +21,7 @@ from fsdp2lint.interpret.functions import methods_of, stranger_arguments
 from fsdp2lint.interpret.imports import Namespace, namespace
 from fsdp2lint.interpret.machine import MAX_STEPS, Machine
 from fsdp2lint.meanings import load
+from fsdp2lint.meanings.frameworks.lightning import hooks_of
 from fsdp2lint.model.guards import ALWAYS
 from fsdp2lint.model.trace import Trace
 from fsdp2lint.model.values import Class, Function, Value
@@ -220,18 +221,20 @@ def _unreached_methods(cls: Class, reached: set[cst.CSTNode]) -> list[Function]:
 
 
 def _live(machine: Machine, cls: Class, methods: list[Function]) -> None:
-    """``__init__``, then the methods that nothing else has called by then, bases' methods included."""
+    """``__init__``, then the methods that nothing else has called by then, bases' methods included.
+
+    The hooks that a framework calls in a known order run in it, as one stage.
+    """
     machine.steps = 0
     me = life(machine, cls)
     every = [f for c in reversed(list(lineage(cls))) if isinstance(c, Class) for f in methods_of(c)]
     names = {f.name: f for f in every}
     todo = [f for f in every if names[f.name] is f or f in methods]
-    for stage, function in enumerate(todo, 1):
-        if function.node in machine.run_bodies and function not in methods:
-            continue
+    hooks = [names[name] for name in hooks_of(cls) if name in names]
+    for stage, function in enumerate([*hooks, *(f for f in todo if f not in hooks)], 1):
         if function.node in machine.run_bodies:
             continue
-        machine.stage = stage
+        machine.stage = 1 if function in hooks else stage
         machine.steps = min(machine.steps, machine.allowance // 2)
         bound = 0 if function.kind == "staticmethod" else 1
         first: tuple[Value, ...] = (me,) if function.kind == "" else (cls,)

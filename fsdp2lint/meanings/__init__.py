@@ -9,9 +9,9 @@ _loaded: list[str] = []
 
 
 def load() -> None:
-    """Import every module of this package, once, so that each registers its meanings."""
+    """Import every module of this package and of those below it, once, so that each registers its meanings."""
     if _loaded:
         return
-    for found in sorted(pkgutil.iter_modules(__path__), key=lambda module: module.name):
-        importlib.import_module(f"{__name__}.{found.name}")
-        _loaded.append(found.name)
+    for name in sorted(found.name for found in pkgutil.walk_packages(__path__, f"{__name__}.")):
+        importlib.import_module(name)
+        _loaded.append(name)

@@ -30,15 +30,18 @@ _INNER = {
     "dp": ("module",),
     "compile": ("_orig_mod",),
     "checkpoint": ("_checkpoint_wrapped_module",),
-    "peft": ("base_model", "model"),
+    "fabric": ("module",),
+    "peft": ("base_model",),
+    "tuner": ("model",),
 }
 """Under which names a wrapper holds what it wraps (``FullyShardedDataParallel.module``,
-``DistributedDataParallel.module``, ``OptimizedModule._orig_mod``, ``CheckpointWrapper``, ``PeftModel``)."""
+``DistributedDataParallel.module``, ``OptimizedModule._orig_mod``, ``CheckpointWrapper``, Lightning's
+``_FabricModule``, ``PeftModel.base_model``, PEFT's ``BaseTuner.model``)."""
 
 WRAPPED_NAMES = frozenset(name for names in _INNER.values() for name in names) - {"model"}
 """Those that mean a wrapper whatever holds them."""
 
-_FORWARDS = frozenset({"fsdp1", "compile", "checkpoint", "peft"})
+_FORWARDS = frozenset({"fsdp1", "compile", "checkpoint", "fabric", "peft", "tuner"})
 """Wrappers whose ``__getattr__`` asks the wrapped module; DDP's does not."""
 
 _MAIN = {

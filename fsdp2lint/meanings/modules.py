@@ -18,7 +18,9 @@ from fsdp2lint.model.values import Container, Instance, Module, Optimizer, Param
 
 _NO_MODULES = ("Parameter", "Buffer", "ParameterList", "ParameterDict")
 _TASKS = re.compile(r"For[A-Z]|Model(?!ing)|LMHead|DoubleHeads")
-_OTHERS = re.compile(r"Config|Tokenizer|Processor|FeatureExtractor|Output|Card")
+_OTHERS = re.compile(
+    r"Argument|Callback|Card|Collator|Config|FeatureExtractor|Output|Processor|Tokenizer|Trainer"
+)
 
 
 def module(call: Call, name: str = "") -> Module:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from fsdp2lint.interpret.classes import outside
 from fsdp2lint.meanings.call import Call
 from fsdp2lint.model.guards import Guards
 from fsdp2lint.model.values import (
@@ -14,6 +15,7 @@ from fsdp2lint.model.values import (
     Instance,
     Literal,
     Part,
+    Super,
     Value,
 )
 
@@ -97,6 +99,16 @@ def name_of(value: Value | None) -> str:
 def made_by(value: Value | None, *prefixes: str) -> bool:
     """Whether ``value`` is an object of a class outside the project whose name begins so."""
     return isinstance(value, Instance) and name_of(value).startswith(prefixes)
+
+
+def is_a(value: Value | None, *prefixes: str) -> bool:
+    """Whether ``value`` is an object of a class outside the project whose name begins so, or of a class of the
+    project that is derived from one; ``super()`` stands for the object.
+    """
+    made = value.receiver if isinstance(value, Super) else value
+    return isinstance(made, Instance) and any(
+        base.name.startswith(prefixes) for base in outside(made.cls)
+    )
 
 
 def each_choice(value: Value, make: Callable[[Value], Value]) -> Value:

@@ -1,0 +1,274 @@
+"""accelerate: ``Accelerator`` prepares models and optimizers, gathers, and writes checkpoints.
+
+Sources: accelerate/accelerator.py, accelerate/utils/{dataclasses,operations,other,fsdp_utils}.py (1.13).
+
+By which FSDP ``prepare`` shards is often said at the launch, not in the script. It is known when the script itself
+gives ``Accelerator`` a plugin with its ``fsdp_version``: version 2 calls ``fully_shard`` on the model in place and
+puts the new parameters into the optimizers that come in the same call.
+"""
+
+from __future__ import annotations
+
+from fsdp2lint.meanings.call import Call
+from fsdp2lint.meanings.frameworks.objects import renewed, shard
+from fsdp2lint.meanings.registry import calls, method
+from fsdp2lint.meanings.results import (
+    constant,
+    each_choice,
+    fresh,
+    instance,
+    made_by,
+    nothing,
+    setting,
+)
+from fsdp2lint.model.events import Collective, OptimizerBuilt, Restored, Saved, StateDictTaken
+from fsdp2lint.model.values import (
+    External,
+    Instance,
+    Optimizer,
+    Part,
+    StateDict,
+    Unknown,
+    Value,
+    Wrapped,
+)
+
+_ACCELERATE = "accelerate."
+_PLUGIN = "FullyShardedDataParallelPlugin"
+
+
+@calls("accelerate.Accelerator", f"accelerate.{_PLUGIN}", f"accelerate.utils.{_PLUGIN}")
+def settings(call: Call) -> Value | None:
+    """They keep what they are given as it is: the plugin can be asked for its version later."""
+    return instance(call)
+
+
+def fsdp_version(call: Call) -> int | None:
+    """The version of FSDP that the accelerator was built for; None when the script does not say."""
+    plugin = setting(call, call.receiver, "fsdp_plugin")
+    if not made_by(plugin, _ACCELERATE):
+        return None
+    version = constant(setting(call, plugin, "fsdp_version"))
+    return version if isinstance(version, int) else None
+
+
+@method("prepare", "prepare_model", "prepare_optimizer", "prepare_data_loader", "prepare_scheduler")
+def prepare(call: Call) -> Value | None:
+    """``Accelerator.prepare(…)`` returns prepared objects in the order of the arguments."""
+    if not made_by(call.receiver, _ACCELERATE) or call.open:
+        return None
+    if call.name == ".prepare" and fsdp_version(call) == 2 and _model_and_optimizer(call):
+        made = [_sharded(call, value) for value in call.args]
+    else:
+        call.escape_arguments()
+        made = [_prepared(call, value) for value in call.args]
+    if len(made) == 1:
+        return made[0]
+    return call.machine.container("tuple", made)
+
+
+def _model_and_optimizer(call: Call) -> bool:
+    """Whether both are there, as ``prepare`` demands for FSDP2 (it raises a ValueError otherwise)."""
+    models = [v for v in call.args if call.is_module(v)]
+    return len(models) == 1 and any(isinstance(v, Optimizer) for v in call.args)
+
+
+def _sharded(call: Call, value: Value) -> Value:
+    """``_prepare_fsdp2``: the model stays the same object, the optimizer gets its new parameters."""
+    if call.is_module(value):
+        shard(call, value)
+        return value
+    call.escape(value)
+    if not isinstance(value, Optimizer):
+        return fresh(call)
+    made = renewed(call, value)
+    call.emit(OptimizerBuilt, optimizer=made, over=made.over)
+    return made
+
+
+def _prepared(call: Call, value: Value) -> Value:
+    made = fresh(call)
+    if call.is_module(value):
+        call.use_as_module(made)
+    return made
+
+
+# -- what all processes must call -----------------------------------------------------------------------
+
+
+@method("wait_for_everyone", "gather_for_metrics", "pad_across_processes")
+def accelerate_collective(call: Call) -> Value | None:
+    """Methods of ``Accelerator`` and ``PartialState`` that every process must call."""
+    if not _is_accelerator(call):
+        return None
+    call.emit(Collective, name=call.name, about=call.get(0, "tensor"))
+    return fresh(call)
+
+
+def _is_accelerator(call: Call) -> bool:
+    """Built in sight, or not known: no other library has methods of these names."""
+    return made_by(call.receiver, _ACCELERATE) or isinstance(call.receiver, Unknown | Part)
+
+
+@method("gather", "reduce")
+def collective(call: Call) -> Value | None:
+    """Methods of ``Accelerator`` that every process must call."""
+    if not made_by(call.receiver, _ACCELERATE):
+        return None
+    call.emit(Collective, name=call.name, about=call.get(0, "tensor"))
+    return fresh(call)
+
+
+@method("get_state_dict")
+def get_state_dict(call: Call) -> Value | None:
+    """``Accelerator.get_state_dict(model)`` gathers the full state; with FSDP rank 0 alone gets it."""
+    model = call.get(0, "model")
+    if model is None or not made_by(call.receiver, _ACCELERATE):
+        return None
+    offloaded = True if fsdp_version(call) is not None else None
+    made = StateDict(model, "model", full=True, offloaded=offloaded, via=call.name, taken=call.now)
+    if not _without_fsdp(call):
+        call.emit(Collective, name=call.name, about=model)
+    call.emit(StateDictTaken, state=made)
+    return made
+
+
+@method("save_state", "load_state", "save_model")
+def checkpoint(call: Call) -> Value | None:
+    """Checkpoints of all processes: with FSDP each writes, or the full state is gathered from all."""
+    if not made_by(call.receiver, _ACCELERATE):
+        return None
+    if not _without_fsdp(call):
+        call.emit(Collective, name=call.name, about=None)
+    return nothing(call)
+
+
+def _without_fsdp(call: Call) -> bool:
+    """Whether the script has asked here for the kind of training, and it is not FSDP's or DeepSpeed's."""
+    for guard in call.machine.here:
+        asked = guard.test
+        if not isinstance(asked, Part) or not isinstance(asked.key, tuple) or len(asked.key) != 2:
+            continue
+        how, kind = asked.key
+        of_type = isinstance(asked.owner, Part) and asked.owner.name == "distributed_type"
+        if not of_type or how not in ("==", "is") or not isinstance(kind, External):
+            continue
+        sharding = kind.name.endswith((".FSDP", ".DEEPSPEED", ".MEGATRON_LM"))
+        if sharding is not guard.taken:
+            return True
+    return False
+
+
+_OPERATIONS = "gather gather_object broadcast broadcast_object_list reduce".split()
+_FSDP_CHECKPOINTS = "save_fsdp_model load_fsdp_model save_fsdp_optimizer load_fsdp_optimizer"
+
+
+@calls(
+    *(f"accelerate.utils.{home}{n}" for home in ("", "operations.") for n in _OPERATIONS),
+    *(f"accelerate.utils.{n}" for n in _FSDP_CHECKPOINTS.split()),
+    *(f"accelerate.utils.fsdp_utils.{n}" for n in _FSDP_CHECKPOINTS.split()),
+    *(f"accelerate.utils.{n}" for n in ("pad_across_processes", "wait_for_everyone")),
+)
+def function_of_all_processes(call: Call) -> Value | None:
+    """Functions that every process must call (accelerate/utils/operations.py, fsdp_utils.py)."""
+    call.emit(Collective, name=call.name, about=call.get(0, "tensor"))
+    return fresh(call)
+
+
+# -- the model ----------------------------------------------------------------------------------------------
+
+
+@method("save")
+def save(call: Call) -> Value | None:
+    """``Accelerator.save(obj, file)`` writes on the main process alone."""
+    what = call.get(0, "obj")
+    if what is None or not made_by(call.receiver, _ACCELERATE):
+        return None
+    call.emit(
+        Saved,
+        what=what,
+        via="accelerate.Accelerator.save",
+        path=call.get(1, "f"),
+        states=call.states(what),
+    )
+    return nothing(call)
+
+
+@method("unwrap_model")
+def unwrap_model(call: Call) -> Value | None:
+    """The model inside the wrappers that ``prepare`` puts around it; adapters stay."""
+    model = call.get(0, "model")
+    if model is None or not _is_accelerator(call):
+        return None
+    return each_choice(model, _bare)
+
+
+@calls(
+    "accelerate.utils.extract_model_from_parallel",
+    "accelerate.utils.other.extract_model_from_parallel",
+)
+def extract_model(call: Call) -> Value | None:
+    """What ``unwrap_model`` calls (accelerate/utils/other.py)."""
+    model = call.get(0, "model")
+    return None if model is None else each_choice(model, _bare)
+
+
+def _bare(model: Value) -> Value:
+    while isinstance(model, Wrapped) and model.by in ("compile", "ddp", "dp", "fsdp1"):
+        model = model.of
+    return model
+
+
+@calls(
+    "accelerate.utils.fsdp2_prepare_model",
+    "accelerate.utils.fsdp_utils.fsdp2_prepare_model",
+)
+def fsdp2_prepare_model(call: Call) -> Value | None:
+    """``fully_shard`` on the modules of the auto-wrap policy and on the model, in place."""
+    model = call.get(1, "model")
+    return model if shard(call, model) else None
+
+
+@calls(
+    "accelerate.utils.fsdp2_load_full_state_dict",
+    "accelerate.utils.fsdp_utils.fsdp2_load_full_state_dict",
+)
+def fsdp2_load_full_state_dict(call: Call) -> Value | None:
+    """Sends rank 0's tensors to all ranks, shard by shard, and assigns them."""
+    model, state = call.get(1, "model"), call.get(2, "full_sd")
+    if model is None or state is None:
+        return None
+    for one in call.each(model):
+        call.use_as_module(one)
+        call.emit(Collective, name=call.name, about=one)
+        call.emit(Restored, into=one, state=state, via=call.name.rpartition(".")[2], kind="model")
+    return nothing(call)
+
+
+# -- contexts -------------------------------------------------------------------------------------------------
+
+
+@method(
+    "accumulate",
+    "autocast",
+    "join_uneven_inputs",
+    "main_process_first",
+    "local_main_process_first",
+    "profile",
+)
+def manager(call: Call) -> Value | None:
+    """Contexts of ``Accelerator``; none of them keeps what it is given."""
+    return instance(call) if isinstance(call.receiver, Instance) and _is_built(call) else None
+
+
+def _is_built(call: Call) -> bool:
+    return made_by(call.receiver, _ACCELERATE)
+
+
+@method("register_for_checkpointing", "free_memory", "clear")
+def keep(call: Call) -> Value | None:
+    """The accelerator keeps, or lets go of, the objects."""
+    if not _is_built(call):
+        return None
+    call.escape_arguments()
+    return fresh(call)

@@ -1,0 +1,102 @@
+"""Lightning's ``Trainer``: calls the hooks of a ``LightningModule`` and steps its optimizers.
+
+Sources: lightning/pytorch/trainer/trainer.py (``_run``), lightning/pytorch/strategies/model_parallel.py and
+"LightningModule: hooks" of its documentation (2.6): ``configure_model`` comes before the strategy is set up, whose
+setup calls ``configure_optimizers``; ``on_fit_start`` comes after it.
+"""
+
+from __future__ import annotations
+
+from fsdp2lint.interpret.classes import lineage
+from fsdp2lint.meanings.call import MAX_DEPTH, Call
+from fsdp2lint.meanings.registry import method
+from fsdp2lint.meanings.results import choices, constant, fresh, is_a, nothing, setting
+from fsdp2lint.model.events import Backward, Collective, Stepped
+from fsdp2lint.model.values import Class, Container, External, Optimizer, Value
+
+_TRAINER = "lightning.pytorch.Trainer"
+_MODULES = ("lightning.pytorch.LightningModule", "lightning.pytorch.core.LightningModule")
+
+BEFORE = ("prepare_data", "setup", "configure_model")
+FITTING = ("on_fit_start", "on_train_start", "on_train_epoch_start", "training_step")
+AFTER = ("validation_step", "on_train_epoch_end", "on_train_end", "on_fit_end")
+HOOKS = (*BEFORE, "configure_optimizers", *FITTING, *AFTER)
+"""What ``Trainer.fit`` calls, in its order."""
+
+
+def hooks_of(cls: Value) -> tuple[str, ...]:
+    """The methods of a class that a framework calls in an order of its own; none for other classes."""
+    named = {base.name for base in lineage(cls) if isinstance(base, External)}
+    return HOOKS if isinstance(cls, Class) and named & set(_MODULES) else ()
+
+
+@method("fit")
+def fit(call: Call) -> Value | None:
+    """``Trainer.fit(module)`` runs the module's hooks, steps its optimizers, and keeps the module."""
+    if not is_a(call.receiver, _TRAINER):
+        return None
+    for one in call.each(call.get(0, "model")):
+        for name in BEFORE:
+            call.escape(_hook(call, one, name))
+        built = _hook(call, one, "configure_optimizers")
+        optimizers = _optimizers(call, built, 0)
+        if not optimizers:
+            call.escape(built)
+        for name in FITTING:
+            result = _hook(call, one, name)
+        _step(call, one, result, optimizers)
+        for name in AFTER:
+            call.escape(_hook(call, one, name))
+    call.escape_arguments()
+    return nothing(call)
+
+
+def _hook(call: Call, module: Value, name: str) -> Value:
+    """What a hook returns; None when the module has no such method in sight."""
+    hook = call.machine.method(module, name)
+    if hook is None:
+        return nothing(call)
+    return call.machine.call(hook, (), {}, call.site, True)
+
+
+def _optimizers(call: Call, value: Value, depth: int) -> list[Optimizer]:
+    """The optimizers in what ``configure_optimizers`` returned: alone, in a list, under ``"optimizer"``."""
+    found: list[Optimizer] = []
+    for one in choices(value):
+        if isinstance(one, Optimizer):
+            found.append(one)
+        elif isinstance(one, Container) and depth < MAX_DEPTH:
+            for entry in call.items(one):
+                found += _optimizers(call, entry, depth + 1)
+    return found
+
+
+def _step(call: Call, module: Value, loss: Value, optimizers: list[Optimizer]) -> None:
+    """Automatic optimization: backward of what ``training_step`` returned, and a step of each optimizer."""
+    by_hand = setting(call, module, "automatic_optimization")
+    if constant(by_hand) is False or not optimizers:
+        return
+    call.emit(Backward, of=loss)
+    for optimizer in optimizers:
+        call.emit(Stepped, optimizer=optimizer)
+
+
+@method("validate", "test", "predict")
+def evaluate(call: Call) -> Value | None:
+    """Sets the module up as ``fit`` does and runs it on data."""
+    if not is_a(call.receiver, _TRAINER):
+        return None
+    for one in call.each(call.get(0, "model")):
+        for name in (*BEFORE, f"{call.name[1:]}_step".replace("validate", "validation")):
+            call.escape(_hook(call, one, name))
+    call.escape_arguments()
+    return fresh(call)
+
+
+@method("save_checkpoint")
+def save_checkpoint(call: Call) -> Value | None:
+    """Every process must call it, as its documentation says: the strategy gathers or each one writes."""
+    if not is_a(call.receiver, _TRAINER):
+        return None
+    call.emit(Collective, name=call.name, about=None)
+    return fresh(call)

@@ -1,0 +1,59 @@
+"""Objects of frameworks of which nothing more is known, and what several frameworks have in common."""
+
+from __future__ import annotations
+
+from fsdp2lint.meanings.call import Call
+from fsdp2lint.meanings.families import family, is_class_name
+from fsdp2lint.meanings.optim import optimizer_of_another_package
+from fsdp2lint.meanings.results import instance
+from fsdp2lint.model.events import Sharded
+from fsdp2lint.model.values import Container, Literal, Optimizer, Parameters, Value
+
+
+_FRAMEWORKS = (
+    "accelerate.",
+    "axolotl.",
+    "composer.",
+    "deepspeed.",
+    "lightning.",
+    "peft.",
+    "torchtitan.",
+    "transformers.",
+    "trl.",
+)
+
+
+@family("")
+def framework_object(call: Call) -> Value | None:
+    """Objects of a framework; models and optimizers among their arguments go out of sight.
+
+    Asked last: whatever else is known of a class comes first.
+    """
+    if not call.name.startswith(_FRAMEWORKS) or not is_class_name(call.name):
+        return None
+    found = optimizer_of_another_package(call)
+    if found is not None:
+        return found
+    call.escape_arguments()
+    return instance(call)
+
+
+def shard(call: Call, model: Value | None) -> bool:
+    """``fully_shard`` by code out of sight: of the model for certain, of parts of it perhaps.
+
+    The model goes out of sight too. False when there is no model.
+    """
+    found = False
+    for one in call.each(model):
+        if not isinstance(one, Literal | Container):
+            call.use_as_module(one)
+            call.emit(Sharded, modules=(one,), options={}, open=True)
+            call.escape(one)
+            found = True
+    return found
+
+
+def renewed(call: Call, optimizer: Optimizer) -> Optimizer:
+    """The same optimizer over the parameters that its models have now."""
+    over = tuple(call.machine.take(Parameters(old.of, None)) for old in optimizer.over)
+    return Optimizer(optimizer.cls, over)

@@ -1,0 +1,155 @@
+"""The ``Trainer`` of transformers, and those of TRL and others that are derived from it.
+
+Sources: transformers/trainer.py (``save_model``, ``_inner_training_loop``), transformers/training_args.py
+(``_process_fsdp_args``), trl/models/{utils,modeling_base}.py.
+
+A trainer keeps its model. Whether it shards is known when its arguments say ``fsdp=…`` by a constant, and that it
+shards by ``fully_shard`` when their ``fsdp_config`` says version 2: what the default is depends on the release.
+"""
+
+from __future__ import annotations
+
+import re
+
+from fsdp2lint.interpret.classes import outside
+from fsdp2lint.meanings.call import Call
+from fsdp2lint.meanings.families import family, is_class_name, last
+from fsdp2lint.meanings.frameworks.objects import shard
+from fsdp2lint.meanings.modules import module
+from fsdp2lint.meanings.registry import calls, method
+from fsdp2lint.meanings.results import constant, fresh, instance, made_by, nothing, setting
+from fsdp2lint.model.events import Collective
+from fsdp2lint.model.values import Container, Instance, Literal, Super, Value
+
+_HOMES = ("transformers.", "trl.")
+_TRAINER = re.compile(r"(transformers|trl|sentence_transformers|axolotl)\.(\w+\.)*\w*Trainer")
+
+
+@family(*_HOMES)
+def trainer(call: Call) -> Value | None:
+    """A trainer gets the model; its arguments can be asked later what they say."""
+    if not _TRAINER.fullmatch(call.name):
+        return None
+    for value in (*call.args, *call.keywords.values()):
+        if not made_by(value, *_HOMES):
+            call.escape(value)
+    made = instance(call)
+    for name, value in zip(("model", "args"), call.args, strict=False):
+        made.keep(f".{name}", value)
+    return made
+
+
+def _object(value: Value | None) -> Value | None:
+    """``super()`` stands for the object."""
+    return value.receiver if isinstance(value, Super) else value
+
+
+def _argument(call: Call, name: str) -> Value | None:
+    """What the trainer's arguments say."""
+    return setting(call, setting(call, _object(call.receiver), "args"), name)
+
+
+def _is_trainer(value: Value | None) -> bool:
+    """An object of one of these classes, or of one of the project's that is derived from one."""
+    made = _object(value)
+    return isinstance(made, Instance) and any(
+        _TRAINER.fullmatch(base.name) for base in outside(made.cls)
+    )
+
+
+@method("train")
+def train(call: Call) -> Value | None:
+    """Trains on all processes; FSDP2 shards the model in place."""
+    if not _is_trainer(call.receiver):
+        return None
+    call.emit(Collective, name=call.name, about=None)
+    if _shards(call) and _version(call) == 2:
+        model = setting(call, _object(call.receiver), "model")
+        if call.is_module(model):
+            shard(call, model)
+    call.escape_arguments()
+    return fresh(call)
+
+
+@method("evaluate", "predict")
+def evaluate(call: Call) -> Value | None:
+    """Every process must come: what they compute is gathered."""
+    if not _is_trainer(call.receiver):
+        return None
+    call.emit(Collective, name=call.name, about=None)
+    return fresh(call)
+
+
+@method("save_model")
+def save_model(call: Call) -> Value | None:
+    """Writes on the main process; FSDP gathers the state from all of them before."""
+    if not _is_trainer(call.receiver):
+        return None
+    if _shards(call):
+        call.emit(Collective, name=call.name, about=None)
+    return nothing(call)
+
+
+@method("save_state", "save_metrics", "log_metrics")
+def quiet(call: Call) -> Value | None:
+    """They write numbers, on the main process."""
+    return nothing(call) if _is_trainer(call.receiver) else None
+
+
+def _shards(call: Call) -> bool:
+    """Whether the arguments say ``fsdp="full_shard …"``, ``fsdp=True`` or a list of options."""
+    asked = _argument(call, "fsdp")
+    if isinstance(asked, Container):
+        return bool(call.items(asked))
+    return isinstance(asked, Literal) and bool(asked.value)
+
+
+def _version(call: Call) -> int | None:
+    """What ``fsdp_config={"fsdp_version": …}`` says; the prefix may be left out."""
+    config = _argument(call, "fsdp_config")
+    if not isinstance(config, Container) or config.open:
+        return None
+    for key, value in call.machine.memory.entries(config, call.machine.here):
+        if key in ("['fsdp_version']", "['version']"):
+            version = constant(value)
+            return version if isinstance(version, int) else None
+    return None
+
+
+# -- TRL -----------------------------------------------------------------------------------------------------------
+
+
+@family("trl.")
+def value_head_model(call: Call) -> Value | None:
+    """``AutoModelForCausalLMWithValueHead.from_pretrained(…)`` and its like are models."""
+    cls, _, end = call.name.rpartition(".")
+    if end != "from_pretrained":
+        cls = call.name
+    if not is_class_name(cls) or not last(cls).startswith(("AutoModel", "PreTrainedModel")):
+        return None
+    return module(call, cls)
+
+
+@calls("trl.create_reference_model", "trl.models.create_reference_model")
+def reference(call: Call) -> Value | None:
+    """A frozen copy of the model."""
+    model = call.get(0, "model")
+    return None if model is None else module(call)
+
+
+@calls(
+    *(
+        f"trl.models.{home}prepare_{engine}"
+        for home in ("", "utils.")
+        for engine in ("deepspeed", "fsdp")
+    )
+)
+def prepare(call: Call) -> Value | None:
+    """Shards by what the accelerator's plugin says, and returns the model or a wrapper of it."""
+    model = call.get(0, "model")
+    if model is None:
+        return None
+    call.escape_arguments()
+    made = fresh(call)
+    call.use_as_module(made)
+    return made
