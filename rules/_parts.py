@@ -62,12 +62,12 @@ def loose(trace: Trace, module: Value, shard: Shard) -> bool:
         and has_parameters(trace, called.result, 0)
         and not _taken(trace, called)
         and not frozen(trace, called.result)
-        and not _reduced_by_hand(trace, called.result)
+        and not reduced_by_hand(trace, called.result)
         for called in trace.of(Called)
     )
 
 
-def _reduced_by_hand(trace: Trace, layer: Value) -> bool:
+def reduced_by_hand(trace: Trace, layer: Value) -> bool:
     """Whether the script reduces gradients of a layer, or of a module around it, over the ranks."""
     for called in trace.calls("torch.distributed.all_reduce", "torch.distributed.all_gather"):
         found = parameter_of(called.arguments[0]) if called.arguments else None

@@ -20,6 +20,7 @@ from fsdp2lint.model.values import (
     Function,
     Instance,
     Literal,
+    MainRank,
     Optimizer,
     Part,
     Partial,
@@ -100,6 +101,8 @@ def _call_bound(machine: Machine, target: Bound, given: Given) -> Value:
 
 def _call_class(machine: Machine, target: Class, given: Given) -> Value:
     made = classes.instantiate(machine, target, *given)
+    if classes.find(machine, target, "__init__") is None:
+        _inherited_init(machine, Super(target, made), given)
     for base in classes.outside(target):
         if base.name.startswith("torch.optim."):
             what = given.asked_of(machine, base.name)
@@ -108,6 +111,14 @@ def _call_class(machine: Machine, target: Class, given: Given) -> Value:
                 if isinstance(optimizer, Optimizer):
                     return optimizer
     return made
+
+
+def _inherited_init(machine: Machine, base: Super, given: Given) -> None:
+    """What the ``__init__`` of a base outside does with the arguments, where that is known."""
+    what = given.asked_of(machine, ".__init__", base)
+    for meaning in METHODS.get("__init__", ()):
+        if meaning(what) is not None:
+            return
 
 
 def _call_external(machine: Machine, target: External, given: Given) -> Value:
@@ -186,6 +197,10 @@ def _call_object(machine: Machine, target: Value, given: Given) -> Value:
         found = classes.find(machine, target.cls, "__call__")
         if found is not None:
             return call(machine, found, *given.after(target))
+    if isinstance(target, MainRank) and not (given.args or given.keywords):
+        return (
+            target  # an attribute in one framework, a method in another: `is_world_process_zero()`
+        )
     if isinstance(target, Literal | Namespace):
         return machine.unknown()
     return unseen(given.asked_of(machine, target.words(), target))

@@ -9,7 +9,6 @@ from fsdp2lint.meanings.results import instance
 from fsdp2lint.model.events import Sharded
 from fsdp2lint.model.values import Container, Literal, Optimizer, Parameters, Value
 
-
 _FRAMEWORKS = (
     "accelerate.",
     "axolotl.",

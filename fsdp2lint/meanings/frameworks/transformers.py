@@ -30,13 +30,30 @@ def trainer(call: Call) -> Value | None:
     """A trainer gets the model; its arguments can be asked later what they say."""
     if not _TRAINER.fullmatch(call.name):
         return None
+    made = instance(call)
+    for name, value in _kept(call).items():
+        made.keep(f".{name}", value)
+    return made
+
+
+@method("__init__")
+def inherited(call: Call) -> Value | None:
+    """``super().__init__(…)`` of a trainer of the project."""
+    made = _object(call.receiver)
+    if made is None or made is call.receiver or not _is_trainer(made):
+        return None
+    for name, value in _kept(call).items():
+        call.machine.memory.write(made, f".{name}", call.machine.here, value)
+    return nothing(call)
+
+
+def _kept(call: Call) -> dict[str, Value]:
+    """``(model, args, …)`` by name; all but the arguments of the training go out of sight."""
     for value in (*call.args, *call.keywords.values()):
         if not made_by(value, *_HOMES):
             call.escape(value)
-    made = instance(call)
-    for name, value in zip(("model", "args"), call.args, strict=False):
-        made.keep(f".{name}", value)
-    return made
+    given = dict(zip(("model", "args"), call.args, strict=False)) | call.keywords
+    return {name: given[name] for name in ("model", "args") if name in given}
 
 
 def _object(value: Value | None) -> Value | None:
