@@ -74,9 +74,12 @@ def _model_and_optimizer(call: Call) -> bool:
 
 
 def _sharded(call: Call, value: Value) -> Value:
-    """``_prepare_fsdp2``: the model stays the same object, the optimizer gets its new parameters."""
+    """``_prepare_fsdp2``: the model stays the same object, the optimizer gets its new parameters.
+
+    A model that the script has sharded itself is left as it is (``fsdp2_prepare_model``).
+    """
     if call.is_module(value):
-        shard(call, value)
+        shard(call, value, again=False)
         return value
     call.escape(value)
     if not isinstance(value, Optimizer):
@@ -226,7 +229,7 @@ def _bare(model: Value) -> Value:
 def fsdp2_prepare_model(call: Call) -> Value | None:
     """``fully_shard`` on the modules of the auto-wrap policy and on the model, in place."""
     model = call.get(1, "model")
-    return model if shard(call, model) else None
+    return model if shard(call, model, again=False) else None
 
 
 @calls(

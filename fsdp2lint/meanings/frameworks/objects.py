@@ -5,9 +5,9 @@ from __future__ import annotations
 from fsdp2lint.meanings.call import Call
 from fsdp2lint.meanings.families import family, is_class_name
 from fsdp2lint.meanings.optim import optimizer_of_another_package
-from fsdp2lint.meanings.results import instance
+from fsdp2lint.meanings.results import choices, instance
 from fsdp2lint.model.events import Sharded
-from fsdp2lint.model.values import Container, Literal, Optimizer, Parameters, Value
+from fsdp2lint.model.values import Container, Literal, Optimizer, Parameters, Value, unwrapped
 
 _FRAMEWORKS = (
     "accelerate.",
@@ -37,19 +37,31 @@ def framework_object(call: Call) -> Value | None:
     return instance(call)
 
 
-def shard(call: Call, model: Value | None) -> bool:
+def shard(call: Call, model: Value | None, *, again: bool = True) -> bool:
     """``fully_shard`` by code out of sight: of the model for certain, of parts of it perhaps.
 
-    The model goes out of sight too. False when there is no model.
+    The model goes out of sight too. Without ``again`` a model that is sharded already is left alone, as
+    accelerate does. False when there is no model.
     """
     found = False
     for one in call.each(model):
-        if not isinstance(one, Literal | Container):
-            call.use_as_module(one)
+        if isinstance(one, Literal | Container):
+            continue
+        found = True
+        call.use_as_module(one)
+        if again or not _is_sharded(call, one):
             call.emit(Sharded, modules=(one,), options={}, open=True)
-            call.escape(one)
-            found = True
+        call.escape(one)
     return found
+
+
+def _is_sharded(call: Call, model: Value) -> bool:
+    """Whether ``fully_shard`` may have been applied to the model before."""
+    inner = unwrapped(model)
+    earlier = call.machine.trace.of(Sharded)
+    return any(
+        unwrapped(m) is inner for e in earlier for given in e.modules for m in choices(given)
+    )
 
 
 def renewed(call: Call, optimizer: Optimizer) -> Optimizer:

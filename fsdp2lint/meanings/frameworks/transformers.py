@@ -18,7 +18,7 @@ from fsdp2lint.meanings.frameworks.objects import shard
 from fsdp2lint.meanings.modules import module
 from fsdp2lint.meanings.registry import calls, method
 from fsdp2lint.meanings.results import constant, fresh, instance, made_by, nothing, setting
-from fsdp2lint.model.events import Collective
+from fsdp2lint.model.events import Collective, Registered
 from fsdp2lint.model.values import Container, Instance, Literal, Super, Value
 
 _HOMES = ("transformers.", "trl.")
@@ -76,14 +76,16 @@ def _is_trainer(value: Value | None) -> bool:
 
 @method("train")
 def train(call: Call) -> Value | None:
-    """Trains on all processes; FSDP2 shards the model in place."""
+    """Trains on all processes; FSDP2 shards the model in place and registers its ``generate``."""
     if not _is_trainer(call.receiver):
         return None
     call.emit(Collective, name=call.name, about=None)
     if _shards(call) and _version(call) == 2:
         model = setting(call, _object(call.receiver), "model")
         if call.is_module(model):
-            shard(call, model)
+            shard(call, model, again=False)
+            for one in call.each(model):
+                call.emit(Registered, module=one, method="generate")
     call.escape_arguments()
     return fresh(call)
 
