@@ -44,6 +44,20 @@ SCRIPTS: Scripts = {
             "state dict of net taken",
         ],
     ),
+    "accelerate does not shard on CPUs": (
+        """
+        from accelerate import Accelerator, FullyShardedDataParallelPlugin
+        plugin = FullyShardedDataParallelPlugin(fsdp_version=2)
+        engine = Accelerator(cpu=True, fsdp_plugin=plugin)
+        net = nn.Linear(1, 1)
+        net, adam = engine.prepare(net, torch.optim.Adam(net.parameters()))
+        """,
+        [
+            "optimizer built over net.parameters()",
+            "net escaped to .prepare",
+            "torch.optim.Adam(…) escaped to .prepare",
+        ],
+    ),
     "accelerate's FSDP2 raises for a model without an optimizer: nothing is known": (
         """
         from accelerate import Accelerator, FullyShardedDataParallelPlugin

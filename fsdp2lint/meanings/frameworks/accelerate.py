@@ -44,7 +44,12 @@ def settings(call: Call) -> Value | None:
 
 
 def fsdp_version(call: Call) -> int | None:
-    """The version of FSDP that the accelerator was built for; None when the script does not say."""
+    """The version of FSDP that the accelerator was built for; None when the script does not say.
+
+    On CPUs the plugin has no effect (accelerate/state.py, ``AcceleratorState.__init__``).
+    """
+    if constant(setting(call, call.receiver, "cpu")) is True:
+        return None
     plugin = setting(call, call.receiver, "fsdp_plugin")
     if not made_by(plugin, _ACCELERATE):
         return None
