@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
 
 import libcst as cst
 
@@ -40,14 +39,11 @@ def origins(program: Program, source: Source, node: cst.BaseExpression) -> list[
 
 def meaning(program: Program, source: Source, node: cst.CSTNode | None) -> str:
     """The canonical dotted name that a node stands for through imports; empty if it is no such name."""
-    known = _meanings.setdefault(program, {}).get(source)
-    if known is None:
-        known = dict[cst.CSTNode, str]((r.node, r.name) for r in program.named(source))
-        _meanings[program][source] = known
-    return known.get(node, "") if node is not None else ""
+    return program.derived(_meanings, source).get(node, "") if node is not None else ""
 
 
-_meanings: WeakKeyDictionary[Program, dict[Source, dict[cst.CSTNode, str]]] = WeakKeyDictionary()
+def _meanings(program: Program, source: Source) -> dict[cst.CSTNode, str]:
+    return {reference.node: reference.name for reference in program.named(source)}
 
 
 def _from(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
 
 import libcst as cst
 
@@ -332,14 +331,12 @@ def only_feeds_fsdp1(site: Construction, made: cst.CSTNode) -> bool:
 
 def given_to_others(program: Program) -> set[cst.CSTNode]:
     """The calls that make what is given to something else than constructors of FSDP1, in any run."""
-    known = _given.get(program)
-    if known is None:
-        given = (born(value) for trace in program.traces for value in _given_away(trace))
-        known = _given[program] = {at.node for at in given if at is not None}
-    return known
+    return program.derived(_given_to_others)
 
 
-_given: WeakKeyDictionary[Program, set[cst.CSTNode]] = WeakKeyDictionary()
+def _given_to_others(program: Program) -> set[cst.CSTNode]:
+    given = (born(value) for trace in program.traces for value in _given_away(trace))
+    return {at.node for at in given if at is not None}
 
 
 def _given_away(trace: Trace) -> Iterator[Value]:

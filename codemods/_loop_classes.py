@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 
 import libcst as cst
 
@@ -42,9 +41,12 @@ def class_test(program: Program, source: Source, node: cst.CSTNode) -> ClassTest
     return ClassTest(node, node.args[0].value, classes, mine) if mine else None
 
 
-@lru_cache(maxsize=64)
 def fsdp1_names(program: Program, source: Source) -> frozenset[cst.BaseExpression]:
     """The nodes that name FSDP1's class."""
+    return program.derived(_fsdp1_names, source)
+
+
+def _fsdp1_names(program: Program, source: Source) -> frozenset[cst.BaseExpression]:
     return frozenset(r.node for r in program.named(source) if r.name == FSDP1)
 
 

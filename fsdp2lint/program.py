@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import libcst as cst
 
 from fsdp2lint.bindings import Bindings, Import, bindings
 from fsdp2lint.edits.layout import Layout, children
 from fsdp2lint.edits.names import Imported, Names, dotted, imported_module, scope_of
+from fsdp2lint.files import Files
 from fsdp2lint.meanings import load
 from fsdp2lint.meanings.registry import canonical
 from fsdp2lint.model.events import Event, Wrapping
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from fsdp2lint.source import Source
 
 E = TypeVar("E", bound=Event)
+T = TypeVar("T")
 
 MAX_HANDS = 8
 """Through so many files a name is followed back to where it comes from."""
@@ -83,11 +85,17 @@ class Program:
     texts: tuple[Source, ...] = ()
     told: Told = NOTHING_TOLD
     """What the configuration says of the project's functions."""
+    files: Files = field(default_factory=Files)
+    """What is on disk around the sources."""
+
+    def untraced(self) -> Program:
+        """The same program, of which nothing has been asked yet."""
+        return replace(self)
 
     @cached_property
     def project(self) -> Project:
         """The project that the sources and the files that they import make."""
-        return Project.of(self.sources, self.roots, self.told)
+        return Project.of(self.sources, self.roots, self.told, self.files)
 
     @cached_property
     def traces(self) -> tuple[Trace, ...]:
@@ -95,6 +103,18 @@ class Program:
         from fsdp2lint.interpret.entries import traces
 
         return tuple(traces(self.project))
+
+    def derived(self, make: Callable[..., T], *given: Hashable) -> T:
+        """What ``make`` makes of this program and what else is ``given``, made once and forgotten with it."""
+        key = (make, *given)
+        if key not in self._derived:
+            self._derived[key] = make(self, *given)
+        made: T = self._derived[key]
+        return made
+
+    @cached_property
+    def _derived(self) -> dict[tuple[Hashable, ...], Any]:
+        return {}
 
     def of(self, kind: type[E]) -> Iterator[tuple[Trace, E]]:
         """All events of a kind in files that may be changed, each with the trace that it is part of."""

@@ -7,7 +7,6 @@ shows. Where the program names FSDP1, and no engine wraps models for it, it can 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
 
 import libcst as cst
 
@@ -53,7 +52,7 @@ def unseen_methods(program: Program, name: str) -> Iterator[tuple[Source, cst.At
     """
     if "fsdp1" not in program.named_wrappers:
         return
-    seen = _followed(program)
+    seen = program.derived(_followed)
     for source in program.sources:
         if name not in source.text:
             continue
@@ -80,7 +79,6 @@ def _is_of_an_engine(source: Source, call: cst.Call, name: str) -> bool:
     return bool(call.args)
 
 
-@lru_cache(maxsize=2)
 def _followed(program: Program) -> frozenset[cst.CSTNode]:
     """The calls whose meaning is known, and those that lead to where something happens."""
     found: set[cst.CSTNode] = set()

@@ -50,14 +50,19 @@ def findings(program: Program) -> Iterator[tuple[Rule, Finding]]:
                     yield rule, finding
 
 
-def new_findings(before: Program, after: Program) -> list[tuple[Rule, Finding]]:
-    """The findings of a later text that an earlier one did not have."""
-    known = Counter(_said(rule, finding) for rule, finding in findings(before))
+def said(program: Program) -> Counter[Said]:
+    """What the rules say of a program, without the events that they say it of."""
+    return Counter(_said(rule, finding) for rule, finding in findings(program))
+
+
+def new_findings(before: Counter[Said], after: Program) -> list[tuple[Rule, Finding]]:
+    """The findings of a program that were not said before."""
+    known = before.copy()
     new: list[tuple[Rule, Finding]] = []
     for rule, finding in findings(after):
-        said = _said(rule, finding)
-        if known[said] > 0 and rule.code not in ANYWAY:
-            known[said] -= 1
+        what = _said(rule, finding)
+        if known[what] > 0 and rule.code not in ANYWAY:
+            known[what] -= 1
         else:
             new.append((rule, finding))
     return new

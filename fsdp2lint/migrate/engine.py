@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import traceback
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,7 +17,7 @@ from fsdp2lint.edits.changes import Span, apply
 from fsdp2lint.edits.import_lines import on_one_line
 from fsdp2lint.edits.layout import Layout
 from fsdp2lint.inventory import inventory
-from fsdp2lint.migrate.contract import ADVICE, advice, fixes, new_findings
+from fsdp2lint.migrate.contract import ADVICE, Said, advice, fixes, new_findings, said
 from fsdp2lint.migrate.ledger import Entry, Ledger
 from fsdp2lint.migrate.leftovers import account_for_the_rest, comments, unused_imports
 from fsdp2lint.model.told import NOTHING_TOLD, Told
@@ -85,24 +88,40 @@ def migrate(
     of functions of the project.
     """
     program = Program(tuple(sources), tuple(roots), options or Options(), tuple(texts), told)
-    run = _Run(program, accept)
-    for codemod in codemods:
-        progress(codemod.name)
-        run.make(codemod)
-    if whole and not run.refused:
-        progress("the contract of fully_shard")
-        run.keep_the_contract(program)
-        run.conclude(program)
+    before = (*program.sources, *program.texts)
+    with _collected_between_rounds():
+        run = _Run(program, accept)
+        known = said(program) if whole else Counter()
+        del program  # its traces go when a codemod has changed a text
+        for codemod in codemods:
+            progress(codemod.name)
+            run.make(codemod)
+        if whole and not run.refused:
+            progress("the contract of fully_shard")
+            run.keep_the_contract(known)
+            run.conclude(sources)
     after = run.program
     run.ledger.entries.sort(key=lambda e: (e.path, e.cell or 0, e.line, e.column))
     return Migration(
-        (*program.sources, *program.texts),
+        before,
         (*after.sources, *after.texts),
         run.ledger,
         run.stages,
         run.failures,
         run.remaining,
     )
+
+
+@contextmanager
+def _collected_between_rounds() -> Iterator[None]:
+    """Collect garbage only where traces are let go: they are large, and each knows itself."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 class _Run:
@@ -124,24 +143,12 @@ class _Run:
         """
         if self.program.framework and not codemod.frameworks:
             return
-        first = self.program
+        first = self.program.untraced()
         known = [(entry, copy(entry)) for entry in self.ledger.entries]
         for _ in range(MAX_ROUNDS):
-            try:
-                said = list(codemod.rewrite(self.program))
-            except Exception as error:
-                self._failed(codemod, error)
+            if not self._round(codemod):
                 break
-            for one in said:
-                if isinstance(one, Left):
-                    self._leave(one, codemod.name)
-                elif isinstance(one, Kept):
-                    self._keep(one, codemod.name)
-            steps = [one for one in said if isinstance(one, Step)]
-            words = [one for one in said if isinstance(one, Respelling)]
-            respelled = self._respell(words, codemod.name)
-            if not self._apply(steps, codemod.name) and not respelled:
-                break
+            gc.collect()
         entries = [entry for entry, old in known if entry.fate != old.fate]
         if self._remember(codemod.name, first, entries):
             return
@@ -149,18 +156,43 @@ class _Run:
         self.program = first
         self.ledger.entries = [old for _, old in known]
 
-    def keep_the_contract(self, before: Program) -> None:
+    def _round(self, codemod: Codemod) -> bool:
+        """Run a codemod once; whether it changed any text."""
+        try:
+            said = list(codemod.rewrite(self.program))
+        except Exception as error:
+            self._failed(codemod, error)
+            return False
+        for one in said:
+            if isinstance(one, Left):
+                self._leave(one, codemod.name)
+            elif isinstance(one, Kept):
+                self._keep(one, codemod.name)
+        words = [one for one in said if isinstance(one, Respelling)]
+        respelled = self._respell(words, codemod.name)
+        return (
+            self._apply([one for one in said if isinstance(one, Step)], codemod.name) or respelled
+        )
+
+    def keep_the_contract(self, known: Counter[Said]) -> None:
         """Make the fixes of the rules for what they say of the new text and did not say of the old."""
-        first = self.program
+        first = self.program.untraced()
         for _ in range(MAX_ROUNDS):
-            found = new_findings(before, self.program)
-            self.remaining = [one for one in found if one[0].code not in ADVICE]
-            if not self._apply(fixes(self.remaining), CONTRACT):
+            self.remaining = []  # findings hold the traces that they come from
+            gc.collect()
+            if not self._keep_the_contract_once(known):
                 break
+        self._remember(CONTRACT, first, [])
+
+    def _keep_the_contract_once(self, known: Counter[Said]) -> bool:
+        found = new_findings(known, self.program)
+        self.remaining = [one for one in found if one[0].code not in ADVICE]
+        if self._apply(fixes(self.remaining), CONTRACT):
+            return True
         for rule, finding in found:
             if rule.code in ADVICE:
                 self._keep(advice(rule, finding), CONTRACT)
-        self._remember(CONTRACT, first, [])
+        return False
 
     def _remember(self, name: str, first: Program, entries: list[Entry]) -> bool:
         """Keep what a stage did; False when whoever is asked does not want it."""
@@ -175,11 +207,11 @@ class _Run:
         self.stages.append(stage)
         return True
 
-    def conclude(self, before: Program) -> None:
+    def conclude(self, before: Sequence[Source]) -> None:
         """Give what is open to a person, and say in the text what a person has to do."""
-        first = self.program
+        first = self.program.untraced()
         self._apply(list(unused_imports(self.program)), IMPORTS)
-        pairs = zip(before.sources, self.program.sources, strict=True)
+        pairs = zip(before, self.program.sources, strict=True)
         self._apply([Step((e,), ()) for old, new in pairs for e in on_one_line(old, new)], IMPORTS)
         account_for_the_rest(self.program, self.ledger)
         self._apply(list(comments(self.program, self.ledger)), "")
