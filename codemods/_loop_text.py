@@ -6,9 +6,10 @@ import re
 
 import libcst as cst
 
-from fsdp2lint.api import Layout, Source, walk
+from fsdp2lint.api import NEWLINE, Layout, Source, walk
 
 _SPACE = re.compile(r"\s+|,(?=\s*[)\]}])")
+_INDENT = re.compile(r"[ \t]*")
 _PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*|\[\d+\])*\Z")
 _LAZY = (
     cst.Lambda,
@@ -92,6 +93,29 @@ def free_name(source: Source, node: cst.CSTNode, wanted: str) -> str:
     while name in used:
         name, number = f"{wanted}_{number}", number + 1
     return name
+
+
+def fitted(source: Source, call: cst.Call, text: str) -> str:
+    """``text``, a call that comes in place of ``call``, with its arguments on a line of their own if need be.
+
+    Inside an f-string it stays on its line: before Python 3.12 that must not end there.
+    """
+    layout = Layout.of(source)
+    if any(isinstance(one, cst.FormattedString) for one in layout.ancestors(call)):
+        return text
+    start, end = layout.whole(call)
+    first = layout.line_start(start)
+    line_end = NEWLINE.search(source.text, end)
+    rest = source.text[end : line_end.start() if line_end else len(source.text)]
+    behind = rest.partition("#")[0].rstrip()
+    indent = _INDENT.match(source.text, first)
+    head, bracket, tail = text.partition("(")
+    arguments, close, chained = tail.rpartition(").")
+    long = start - first + len(text) + len(behind) > layout.width
+    if not long or indent is None or NEWLINE.search(text) or not arguments:
+        return text
+    deeper = layout.newline + indent[0]
+    return f"{head}{bracket}{deeper}{layout.unit}{arguments}{deeper}{close}{chained}"
 
 
 def has_comment(source: Source, start: int, end: int) -> bool:

@@ -101,6 +101,7 @@ from ._loop_tests import hasattr_steps, told_apart
 from ._loop_text import (
     around,
     bound_name,
+    fitted,
     free_name,
     is_dropped,
     is_lazy,
@@ -259,9 +260,14 @@ def _by_function(program: Program, source: Source, call: cst.Call, unbound: bool
         edits += unimports(program, source, FSDP1)
     why = "the same norm over all ranks, by the function that knows DTensors"
     if not is_dropped(source, call):
-        edits.append(Rewrite(source, call, lambda inner: f"{inner.text}.full_tensor()"))
+        edits.append(_read(source, call))
         why += "; full_tensor() makes its result a plain tensor"
     return Step(tuple(edits), (Account(source, call, "changed", why),))
+
+
+def _read(source: Source, call: cst.Call) -> Rewrite:
+    """The call with ``full_tensor()`` of what it returns."""
+    return Rewrite(source, call, lambda inner: fitted(source, call, f"{inner.text}.full_tensor()"))
 
 
 def _spelled(program: Program, source: Source, call: cst.Call) -> Name:
@@ -278,9 +284,7 @@ def _read_whole(source: Source, call: cst.Call, over: Sequence[Value]) -> Iterat
     found = {wrapper(one) for one in over}
     if "fsdp1" not in found or is_dropped(source, call) or _is_whole(source, call):
         return
-    edits: tuple[Edit, ...] | None = (
-        Rewrite(source, call, lambda inner: f"{inner.text}.full_tensor()"),
-    )
+    edits: tuple[Edit, ...] | None = (_read(source, call),)
     if found != {"fsdp1"}:
         edits = _whole_if_sharded(source, call)
     if edits is None:
