@@ -110,6 +110,14 @@ REMOVED = [
     ),
     ("a\n\nb()\n\nc\n", ["b()"], "a\n\nc\n"),
     ("def f():\n    a()\n\n    b\n", ["a()"], "def f():\n    b\n"),
+    ("def f():\n    a()\n    b()\n\n    c\n", ["a()", "b()"], "def f():\n    c\n"),
+    ("def f():\n    a()\n\n    b()\n\n    c\n", ["a()", "b()"], "def f():\n    c\n"),
+    ("def f():\n    x\n    a()\n    b()\n\n    c\n", ["a()", "b()"], "def f():\n    x\n\n    c\n"),
+    (
+        "def f():\n    # why\n    a()\n    b()\n\n    c\n",
+        ["a()", "b()"],
+        "def f():\n    # why\n\n    c\n",
+    ),
     (
         "try:\n    a()\nexcept E:\n    b()\n",
         ["a()", "b()"],

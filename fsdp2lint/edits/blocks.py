@@ -34,6 +34,8 @@ class Line:
     slots: dict[int, list[Piece]] = field(default_factory=dict)
     comments_go: bool = False
     first: bool = False
+    leads: bool = False
+    """Whether nothing of the block is left above it."""
     last: bool = False
 
     @property
@@ -45,6 +47,12 @@ class Line:
     def empty(self) -> bool:
         """Whether nothing is left of it."""
         return len(self.gone) == len(self.parts) and not self.slots
+
+    @property
+    def vanishes(self) -> bool:
+        """Whether not even a comment above it is left."""
+        top, comments = self.layout.top(self.node), self.layout.comments_above(self.node)
+        return self.empty and (self.comments_go or top == comments)
 
     @property
     def indent(self) -> str:
@@ -93,6 +101,8 @@ def block_changes(layout: Layout, edits: Sequence[StatementEdit]) -> list[Change
     bare = not found and all(line.empty for line in lines) and block is not layout.source.tree
     placeholder = lines[0] if bare else None
     for index, line in enumerate(lines):
+        above = lines[index - 1] if index else None
+        line.leads = above is None or (above.leads and above.vanishes)
         below = lines[index + 1] if index + 1 < len(lines) else None
         found += _line_changes(line, line is placeholder, below is not None and below.empty)
     return found
@@ -272,9 +282,11 @@ def _without(line: Line, below_empty: bool) -> Change:
             line, start, end, _stack(line, _all(line), closing=layout.newline if ended else "")
         )
     above, below = layout.blank_above(start), layout.blank_below(end)
-    if above < start and (line.last or below > end):
+    leads = line.leads and line.vanishes and not below_empty
+    spaced = above < start and (line.last or below > end)
+    if spaced:
         start = above
-    elif line.first and start == layout.comments_above(line.node) and not below_empty:
+    if leads and not (spaced and line.first):
         end = below
     return _going(line, start, end, "")
 
