@@ -139,11 +139,12 @@ def _read_elsewhere(program: Program, source: Source, name: str) -> bool:
 
 def _is_old(program: Program, source: Source, value: cst.BaseExpression) -> bool:
     """Whether an expression makes an object of FSDP1, or a dictionary of its arguments, and does nothing else."""
-    names = {r.node: r.name for r in program.named(source)}
-    calls = [n for n in walk(value, into=False) if isinstance(n, cst.Call)]
-    if any(names.get(c.func, dotted(c.func)) not in {*_SETTINGS, *_PURE} for c in calls):
-        return False
-    if any(_is_symbol(name) for node, name in names.items() if node in set(walk(value))):
+    for call in walk(value, into=False):
+        if isinstance(call, cst.Call):
+            made = meaning(program, source, call.func) or dotted(call.func)
+            if made not in {*_SETTINGS, *_PURE}:
+                return False
+    if any(_is_symbol(meaning(program, source, node)) for node in walk(value)):
         return True
     keys = []
     if isinstance(value, cst.Call) and dotted(value.func) == "dict":

@@ -17,12 +17,17 @@ _QUIET = frozenset({"isinstance", "hasattr"})
 def merged_branches(program: Program, functions: Set[cst.CSTNode]) -> Iterator[Step]:
     """``if …: f(x)`` with the same ``else`` becomes ``f(x)``; ``functions`` are the nodes of ``f``."""
     for source in program.sources:
-        layout = Layout.of(source)
-        for node in walk(source.tree):
-            if isinstance(node, cst.If) and not isinstance(layout.parents[node], cst.If):
-                kept = _same(source, node, functions)
-                if kept is not None:
-                    yield _merged(source, node, kept)
+        for node in source.derived(_branches):
+            kept = _same(source, node, functions)
+            if kept is not None:
+                yield _merged(source, node, kept)
+
+
+def _branches(source: Source) -> tuple[cst.If, ...]:
+    """The tests of a file that are no ``elif``."""
+    parents = Layout.of(source).parents
+    every = (node for node in walk(source.tree) if isinstance(node, cst.If))
+    return tuple(node for node in every if not isinstance(parents[node], cst.If))
 
 
 def _same(source: Source, node: cst.If, functions: Set[cst.CSTNode]) -> cst.CSTNode | None:

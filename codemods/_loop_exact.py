@@ -51,7 +51,7 @@ def exact_types(program: Program) -> Iterator[Step]:
 def type_names(program: Program) -> Iterator[Step]:
     """``type(x).__name__ == "FullyShardedDataParallel"``; other strings are the script's own words."""
     for source in program.sources:
-        for node in walk(source.tree):
+        for node in walk(source.tree) if NAME in source.text else ():
             if not isinstance(node, cst.SimpleString | cst.FormattedStringText):
                 continue
             if NAME not in node.value or isinstance(Layout.of(source).parents.get(node), cst.Expr):

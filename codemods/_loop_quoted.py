@@ -26,15 +26,14 @@ class Quoted:
 def quotations(program: Program, target: str) -> Iterator[Quoted]:
     """Every place in a quoted annotation that names ``target``."""
     for source in program.sources:
-        for node in _strings(source):
+        for node in source.derived(_strings):
             start = Layout.of(source).span(node)[0]
             for found in _CHAIN.finditer(node.value):
                 if program.meaning(source, node, found[0]) == target:
                     yield Quoted(source, node, start + found.start(), start + found.end())
 
 
-def _strings(source: Source) -> Iterator[cst.SimpleString]:
+def _strings(source: Source) -> tuple[cst.SimpleString, ...]:
     """The strings inside annotations."""
-    for annotation in walk(source.tree):
-        if isinstance(annotation, cst.Annotation):
-            yield from (n for n in walk(annotation) if isinstance(n, cst.SimpleString))
+    annotations = (n for n in walk(source.tree) if isinstance(n, cst.Annotation))
+    return tuple(n for one in annotations for n in walk(one) if isinstance(n, cst.SimpleString))

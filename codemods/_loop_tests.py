@@ -9,20 +9,14 @@ import libcst as cst
 from fsdp2lint.api import (
     Account,
     Called,
-    Event,
-    External,
-    Guard,
-    Guards,
     Layout,
     Literal,
     Program,
     Replace,
     Source,
     Step,
-    Value,
     kinds,
     name_for,
-    options,
 )
 
 from ._loop_models import FSDP_MODULE
@@ -58,25 +52,7 @@ def hasattr_steps(program: Program, name: str) -> Iterator[Step]:
         )
 
 
-def told_apart(event: Event, model: Value) -> bool:
-    """Whether ``model`` comes here only when it is no ``FSDPModule``."""
-    tests = {guard.test for clause in event.guards.clauses for guard in clause}
-    return any(
-        _asks(test)
-        and any(test.owner is one for one in options(model))
-        and event.guards.excludes(Guards(frozenset((frozenset((Guard(test, True),)),))))
-        for test in tests
-    )
-
-
 def _asked_already(source: Source, call: cst.Call, test: str) -> bool:
     """Whether the test stands behind one for ``FSDPModule``: ``isinstance(m, FSDPModule) or hasattr(…)``."""
     parent = Layout.of(source).parents[call]
     return isinstance(parent, cst.BooleanOperation) and text_of(source, parent.left) == test
-
-
-def _asks(test: Value) -> bool:
-    key = test.key
-    if not isinstance(key, tuple) or key[0] != "isinstance":
-        return False
-    return any(isinstance(one, External) and one.name == FSDP_MODULE for one in key[1:])

@@ -83,6 +83,7 @@ from fsdp2lint.api import (
     codemod,
     kinds,
     name_for,
+    told_apart,
     unseen_methods,
     walk,
     wrapper,
@@ -97,7 +98,7 @@ from ._loop_norms import (
     of_meshes,
     of_shards_and_whole,
 )
-from ._loop_tests import hasattr_steps, told_apart
+from ._loop_tests import hasattr_steps
 from ._loop_text import (
     around,
     bound_name,

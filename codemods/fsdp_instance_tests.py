@@ -229,6 +229,7 @@ def _methods(program: Program) -> Iterator[Step | Left]:
     own = {
         n.name.value
         for s in program.sources
+        if "check_is_root" in s.text
         for n in walk(s.tree)
         if isinstance(n, cst.FunctionDef)
     }

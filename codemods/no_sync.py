@@ -85,6 +85,7 @@ from fsdp2lint.api import (
     Unwrap,
     codemod,
     kinds,
+    told_apart,
     unseen_methods,
     walk,
 )
@@ -98,7 +99,7 @@ from ._loop_sync import (
     block_of,
     may_be_left,
 )
-from ._loop_tests import hasattr_steps, told_apart
+from ._loop_tests import hasattr_steps
 from ._loop_text import has_comment, is_path, text_of
 
 _UNUSED = ("contextlib.nullcontext", "contextlib")

@@ -84,6 +84,8 @@ from ._shared import unimports
 
 CLEAN = f"{HOME}clean_tensor_name"
 _FSDP = "torch.distributed.fsdp."
+_OF_FLAT = ("_flat_param", "_is_flat_param", "_shard_param_infos")
+"""Attributes of units and of flat parameters."""
 _PRIVATE = (
     "_common_utils",
     "_dynamo_utils",
@@ -253,7 +255,7 @@ def _insides(program: Program) -> Iterator[Left]:
     for reference in program.references(FLAT, f"{FLAT}.*"):
         yield Left(reference.source, reference.node, why, todo)
     for source in program.sources:
-        if "_flat_param" in source.text:
+        if any(name in source.text for name in _OF_FLAT):
             for node in walk(source.tree):
-                if isinstance(node, cst.Attribute) and node.attr.value == "_flat_param":
+                if isinstance(node, cst.Attribute) and node.attr.value in _OF_FLAT:
                     yield Left(source, node, why, todo)

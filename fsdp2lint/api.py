@@ -22,7 +22,7 @@ from fsdp2lint.source import Site, Source
 from fsdp2lint.steps import Account, Kept, Left, Respelling, Step
 from fsdp2lint.torch_api import Offer, exported, offer
 from fsdp2lint.walk import children, walk
-from fsdp2lint.wrapped import kinds, unseen_methods, wrapper
+from fsdp2lint.wrapped import kinds, told_apart, unseen_methods, wrapper
 
 __all__ = [
     "EVERY_OTHER",
@@ -81,6 +81,7 @@ __all__ = [
     "options",
     "rule",
     "scope_of",
+    "told_apart",
     "unseen_methods",
     "walk",
     "wrapper",

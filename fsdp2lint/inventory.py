@@ -21,7 +21,7 @@ from fsdp2lint.model.trace import options
 from fsdp2lint.model.values import Wrapped
 from fsdp2lint.program import Program
 from fsdp2lint.project import Project
-from fsdp2lint.wrapped import ASKED_FROM_AFAR, kinds, unseen_methods, wrapper
+from fsdp2lint.wrapped import ASKED_FROM_AFAR, kinds, told_apart, unseen_methods, wrapper
 
 if TYPE_CHECKING:
     from fsdp2lint.files import Files
@@ -106,6 +106,8 @@ def _of_models_handed_in(program: Program) -> Iterator[Occurrence]:
         return
     for events in program.sites(SyncPaused):
         paused = events[0][1]
+        if all(told_apart(one, one.module) for _, one in events):
+            continue
         func = _asking(paused)
         if func is not None and "fsdp1" in kinds(program, [one.module for _, one in events]):
             yield _asked(paused.at.source, func)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -46,6 +47,9 @@ _ENGINES = (
     "pytorch_lightning.Trainer",
 )
 """Whose objects wrap a model out of sight, or are one themselves."""
+
+_TRAINERS = ("transformers.Trainer", "transformers.Seq2SeqTrainer")
+"""Who does so when its settings say it: beside them a program may wrap other models itself."""
 
 Checkpoints = Literal["dcp", "full"]
 Launch = Literal["torchrun", "keep"]
@@ -92,6 +96,12 @@ class Program:
         """The same program, of which nothing has been asked yet."""
         return replace(self)
 
+    def with_texts(self, texts: Sequence[Source]) -> Program:
+        """The same program beside other launch files: what is known of its sources stays known."""
+        other = copy(self)
+        other.texts = tuple(texts)
+        return other
+
     @cached_property
     def project(self) -> Project:
         """The project that the sources and the files that they import make."""
@@ -116,6 +126,11 @@ class Program:
     def _derived(self) -> dict[tuple[Hashable, ...], Any]:
         return {}
 
+    @property
+    def size(self) -> int:
+        """How many events the traces hold that were made so far."""
+        return sum(len(trace.events) for trace in self.__dict__.get("traces", ()))
+
     def of(self, kind: type[E]) -> Iterator[tuple[Trace, E]]:
         """All events of a kind in files that may be changed, each with the trace that it is part of."""
         mine = set(self.sources)
@@ -126,6 +141,9 @@ class Program:
 
     def sites(self, kind: type[E]) -> list[list[tuple[Trace, E]]]:
         """The events of a kind by the node at which they happen: one list a node, in the order of the text."""
+        return self.derived(Program._sites, kind)
+
+    def _sites(self, kind: type[E]) -> list[list[tuple[Trace, E]]]:
         found: dict[cst.CSTNode, list[tuple[Trace, E]]] = {}
         for trace, event in self.of(kind):
             found.setdefault(event.at.node, []).append((trace, event))
@@ -143,7 +161,7 @@ class Program:
 
         This is what a model that comes from unseen code can be.
         """
-        if any(self.references(*_ENGINES)):
+        if any(self.references(*_ENGINES)) or self.framework:
             return frozenset()
         named = {
             kind for kind, name in _WRAPPERS.items() if any(self.references(name, f"{name}.*"))
@@ -153,10 +171,9 @@ class Program:
     @cached_property
     def framework(self) -> str:
         """The name of what wraps the models out of sight, where the program itself wraps none by FSDP1."""
-        engine = next(self.references(*_ENGINES), None)
-        if engine is None or "fsdp1" in self.wrappers or self._wraps():
-            return ""
-        return engine.name.partition(".")[0]
+        engine = next(self.references(*_ENGINES, *_TRAINERS), None)
+        own = engine is None or "fsdp1" in self.wrappers or self._wraps()
+        return "" if engine is None or own else engine.name.partition(".")[0]
 
     def _wraps(self) -> bool:
         """Whether a call of FSDP1's constructor stands anywhere, or the class is handed on."""

@@ -11,11 +11,14 @@ from collections.abc import Iterable, Iterator
 import libcst as cst
 
 from fsdp2lint.edits.layout import Layout, walk
-from fsdp2lint.model.events import Clipped, SyncPaused
+from fsdp2lint.model.events import Clipped, Event, SyncPaused
+from fsdp2lint.model.guards import Guard, Guards
 from fsdp2lint.model.trace import options
-from fsdp2lint.model.values import Module, Value, Wrapped
+from fsdp2lint.model.values import External, Module, Value, Wrapped
 from fsdp2lint.program import Program
 from fsdp2lint.source import Source
+
+_FSDP_MODULE = "torch.distributed.fsdp.FSDPModule"
 
 ASKED_FROM_AFAR = ("clip_grad_norm_", "no_sync")
 """The methods of the wrapper that are asked of models far from where they are wrapped."""
@@ -42,6 +45,24 @@ def kinds(program: Program, values: Iterable[Value]) -> frozenset[str]:
         if made:
             found = (found - {"unknown"}) | made
     return frozenset(found)
+
+
+def told_apart(event: Event, model: Value) -> bool:
+    """Whether ``model`` comes here only when it is no ``FSDPModule``."""
+    tests = {guard.test for clause in event.guards.clauses for guard in clause}
+    return any(
+        _asks(test)
+        and any(test.owner is one for one in options(model))
+        and event.guards.excludes(Guards(frozenset((frozenset((Guard(test, True),)),))))
+        for test in tests
+    )
+
+
+def _asks(test: Value) -> bool:
+    key = test.key
+    if not isinstance(key, tuple) or key[0] != "isinstance":
+        return False
+    return any(isinstance(one, External) and one.name == _FSDP_MODULE for one in key[1:])
 
 
 def unseen_methods(program: Program, name: str) -> Iterator[tuple[Source, cst.Attribute]]:

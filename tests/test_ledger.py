@@ -152,3 +152,43 @@ def test_a_state_from_before_the_first_step_counts_none() -> None:
     done = made(text)
     assert 'values["step"].zero_()' in done.after[0].text
     assert done.remaining == []
+
+
+DERIVED = """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+class OwnFSDP(FSDP):
+    pass
+
+
+class Loop:
+    model: DDP | FSDP
+
+    def step(self, batches):
+        for batch in batches:
+            with self.model.no_sync():
+                self.model(batch).sum().backward()
+"""
+
+
+def test_the_way_of_the_new_code_for_other_models_is_no_fsdp1() -> None:
+    done = made(DERIVED)
+    assert [e.symbol for e in done.ledger.manual if e.kind != "import"] == [
+        "FullyShardedDataParallel"
+    ]
+    text = done.after[0].text
+    assert "if not isinstance(model, FSDPModule):\n        with model.no_sync():" in text
+
+
+def test_flags_of_flat_parameters_are_left_to_a_person() -> None:
+    script = HEAD + BLOCKS + (
+        "net = FSDP(Net())\n"
+        "flat = [p for p in net.parameters() if p._is_flat_param]\n"
+        "print([p._shard_param_infos for p in flat])\n"
+    )  # fmt: skip
+    assert [e.symbol for e in made(script).ledger.manual] == [
+        "_is_flat_param",
+        "_shard_param_infos",
+    ]

@@ -191,7 +191,10 @@ PRIVATE_ATTRIBUTES = frozenset(
 )
 """Attributes that nothing but FSDP1 has; ``_handle`` and ``_is_root`` only on a wrapped model."""
 
-UNMISTAKABLE_ATTRIBUTES = frozenset({"_fsdp_wrapped_module", "_flat_param"})
+UNMISTAKABLE_ATTRIBUTES = frozenset(
+    {"_fsdp_wrapped_module", "_flat_param", "_is_flat_param", "_shard_param_infos"}
+)
+"""Private names of FSDP1 that nothing else has (``torch/distributed/fsdp/_flat_param.py``)."""
 
 WORDS = ("_fsdp_wrapped_module", "_flat_param", "FullyShardedDataParallel")
 """Words inside strings that speak of FSDP1."""
@@ -210,11 +213,13 @@ FRAMEWORKS: dict[str, str] = {
 }
 """Classes of frameworks that put FSDP1 around a model themselves, and what to do there."""
 
+_OF_TRANSFORMERS = (
+    ("fsdp", "fsdp_config"),
+    "set `fsdp_version: 2` in the fsdp_config, the Trainer shards the model itself",
+)
 FRAMEWORK_ARGUMENTS: dict[str, tuple[tuple[str, ...], str]] = {
-    "transformers.TrainingArguments": (
-        ("fsdp", "fsdp_config"),
-        "set `fsdp_version: 2` in the fsdp_config, the Trainer shards the model itself",
-    ),
+    "transformers.TrainingArguments": _OF_TRANSFORMERS,
+    "transformers.Seq2SeqTrainingArguments": _OF_TRANSFORMERS,
     "lightning.pytorch.Trainer": (
         ("strategy",),
         "use Lightning's `ModelParallelStrategy`, whose `configure_model` calls fully_shard",

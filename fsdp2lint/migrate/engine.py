@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from fsdp2lint.links import Folder
 
 MAX_ROUNDS = 12
+WORTH_COLLECTING = 100_000
+"""So many events (some 400 MB) of texts that are no more are left before it is worth looking for them."""
 CONTRACT = "contract"
 IMPORTS = "imports"
 """What the two stages are called that are no codemods."""
@@ -131,6 +133,7 @@ class _Run:
         self.program = program
         self.accept = accept
         self.refused = False
+        self.litter = 0
         self.ledger = Ledger(inventory(program))
         self.stages: list[Stage] = []
         self.failures: list[str] = []
@@ -148,7 +151,7 @@ class _Run:
         for _ in range(MAX_ROUNDS):
             if not self._round(codemod):
                 break
-            gc.collect()
+            self._let_go()
         entries = [entry for entry, old in known if entry.fate != old.fate]
         if self._remember(codemod.name, first, entries):
             return
@@ -174,12 +177,18 @@ class _Run:
             self._apply([one for one in said if isinstance(one, Step)], codemod.name) or respelled
         )
 
+    def _let_go(self) -> None:
+        """Collect what texts that are no more have left, when it is worth the time."""
+        if self.litter > WORTH_COLLECTING:
+            gc.collect()
+            self.litter = 0
+
     def keep_the_contract(self, known: Counter[Said]) -> None:
         """Make the fixes of the rules for what they say of the new text and did not say of the old."""
         first = self.program.untraced()
         for _ in range(MAX_ROUNDS):
             self.remaining = []  # findings hold the traces that they come from
-            gc.collect()
+            self._let_go()
             if not self._keep_the_contract_once(known):
                 break
         self._remember(CONTRACT, first, [])
@@ -248,7 +257,7 @@ class _Run:
             new.append(source.with_text(text) if text != source.text else source)
         if tuple(new) == self.program.texts:
             return False
-        self.program = replace(self.program, texts=tuple(new))
+        self.program = self.program.with_texts(new)
         return True
 
     def _take(self, outcome: Outcome) -> bool:
@@ -262,6 +271,7 @@ class _Run:
                 new.append(source)
         if tuple(new) == self.program.sources:
             return False
+        self.litter += self.program.size
         self.program = replace(self.program, sources=tuple(new))
         return True
 
