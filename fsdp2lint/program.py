@@ -114,7 +114,7 @@ class Program:
 
         return tuple(traces(self.project))
 
-    def derived(self, make: Callable[..., T], *given: Hashable) -> T:
+    def derived(self, make: Callable[..., T], *given: Any) -> T:
         """What ``make`` makes of this program and what else is ``given``, made once and forgotten with it."""
         key = (make, *given)
         if key not in self._derived:
