@@ -1,7 +1,7 @@
 """Proof by running: training scripts on CPU ranks, watched as they go.
 
 ``guard(model, optimizer)`` watches a real run with the same checks that ``fsdp2lint rehearse`` uses.
-PyTorch is imported when a function here is called, never by importing this package.
+PyTorch is imported with ``guard`` and by the functions here, never by importing this package.
 """
 
 from __future__ import annotations
@@ -9,23 +9,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fsdp2lint.verify.contract.guarding import Guard
+    from fsdp2lint.verify.contract.guarding import ContractWarning, guard
 
-__all__ = ["guard"]
+__all__ = ["ContractWarning", "guard"]
 
 
-def guard(model: Any, optimizer: Any, *, every: int = 100) -> Guard:
-    """Watch a training run from here on; what breaks the contract becomes a ``ContractWarning``.
+def __getattr__(name: str) -> Any:
+    """``guard``, which notes from here on what shows only before it is called; and its warning."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from fsdp2lint.verify.contract import early, guarding
 
-    It hears optimizer parameters that are not the model's, hooks that are bypassed, gradients that are
-    never reduced, partial values that are read, shards that are pickled, step counters that are shared,
-    asynchronous saves that are dropped, loaded learning rates that reach nobody, and values that ranks
-    should share and do not.
-
-    Call it on every rank, after ``fully_shard`` and after the optimizer is built. ``every`` is the
-    number of steps between two comparisons of the values that all ranks should share; a comparison is
-    a collective, ``0`` leaves it out.
-    """
-    from fsdp2lint.verify.contract.guarding import Guard
-
-    return Guard(model, optimizer, every)
+    if name == "guard":
+        early.begin()
+    return getattr(guarding, name)

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,8 +15,13 @@ from fsdp2lint.verify.launch import Echo, Run, collect
 from fsdp2lint.verify.outcome import RankReport, Request, Violation, packed
 
 ROOT = Path(__file__).resolve().parents[2]
+STAND_INS = Path(__file__).parent / "stand_ins"
+"""Packages that fixtures import and that the tests do not install."""
 LIMIT = 25.0
 """Seconds for a script whose ranks may all wait for each other."""
+
+
+Told = tuple[list[RankReport], list[Violation]]
 
 
 class Ranks:
@@ -49,10 +54,16 @@ class Ranks:
 @contextmanager
 def forking() -> Iterator[Ranks]:
     """Start the process that forks, and end it."""
+    before = os.environ.get("PYTHONPATH")
     server = subprocess.Popen(
         [sys.executable, "-m", "tests.verify.forked"],
         cwd=ROOT,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1"},
+        env=os.environ
+        | {
+            "OMP_NUM_THREADS": "1",
+            "TORCHDYNAMO_DISABLE": "1",
+            "PYTHONPATH": os.pathsep.join(filter(None, (str(STAND_INS), before))),
+        },
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -65,17 +76,21 @@ def forking() -> Iterator[Ranks]:
         server.wait(timeout=60)
 
 
-def rehearsed(
-    scripts: Sequence[Path], folder: Path, limit: float = LIMIT
-) -> list[tuple[list[RankReport], list[Violation]]]:
-    """Reports and violations of each script, in order."""
-    told = []
-    with forking() as ranks:
-        for number, script in enumerate(scripts):
-            scratch = folder / str(number)
+class Rehearsed:
+    """What came of scripts, each run when it is asked for and once."""
+
+    def __init__(self, ranks: Ranks, folder: Path, limit: float = LIMIT) -> None:
+        self._ranks, self._folder, self._limit = ranks, folder, limit
+        self._told: dict[Path, Told] = {}
+
+    def __getitem__(self, script: Path) -> Told:
+        """Its reports and violations."""
+        if script not in self._told:
+            scratch = self._folder / str(len(self._told))
             (scratch / "cwd").mkdir(parents=True)
-            cwd = str(scratch / "cwd")
-            request = Request(str(script), str(scratch), timeout=limit, folder=cwd)
-            run = ranks.launch(request, lambda _: None)
-            told.append((run.ranks, contract.judge(run.ranks)))
-    return told
+            request = Request(
+                str(script), str(scratch), timeout=self._limit, folder=str(scratch / "cwd")
+            )
+            run = self._ranks.launch(request, lambda _: None)
+            self._told[script] = (run.ranks, contract.judge(run.ranks))
+        return self._told[script]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,12 @@ import pytest
 from fsdp2lint import knowledge
 from fsdp2lint.verify import contract
 from fsdp2lint.verify.contract.codes import NAMES
-from fsdp2lint.verify.outcome import RankReport, Violation
+from tests.evidence.header import Fixture, fixtures
 
-from .scenes import ROOT, rehearsed
+from .scenes import ROOT, Rehearsed, forking
 
 RULES = ROOT / "fixtures" / "rules"
+SCRIPTS = Path(__file__).parent / "scripts"
 
 BAD = {
     "optimizer_before_shard/bad_between_blocks_and_root.py": "FSDP201",
@@ -36,15 +38,12 @@ BAD = {
     "collective_under_rank_guard/bad_full_tensor.py": "FSDP401",
     "rank_divergent_exit/bad_return_before_save.py": "FSDP402",
 }
-GOOD = tuple(
-    str(path.relative_to(RULES))
-    for name in sorted(NAMES.values())
-    for path in sorted((RULES / name.replace("-", "_")).glob("good_*.py"))
-)
-"""Near-misses of every rule that a run can show to be broken."""
+GOOD = [fixture for fixture in fixtures() if not fixture.bad]
+"""Near-misses of every rule, of those too that no run can show to be broken."""
 HERE = (
     "guarded.py",
     "guarded_breaks.py",
+    "guarded_late.py",
     "shared_steps.py",
     "ranks_differ.py",
     "direct_call.py",
@@ -53,16 +52,12 @@ HERE = (
 )
 """Scripts beside this file: what their lines marked `# seen:` break, and nothing else."""
 
-Told = tuple[list[RankReport], list[Violation]]
-
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Told]:
+def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsed]:
     """Every script's reports and violations."""
-    scripts = {name: RULES / name for name in (*BAD, *GOOD)}
-    scripts |= {name: Path(__file__).parent / "scripts" / name for name in HERE}
-    results = rehearsed(list(scripts.values()), tmp_path_factory.mktemp("scenes"))
-    return dict(zip(scripts, results, strict=True))
+    with forking() as ranks:
+        yield Rehearsed(ranks, tmp_path_factory.mktemp("scenes"))
 
 
 def expected_line(script: Path, code: str) -> int:
@@ -71,44 +66,42 @@ def expected_line(script: Path, code: str) -> int:
 
 
 @pytest.mark.parametrize(("name", "code"), BAD.items())
-def test_a_bad_script_breaks_its_rule_and_no_other(
-    told: dict[str, Told], name: str, code: str
-) -> None:
-    _, violations = told[name]
+def test_a_bad_script_breaks_its_rule_and_no_other(told: Rehearsed, name: str, code: str) -> None:
+    _, violations = told[RULES / name]
     assert [violation.code for violation in violations] == [code]
 
 
 @pytest.mark.parametrize("code", ["FSDP201", "FSDP202", "FSDP203", "FSDP301", "FSDP307"])
-def test_the_place_is_the_one_that_check_names(told: dict[str, Told], code: str) -> None:
+def test_the_place_is_the_one_that_check_names(told: Rehearsed, code: str) -> None:
     name = next(name for name, its in BAD.items() if its == code)
-    at = told[name][1][0].at
+    at = told[RULES / name][1][0].at
     assert at is not None
     assert at.line == expected_line(RULES / name, code)
 
 
-@pytest.mark.parametrize("name", GOOD)
-def test_a_good_script_breaks_nothing(told: dict[str, Told], name: str) -> None:
-    ranks, violations = told[name]
+@pytest.mark.parametrize("fixture", GOOD, ids=lambda fixture: fixture.name)
+def test_a_good_script_breaks_nothing(told: Rehearsed, fixture: Fixture) -> None:
+    ranks, violations = told[fixture.script]
     assert violations == []
     assert [rank.how for rank in ranks] == ["ended", "ended"]
 
 
 def test_every_rule_that_a_run_can_break_has_near_misses() -> None:
-    told_of = {name.partition("/")[0].replace("_", "-") for name in GOOD}
+    told_of = {fixture.path.parent.name.replace("_", "-") for fixture in GOOD}
     assert {rule.name for rule in knowledge.rules()} & set(NAMES.values()) <= told_of
 
 
 @pytest.mark.parametrize("name", HERE)
-def test_scripts_of_our_own(told: dict[str, Told], name: str) -> None:
-    text = (Path(__file__).parent / "scripts" / name).read_text("utf-8")
+def test_scripts_of_our_own(told: Rehearsed, name: str) -> None:
+    text = (SCRIPTS / name).read_text("utf-8")
     wanted = [
         (code, number)
         for number, line in enumerate(text.splitlines(), 1)
         for code in re.findall(r"# seen: (FSDP\d+)", line)
     ]
-    found = [(v.code, v.at.line if v.at else 0) for v in told[name][1]]
+    found = [(v.code, v.at.line if v.at else 0) for v in told[SCRIPTS / name][1]]
     assert sorted(found) == sorted(wanted)
-    assert [rank.error for rank in told[name][0]] == ["", ""]
+    assert [rank.error for rank in told[SCRIPTS / name][0]] == ["", ""]
 
 
 NOTES = {
@@ -126,8 +119,8 @@ NOTES = {
 
 
 @pytest.mark.parametrize("name", NOTES)
-def test_what_may_be_wanted_is_a_note(told: dict[str, Told], name: str) -> None:
-    assert contract.notes(told[name][0]) == NOTES[name]
+def test_what_may_be_wanted_is_a_note(told: Rehearsed, name: str) -> None:
+    assert contract.notes(told[SCRIPTS / name][0]) == NOTES[name]
 
 
 def test_names_are_those_of_the_rules() -> None:

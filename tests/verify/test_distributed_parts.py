@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
-from fsdp2lint.verify.outcome import RankReport
-
-from .scenes import ROOT, rehearsed
+from .scenes import ROOT, Rehearsed, forking
 
 NAMES = ("fsdp1_states", "fsdp1_broadcast", "gathered")
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[RankReport]]:
+def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsed]:
     """Every program's reports."""
-    scripts = [ROOT / "fixtures" / "verify" / f"{name}.py" for name in NAMES]
-    results = rehearsed(scripts, tmp_path_factory.mktemp("scenes"), limit=200.0)
-    return dict(zip(NAMES, (ranks for ranks, _ in results), strict=True))
+    with forking() as ranks:
+        yield Rehearsed(ranks, tmp_path_factory.mktemp("scenes"), limit=200.0)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_it_asserts_holds(told: dict[str, list[RankReport]], name: str) -> None:
-    assert [(rank.how, rank.error) for rank in told[name]] == [("ended", ""), ("ended", "")]
+def test_what_it_asserts_holds(told: Rehearsed, name: str) -> None:
+    ranks, _ = told[ROOT / "fixtures" / "verify" / f"{name}.py"]
+    assert [(rank.how, rank.error) for rank in ranks] == [("ended", ""), ("ended", "")]

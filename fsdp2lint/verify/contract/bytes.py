@@ -6,7 +6,12 @@ import ctypes
 import hashlib
 from typing import Any
 
-from fsdp2lint.verify.contract.watch import is_dtensor
+
+def is_dtensor(tensor: Any) -> bool:
+    """Whether a tensor is distributed."""
+    from torch.distributed.tensor import DTensor
+
+    return isinstance(tensor, DTensor)
 
 
 def local(tensor: Any) -> Any:

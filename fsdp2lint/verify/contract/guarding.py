@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 from fsdp2lint.verify.contract.async_saves import AsyncSaves
 from fsdp2lint.verify.contract.buffers import Buffers
+from fsdp2lint.verify.contract.bytes import is_dtensor
 from fsdp2lint.verify.contract.check import Check
 from fsdp2lint.verify.contract.direct_calls import DirectCalls
+from fsdp2lint.verify.contract.early import WATCH, missed
+from fsdp2lint.verify.contract.empty_memory import EmptyMemory
 from fsdp2lint.verify.contract.gradient_sync import GradientSync
 from fsdp2lint.verify.contract.learning_rates import LearningRates
+from fsdp2lint.verify.contract.optimizer_parameters import OptimizerParameters
 from fsdp2lint.verify.contract.partial_values import PartialValues
 from fsdp2lint.verify.contract.replicas import Replicas
 from fsdp2lint.verify.contract.sharded_pickles import ShardedPickles
 from fsdp2lint.verify.contract.shared_steps import SharedSteps
 from fsdp2lint.verify.contract.training import Training
-from fsdp2lint.verify.contract.watch import Watch, is_dtensor, makes_state_only, parameters_of
+from fsdp2lint.verify.contract.watch import Watch, makes_state_only, parameters_of
 from fsdp2lint.verify.outcome import Violation
 from fsdp2lint.verify.stacks import here
 
 _LISTENING: tuple[type[Check], ...] = (
+    OptimizerParameters,
+    EmptyMemory,
     DirectCalls,
     GradientSync,
     PartialValues,
@@ -31,6 +38,10 @@ _LISTENING: tuple[type[Check], ...] = (
     LearningRates,
     Training,
 )
+_TOO_LATE = (
+    "the model was built before `guard` was imported: memory of `to_empty` (FSDP217, FSDP251) and clipped "
+    "lists from before `fully_shard` (FSDP220) are watched from the import on"
+)
 _COMPARING: tuple[type[Check], ...] = (Replicas, Buffers)
 
 
@@ -39,12 +50,15 @@ class ContractWarning(UserWarning):
 
 
 class _OneModel(Watch):
-    """Knows the model that it was told, instead of looking for it."""
+    """Knows the model that it was told, instead of looking for it, and what happened to it so far."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
         self._model = model
         self.left_alone = {id(p) for p in model.parameters() if not is_dtensor(p)}
+        self.shards, self.replaced, self.built = WATCH.shards, WATCH.replaced, WATCH.built
+        inside = set(map(id, model.modules()))
+        self.emptied = [mark for mark in WATCH.emptied if id(mark.owner()) in inside]
 
     def models(self) -> list[Any]:
         """The guarded model."""
@@ -75,6 +89,8 @@ class Guard:
         for check in self._checks:
             check.install()
         self._look_at_the_optimizer()
+        if missed(model):
+            self.notes.append(_TOO_LATE)
         self._hooks = [
             optimizer.register_step_pre_hook(self._before),
             optimizer.register_step_post_hook(self._after),
@@ -105,10 +121,16 @@ class Guard:
         self.notes += [remark for remark in remarks if remark not in self.notes]
 
     def _look_at_the_optimizer(self) -> None:
-        mine = {id(parameter) for parameter in self._model.parameters()}
-        held = parameters_of(self._optimizer)
+        """Say at once what would show at the first step; also where the optimizer is older than the watch."""
+        parameters = list(self._model.parameters())
+        mine, held = set(map(id, parameters)), parameters_of(self._optimizer)
         strange = [parameter for parameter in held if id(parameter) not in mine]
-        if strange and any(map(is_dtensor, self._model.parameters())):
+        if not strange or not any(map(is_dtensor, parameters)):
+            return
+        for check in self._listening:
+            if isinstance(check, OptimizerParameters):
+                check.look(self._optimizer, None)
+        if not self.violations and _in_place_of(strange, held, parameters):
             message = (
                 f"{len(strange)} of {len(held)} parameters of `{type(self._optimizer).__name__}` "
                 "are not the model's: it was built before `fully_shard`, or while a forward had "
@@ -136,3 +158,32 @@ class Guard:
             at = f" ({violation.at.file}:{violation.at.line})" if violation.at else ""
             text = f"{violation.code}: {violation.message}{at}"
             warnings.warn(text, ContractWarning, stacklevel=2)
+
+
+def _in_place_of(strange: list[Any], held: list[Any], parameters: list[Any]) -> bool:
+    """Whether each strange parameter is as large as one of the model's that should be there instead.
+
+    An optimizer may hold the parameters of several models.
+    """
+    known = set(map(id, held))
+    missing = Counter(p.shape for p in parameters if p.requires_grad and id(p) not in known)
+    return Counter(parameter.shape for parameter in strange) <= missing
+
+
+def guard(model: Any, optimizer: Any, *, every: int = 100) -> Guard:
+    """Watch a training run from here on; what breaks the contract becomes a ``ContractWarning``.
+
+    It hears optimizer parameters that are not the model's, hooks that are bypassed, gradients that are
+    never reduced, memory of ``to_empty`` that nobody filled, partial values that are read, shards that are
+    pickled, step counters that are shared, asynchronous saves that are dropped, loaded learning rates that
+    reach nobody, and values that ranks should share and do not.
+
+    Call it on every rank, after ``fully_shard`` and after the optimizer is built. ``every`` is the
+    number of steps between two comparisons of the values that all ranks should share; a comparison is
+    a collective, ``0`` leaves it out.
+
+    What can only be seen before the call is noted from the import of ``guard`` on: where modules are sharded
+    and optimizers are built, and the memory that ``to_empty`` makes, which is filled with numbers that stand
+    for nothing (it may hold anything). A model that is older than the import gets a note that says so.
+    """
+    return Guard(model, optimizer, every)

@@ -11,12 +11,11 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
-from fsdp2lint.verify.contract.bytes import digest
+from fsdp2lint.verify.contract.bytes import digest, is_dtensor
 from fsdp2lint.verify.contract.check import Check
 from fsdp2lint.verify.contract.watch import (
     Replaced,
     Shard,
-    is_dtensor,
     replace_everywhere,
     wrap_method,
 )

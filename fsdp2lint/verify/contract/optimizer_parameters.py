@@ -10,11 +10,11 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from fsdp2lint.verify.contract.bytes import is_dtensor
 from fsdp2lint.verify.contract.check import Check
 from fsdp2lint.verify.contract.watch import (
     Built,
     Shard,
-    is_dtensor,
     parameters_of,
     replace_everywhere,
 )
@@ -34,13 +34,17 @@ class OptimizerParameters(Check):
 
     def before_step(self, optimizer: Any, at: Spot | None) -> None:
         """Compare what the optimizer holds with what the model has."""
+        if id(optimizer) not in self._seen:
+            self._seen.add(id(optimizer))
+            self.look(optimizer, at)
+
+    def look(self, optimizer: Any, at: Spot | None) -> None:
+        """Look at what it holds, if its building was seen; ``at`` is where it steps."""
         built = self.watch.built.get(id(optimizer))
-        if id(optimizer) in self._seen or built is None:
-            return
-        self._seen.add(id(optimizer))
-        held = parameters_of(optimizer)
-        self._say_replaced(built, held, at)
-        self._say_unsharded(built, held)
+        if built is not None:
+            held = parameters_of(optimizer)
+            self._say_replaced(built, held, at)
+            self._say_unsharded(built, held)
 
     def _say_replaced(self, built: Built, held: list[Any], at: Spot | None) -> None:
         for early in (True, False):
@@ -62,7 +66,8 @@ class OptimizerParameters(Check):
     def _say_unsharded(self, built: Built, held: list[Any]) -> None:
         names = []
         for parameter in held:
-            model, name = built.names.get(id(parameter), (None, ""))
+            ref, name = built.names.get(id(parameter), (None, ""))
+            model = ref() if ref is not None else None
             if model is None or is_dtensor(parameter) or self._replaced(parameter)[1]:
                 continue
             now = dict(model.named_parameters()).get(name)

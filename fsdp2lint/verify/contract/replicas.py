@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from fsdp2lint.verify.contract.bytes import digest
+from fsdp2lint.verify.contract.bytes import digest, is_dtensor
 from fsdp2lint.verify.contract.check import Check
-from fsdp2lint.verify.contract.watch import is_dtensor
 from fsdp2lint.verify.outcome import Spot, Violation
 
 

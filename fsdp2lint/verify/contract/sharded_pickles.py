@@ -6,8 +6,9 @@ import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from fsdp2lint.verify.contract.bytes import is_dtensor
 from fsdp2lint.verify.contract.check import Check
-from fsdp2lint.verify.contract.watch import is_dtensor, replace_everywhere
+from fsdp2lint.verify.contract.watch import replace_everywhere
 from fsdp2lint.verify.outcome import Violation
 from fsdp2lint.verify.stacks import called_by, here
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
+from fsdp2lint.verify.contract.bytes import is_dtensor
+from fsdp2lint.verify.contract.emptied import Mark, marking
 from fsdp2lint.verify.outcome import Spot
 from fsdp2lint.verify.stacks import called_by, here
 
@@ -22,7 +24,12 @@ class Shard:
 
     at: Spot | None
     order: int
-    modules: list[Any]
+    refs: list[weakref.ref[Any]]
+
+    @property
+    def modules(self) -> list[Any]:
+        """Those of its modules that are left."""
+        return [module for ref in self.refs if (module := ref()) is not None]
 
 
 @dataclass
@@ -42,7 +49,7 @@ class Built:
     at: Spot | None
     order: int
     kind: str
-    names: dict[int, tuple[Any, str]] = field(default_factory=dict)
+    names: dict[int, tuple[weakref.ref[Any], str]] = field(default_factory=dict)
     """For each parameter, by ``id``: the sharded model that had it then, and its name there."""
 
 
@@ -50,12 +57,16 @@ class Watch:
     """Follows ``fully_shard`` and optimizers from the start of a run."""
 
     def __init__(self) -> None:
+        self.installed = False
         self.shards: list[Shard] = []
         self.replaced: dict[int, tuple[weakref.ref[Any], str, Shard]] = {}
         """Parameters that ``fully_shard`` took out of their module: by ``id``, with their name."""
         self.left_alone: set[int] = set()
         """Parameters below a sharded module that it did not shard."""
         self.built: dict[int, Built] = {}
+        self.emptied: list[Mark] = []
+        self.emptying: list[Callable[[Mark], None]] = []
+        """Called for each mark on memory that ``to_empty`` made."""
         self.listeners: list[Callable[[Shard, list[Replaced]], None]] = []
         """Called after a shard with what it replaced; nobody may keep a reference, not even a weak
         one, to a new parameter: ``torch.utils.swap_tensors`` refuses those that have any."""
@@ -65,11 +76,14 @@ class Watch:
 
     def install(self) -> None:
         """Begin to follow."""
+        self.installed = True
         import torch.distributed.fsdp
+        from torch import nn
         from torch.optim import Optimizer
 
         replace_everywhere(torch.distributed.fsdp.fully_shard, self._sharding)
         wrap_method(Optimizer, "__init__", self._building)
+        wrap_method(nn.Module, "to_empty", lambda original: marking(original, self._empty))
 
     def already(self) -> list[Any]:
         """Models that were sharded before anybody listened."""
@@ -95,26 +109,33 @@ class Watch:
             modules = list(module) if isinstance(module, list | tuple) else [module]
             before = [dict(m.named_parameters()) for m in modules]
             result = original(module, *args, **kwargs)
-            shard = Shard(here(), next(self._order), modules)
+            shard = Shard(here(), next(self._order), list(map(weakref.ref, modules)))
             self.shards.append(shard)
-            self._note_replaced(shard, before)
+            self._note_replaced(shard, modules, before)
             return result
 
         return fully_shard
 
-    def _note_replaced(self, shard: Shard, before: list[dict[str, Any]]) -> None:
+    def _note_replaced(
+        self, shard: Shard, modules: list[Any], before: list[dict[str, Any]]
+    ) -> None:
         pairs = []
-        for module, old in zip(shard.modules, before, strict=True):
+        for module, old in zip(modules, before, strict=True):
             for name, parameter in module.named_parameters():
                 if parameter is old[name]:
                     if not is_dtensor(parameter):
                         self.left_alone.add(id(parameter))
                     continue
-                full = f"{type(module).__name__}.{name}"
+                full = f"{type(module).__name__.removeprefix('FSDP')}.{name}"
                 self.replaced[id(old[name])] = (weakref.ref(old[name]), full, shard)
                 pairs.append(Replaced(module, name, old[name], parameter))
         for listener in self.listeners:
             listener(shard, pairs)
+
+    def _empty(self, mark: Mark) -> None:
+        self.emptied.append(mark)
+        for listener in self.emptying:
+            listener(mark)
 
     def _building(self, original: Any) -> Any:
         @functools.wraps(original)
@@ -125,7 +146,7 @@ class Watch:
             if self.shards:
                 for model, name, parameter in self.trainable():
                     if id(parameter) in held:
-                        built.names[id(parameter)] = (model, name)
+                        built.names[id(parameter)] = (weakref.ref(model), name)
             self.built[id(optimizer)] = built
 
         return build
@@ -134,13 +155,6 @@ class Watch:
 def parameters_of(optimizer: Any) -> list[Any]:
     """All parameters of an optimizer's groups."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
-
-
-def is_dtensor(tensor: Any) -> bool:
-    """Whether a tensor is distributed."""
-    from torch.distributed.tensor import DTensor
-
-    return isinstance(tensor, DTensor)
 
 
 def makes_state_only() -> bool:

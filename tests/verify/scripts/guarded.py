@@ -7,8 +7,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
-from fsdp2lint.verify import guard
-from fsdp2lint.verify.contract.guarding import ContractWarning
+from fsdp2lint.verify import ContractWarning, guard
 
 dist.init_process_group("gloo")
 torch.manual_seed(0)
@@ -33,9 +32,11 @@ assert [violation.code for violation in stale.violations] == ["FSDP201"]
 assert [violation.code for violation in watched.violations] == ["FSDP206"]
 texts = [str(one.message) for one in said if issubclass(one.category, ContractWarning)]
 assert len(texts) == 2, texts
-assert "2 of 4 parameters of `SGD` are not the model's" in texts[0], texts
+assert "`SGD` holds `Linear.weight` and 1 more as it was before `fully_shard`" in texts[0], texts
 assert (
     "ranks have drifted apart in `1.weight`: no `fully_shard` in `Sequential` manages it"
     in texts[1]
 ), texts
+assert {v.at.line for v in (*stale.violations, *watched.violations) if v.at} == {15, 16}
+assert stale.notes == watched.notes == []
 dist.destroy_process_group()

@@ -1,0 +1,79 @@
+"""``guard`` in a run of one's own sees what ``rehearse`` sees of memory that nobody filled."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from fsdp2lint.verify import contract  # noqa: E402
+from fsdp2lint.verify.contract.emptied import Mark, is_marked, marking  # noqa: E402
+from fsdp2lint.verify.outcome import Request  # noqa: E402
+
+from .scenes import LIMIT, ROOT, Ranks, forking  # noqa: E402
+
+RULES = ROOT / "fixtures" / "rules"
+HARNESS = Path(__file__).parent / "scripts" / "guarding.py"
+CODES = {"buffers_not_reinitialized": "FSDP217", "meta_never_initialized": "FSDP251"}
+CASES = [
+    (path / "main.py" if path.is_dir() else path, code if path.name.startswith("bad") else None)
+    for rule, code in CODES.items()
+    for path in sorted((RULES / rule).iterdir())
+    if path.name.startswith(("bad", "good"))
+]
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Ranks]:
+    with forking() as serving:
+        yield serving
+
+
+@pytest.mark.parametrize(
+    ("script", "code"), CASES, ids=[str(script.relative_to(RULES)) for script, _ in CASES]
+)
+def test_memory_that_was_emptied_before_the_call(
+    ranks: Ranks, tmp_path: Path, script: Path, code: str | None
+) -> None:
+    out = tmp_path / "found"
+    request = Request(
+        str(HARNESS),
+        str(tmp_path),
+        arguments=(str(script), str(out)),
+        timeout=LIMIT,
+        folder=str(tmp_path),
+    )
+    run = ranks.launch(request, lambda _: None)
+    assert [rank.error for rank in run.ranks] == ["", ""]
+    for rank in range(2):
+        guards, found = json.loads(Path(f"{out}{rank}").read_text())
+        assert guards == 1
+        assert [one for one, _ in found] == ([code] if code else [])
+    lines = {(v.code, v.at.line if v.at else 0) for v in contract.judge(run.ranks)}
+    assert lines == {(one, line) for one, line in found}
+    if code and re.search("# expect: FSDP251", script.read_text("utf-8")):
+        assert f"# expect: {code}" in script.read_text("utf-8").splitlines()[found[0][1] - 1]
+
+
+@pytest.mark.parametrize("name", ["float64", "float16", "bfloat16", "int64"])
+def test_a_mark_is_gone_with_the_first_value(name: str) -> None:
+    dtype = getattr(torch, name)
+    marks: list[Mark] = []
+    with torch.device("meta"):
+        module = torch.nn.Module()
+        module.inner = torch.nn.Module()
+        module.inner.register_buffer("table", torch.zeros(3, dtype=dtype))
+    marking(torch.nn.Module.to_empty, marks.append)(module, device="cpu")
+    (mark,) = marks
+    assert (mark.kind, mark.name, mark.own) == ("buffer", "inner.table", "table")
+    assert mark.empty()
+    module.inner.table[1] = 0
+    assert not mark.empty()
+    assert not is_marked(torch.zeros(3, dtype=dtype))
+    del module
+    assert not mark.empty()
