@@ -42,10 +42,22 @@ def add_folder(request: Request) -> None:
         sys.path.insert(1, os.getcwd())
 
 
+class NoSuchPatch(Exception):
+    """A function that is to be called first is not there."""
+
+
 def call(patch: str) -> None:
-    """Call a function named as ``module:function``."""
-    module, _, function = patch.partition(":")
-    getattr(importlib.import_module(module), function)()
+    """Call a function named as ``module:function``.
+
+    Raises:
+        NoSuchPatch: there is no such module, or no such function in it.
+    """
+    module, _, name = patch.partition(":")
+    try:
+        function = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as problem:
+        raise NoSuchPatch(f"--patch {patch}: {problem}") from problem
+    function()
 
 
 def run(request: Request) -> None:

@@ -28,6 +28,8 @@ BAD = {
     "dcp_load_not_applied/bad_straight_line.py": "FSDP306",
     "gradient_sync_left_off/bad_before_loop.py": "FSDP211",
     "meta_never_initialized/bad_across_files/main.py": "FSDP251",
+    "optimizer_before_meta_load/bad_assign.py": "FSDP252",
+    "optimizer_before_meta_load/bad_straight_line.py": "FSDP252",
     "module_added_after_shard/bad_adapters.py": "FSDP212",
     "partial_value_read/bad_straight_line.py": "FSDP218",
     "stale_parameter_list/bad_clip.py": "FSDP220",
@@ -49,6 +51,7 @@ HERE = (
     "direct_call.py",
     "buffers_differ.py",
     "schedules.py",
+    "never_trained.py",
 )
 """Scripts beside this file: what their lines marked `# seen:` break, and nothing else."""
 
@@ -71,7 +74,7 @@ def test_a_bad_script_breaks_its_rule_and_no_other(told: Rehearsed, name: str, c
     assert [violation.code for violation in violations] == [code]
 
 
-@pytest.mark.parametrize("code", ["FSDP201", "FSDP202", "FSDP203", "FSDP301", "FSDP307"])
+@pytest.mark.parametrize("code", ["FSDP201", "FSDP202", "FSDP203", "FSDP252", "FSDP301", "FSDP307"])
 def test_the_place_is_the_one_that_check_names(told: Rehearsed, code: str) -> None:
     name = next(name for name, its in BAD.items() if its == code)
     at = told[RULES / name][1][0].at
@@ -108,6 +111,12 @@ NOTES = {
     "buffers_differ.py": [
         "training leaves different values of the buffer `norm.running_mean` and 1 more on the ranks: "
         "a checkpoint keeps those of the rank that writes it"
+    ],
+    "never_trained.py": [
+        "2 of 4 trainable tensors in `AdamW` (never_trained.py:27) got no gradient in any step: "
+        "spare.weight, spare.bias",
+        "1 of 1 trainable tensors in `SGD` (never_trained.py:28) had gradients and never changed: "
+        "slow.weight",
     ],
     "schedules.py": [
         "`LambdaLR`, built at line 14 after the optimizer's state was loaded, puts the learning rate 0.1 "

@@ -84,6 +84,82 @@ def test_a_violation_looks_like_a_finding(tmp_path: Path) -> None:
     assert "Found 1 violation of the contract." in out
 
 
+SPAWNING = """
+import sys
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch.distributed.fsdp import fully_shard
+
+import texts
+
+
+def work(rank, world):
+    dist.init_process_group("nccl", init_method="tcp://localhost:29511", rank=rank, world_size=world)
+    torch.cuda.set_device(rank)
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 4).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    fully_shard(model)
+    for batch in texts.load():
+        model(batch.to(rank)).sum().backward()
+        optimizer.step()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    world = int(sys.argv[1])
+    context = mp.start_processes(work, args=(world,), nprocs=world, join=False, start_method="fork")
+    while not context.join():
+        pass
+"""
+
+
+@pytest.fixture
+def spawning(tmp_path: Path) -> Path:
+    """A script that spawns its ranks over data that must be downloaded, and a patch for that beside it."""
+    (tmp_path / "spawning.py").write_text(SPAWNING)
+    (tmp_path / "texts.py").write_text("def load():\n    raise OSError('no network')\n")
+    (tmp_path / "fakes.py").write_text(
+        "import texts, torch\n\ndef small():\n    texts.load = lambda: [torch.ones(2, 4)] * 3\n"
+    )
+    return tmp_path
+
+
+def test_a_patch_replaces_what_must_be_downloaded(spawning: Path) -> None:
+    words = ("-f", "json", "--patch", "fakes:small", "spawning.py", "--", "2")
+    code, out, err = rehearse(spawning, *words)
+    told = json.loads(out)
+    assert [rank["outcome"] for rank in told["ranks"]] == ["ended", "ended"], err
+    assert (code, len(told["steps"])) == (1, 3)
+    (violation,) = told["violations"]
+    line = SPAWNING.splitlines().index(
+        "    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)"
+    )
+    assert (violation["code"], violation["location"]["row"]) == ("FSDP201", line + 1)
+    assert Path(violation["filename"]).name == "spawning.py"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("spawning.py", "--", "2"), "OSError: no network"),
+        (
+            ("--patch", "fakes:small", "spawning.py", "--", "4"),
+            "the script spawns 4 processes: rehearse it with `--nproc 4`",
+        ),
+        (("--patch", "fakes:large", "spawning.py"), "--patch fakes:large: module 'fakes' has no"),
+        (("--patch", "nobody:small", "spawning.py"), "--patch nobody:small: No module named"),
+    ],
+)
+def test_what_cannot_be_spawned_or_patched_is_said(
+    spawning: Path, words: tuple[str, ...], said: str
+) -> None:
+    code, out, _ = rehearse(spawning, *words)
+    assert code == 2
+    assert said in out.split("on 2 CPU ranks")[0]
+
+
 DEADLOCK = """
 import torch
 import torch.distributed as dist

@@ -16,6 +16,7 @@ from torch.distributed.checkpoint.state_dict_saver import save as save_folder  #
 
 from fsdp2lint.verify.equality.checkpoints import compare_checkpoints  # noqa: E402
 from fsdp2lint.verify.equality.results import Checkpoint, Compared  # noqa: E402
+from fsdp2lint.verify.equality.shards import Each, cut, flat  # noqa: E402
 from fsdp2lint.verify.equality.tensors import compare  # noqa: E402
 
 NAMES = ["first.weight", "first.bias", "last.weight"]
@@ -201,3 +202,29 @@ def test_adam_may_follow_noise_where_there_is_no_gradient() -> None:
     assert [differ(place) for place in range(3)] == [["a"], [], ["a"]]
     # exactly equal runs have no noise
     assert differ(1, rtol=0.0) != []
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("zeros", [False, True])
+def test_flat_rows_are_put_together(replicas: int, zeros: bool) -> None:
+    layout = [("weight", (2, 2), 4), ("", (), 1), ("bias", (2,), 2)]  # a padding in between
+    whole = torch.zeros(7) if zeros else torch.arange(7.0)
+    rows = [whole[:4], torch.cat([whole[4:], torch.zeros(1)])] * replicas
+    held = flat(Each(rows), layout)
+    assert held is not None
+    found = cut(held, "unit", layout)
+    assert list(found) == ["unit.weight", "unit.bias"]
+    assert torch.equal(found["unit.weight"], whole[:4].reshape(2, 2))
+    assert torch.equal(found["unit.bias"], whole[5:])
+    assert flat(Each(rows[:1]), layout) is None
+    assert flat(Each([*rows, rows[0] + 1]), layout) is None
+    assert flat(held, layout) is None  # one longer than a single rank would have it
+    assert torch.equal(flat(whole, layout), whole)
+
+
+def test_rows_of_parameters_are_put_together() -> None:
+    rows = [torch.arange(4.0), torch.arange(4.0, 6.0)]
+    for held in (rows, rows * 2):
+        assert torch.equal(Each(held).whole(torch.Size((2, 3))), torch.arange(6.0).reshape(2, 3))
+    assert Each(rows).whole(torch.Size((2, 4))) is None
+    assert torch.equal(Each([rows[0]] * 2).whole(torch.Size((4,))), rows[0])

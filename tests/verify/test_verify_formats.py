@@ -25,6 +25,8 @@ PAIRS = [
     ("sharded", "pickled", "sharded_0.pt to sharded_1.pt", WEIGHTS + STATES),
     ("tensors", "full", "sharded_0.pt to sharded_1.pt / full.pt", WEIGHTS + STATES),
     ("rows", "full", "rows_0.pt to rows_1.pt / full.pt", STATES),
+    ("flat", "full", "flat_0.pt to flat_1.pt / full.pt", WEIGHTS + STATES),
+    ("flat", "pickled", "flat_0.pt to flat_1.pt / sharded_0.pt to sharded_1.pt", WEIGHTS + STATES),
     ("full", "pickled", "full.pt / sharded_0.pt to sharded_1.pt", WEIGHTS + STATES),
     ("full", "safetensors", "full.pt / model.safetensors", WEIGHTS),
     ("safetensors", "safetensors", "model.safetensors", WEIGHTS),
@@ -43,11 +45,11 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def script(name: str, api: str, form: str, change: float = 0.0) -> Path:
+def script(name: str, api: str, form: str, change: float = 0.0, slot: str = "") -> Path:
     path = Path(name).resolve()
     path.write_text(
         f"import sys\nsys.path.insert(0, {str(SCRIPTS)!r})\n"
-        f"import saves\nsaves.main({api!r}, {form!r}, {change})\n"
+        f"import saves\nsaves.main({api!r}, {form!r}, {change}, {slot!r})\n"
     )
     return path
 
@@ -82,6 +84,20 @@ def test_they_are_compared_tensor_by_tensor(
     if old != "rows":
         (found,) = files(changed)
         assert found.differences[0].name == "0.up.weight"
+
+
+@pytest.mark.parametrize("old", ["flat", "rows"])
+@pytest.mark.parametrize("slot", ["exp_avg", "exp_avg_sq"])
+def test_optimizer_state_in_rows_is_compared_by_parameter(
+    ranks: Ranks, old: str, slot: str
+) -> None:
+    before = script("before.py", "fsdp1", old)
+    other = script("changed.py", "fsdp2", "full", 0.125, slot)
+    (changed,) = compared(ranks, before, other)
+    (found,) = files(changed)
+    (difference,) = found.differences
+    assert (difference.name, difference.more) == (f"0.up.weight: {slot}", 0)
+    assert changed.exit_code == 1
 
 
 def test_what_cannot_be_read_is_not_equal(ranks: Ranks, tmp_path: Path) -> None:

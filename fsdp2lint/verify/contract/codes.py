@@ -20,6 +20,7 @@ NAMES = {
     "FSDP231": "fsdp1-argument",
     "FSDP232": "ranks-initialize-differently",
     "FSDP251": "meta-never-initialized",
+    "FSDP252": "optimizer-before-meta-load",
     "FSDP301": "torch-save-sharded",
     "FSDP303": "plain-load-into-sharded",
     "FSDP306": "dcp-load-not-applied",

@@ -1,8 +1,9 @@
-"""The optimizer holds the parameters that training computes with (FSDP201, FSDP202, FSDP220).
+"""The optimizer holds the parameters that training computes with (FSDP201, FSDP202, FSDP220, FSDP252).
 
 ``fully_shard`` puts a new ``DTensor`` parameter in the place of each old one, and a forward puts the
-gathered plain one there until the module is resharded; an optimizer over any other object trains
-nothing (PyTorch docs, ``torch.distributed.fsdp.fully_shard``).
+gathered plain one there until the module is resharded; a load with ``assign=True`` puts its own there, as
+``set_model_state_dict`` does with a model on the meta device. An optimizer over any other object trains nothing
+(PyTorch docs, ``torch.distributed.fsdp.fully_shard``, ``torch.nn.Module.load_state_dict``).
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class OptimizerParameters(Check):
         if built is not None:
             held = parameters_of(optimizer)
             self._say_replaced(built, held, at)
-            self._say_unsharded(built, held)
+            self._say_gone(built, held, at)
 
     def _say_replaced(self, built: Built, held: list[Any], at: Spot | None) -> None:
         for early in (True, False):
@@ -63,22 +64,34 @@ class OptimizerParameters(Check):
             told = tuple((spot, label) for spot, label in because if spot is not None)
             self.say(Violation("FSDP201" if early else "FSDP220", message, built.at, told))
 
-    def _say_unsharded(self, built: Built, held: list[Any]) -> None:
-        names = []
+    def _say_gone(self, built: Built, held: list[Any], at: Spot | None) -> None:
+        """Parameters that the model had when the optimizer was built, and has another in place of now."""
+        gathered: list[str] = []
+        assigned: list[str] = []
+        models = {
+            id(model): model for ref, _ in built.names.values() if (model := ref()) is not None
+        }
+        current = {key: dict(model.named_parameters()) for key, model in models.items()}
         for parameter in held:
             ref, name = built.names.get(id(parameter), (None, ""))
-            model = ref() if ref is not None else None
-            if model is None or is_dtensor(parameter) or self._replaced(parameter)[1]:
+            if ref is None or self._replaced(parameter)[1]:
                 continue
-            now = dict(model.named_parameters()).get(name)
+            now = current.get(id(ref()), {}).get(name)
             if now is not parameter and is_dtensor(now):
-                names.append(name)
-        if names:
+                (assigned if is_dtensor(parameter) else gathered).append(name)
+        if gathered:
             message = (
-                f"`{built.kind}` was built while a forward had left {_some(names)} gathered: "
+                f"`{built.kind}` was built while a forward had left {_some(gathered)} gathered: "
                 f"it holds the gathered tensors, which are gone, and never trains the sharded ones"
             )
             self.say(Violation("FSDP202", message, built.at))
+        if assigned:
+            message = (
+                f"`{built.kind}` holds {_some(assigned)} as it was before a load put another parameter "
+                "in its place: what it steps over is not what the model computes with"
+            )
+            because = () if at is None else ((at, "stepped here"),)
+            self.say(Violation("FSDP252", message, built.at, because))
 
     def _replaced(self, parameter: Any) -> tuple[str, Shard | None]:
         ref, name, shard = self.watch.replaced.get(id(parameter), (None, "", None))

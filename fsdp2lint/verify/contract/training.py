@@ -1,10 +1,14 @@
 """Notes, not violations: trainable parameters that no step changed although an optimizer holds them.
 
-A parameter may rightly be left out of a batch's computation, so this alone breaks no contract.
+Where the contract is why, another check says so with its rule: a stale optimizer (FSDP201, FSDP202, FSDP252),
+synchronisation left off (FSDP211), hooks that were passed by (FSDP203). A parameter may also rightly be left out
+of what these steps compute, or wait for a warm-up, so this alone breaks no rule of the catalogue: it is told
+with the place where the optimizer was built.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +17,7 @@ from fsdp2lint.verify.contract.check import Check
 from fsdp2lint.verify.contract.watch import parameters_of
 from fsdp2lint.verify.outcome import Spot
 
+_NONE = (False, False)
 _SAMPLE = 1 << 16
 """How many elements of a parameter are compared."""
 
@@ -25,6 +30,8 @@ class Training(Check):
         self._first: dict[str, Any] = {}
         self._seen: dict[str, list[bool]] = {}
         self._names: dict[int, str] = {}
+        self._holders: dict[str, str] = {}
+        """Of each parameter the optimizer that holds it, and where that was built."""
 
     def before_step(self, optimizer: Any, at: Spot | None) -> None:
         """Keep the first values, note who has a gradient."""
@@ -33,10 +40,12 @@ class Training(Check):
             id(parameter): f"{models.index(model)}:{name}"
             for model, name, parameter in self.watch.trainable()
         }
+        holder = self._holder(optimizer)
         for parameter in parameters_of(optimizer):
             name = self._names.get(id(parameter))
             if name is None:
                 continue
+            self._holders[name] = holder
             self._first.setdefault(name, _sample(parameter))
             seen = self._seen.setdefault(name, [False, False])
             seen[0] = seen[0] or parameter.grad is not None
@@ -49,22 +58,31 @@ class Training(Check):
                 self._seen[name][1] = not self._first[name].equal(_sample(parameter))
 
     def facts(self) -> Any:
-        """By name: whether it ever had a gradient, and whether it ever changed."""
-        return self._seen
+        """By name: whether it ever had a gradient, whether it ever changed, and who steps it."""
+        return {name: [*seen, self._holders[name]] for name, seen in self._seen.items()}
+
+    def _holder(self, optimizer: Any) -> str:
+        built = self.watch.built.get(id(optimizer))
+        kind = f"`{type(optimizer).__name__}`"
+        if built is None or built.at is None:
+            return kind
+        return f"{kind} ({os.path.basename(built.at.file)}:{built.at.line})"
 
     @staticmethod
     def remarks(ranks: list[Any]) -> Iterator[str]:
         """What no rank trained."""
-        still = [n for n in ranks[0] if not any(rank.get(n, [False, False])[1] for rank in ranks)]
-        bare = [n for n in still if not any(rank.get(n, [False, False])[0] for rank in ranks)]
+        still = [n for n in ranks[0] if not any(rank.get(n, _NONE)[1] for rank in ranks)]
+        bare = [n for n in still if not any(rank.get(n, _NONE)[0] for rank in ranks)]
         for names, what in (
             (bare, "got no gradient in any step"),
             ([n for n in still if n not in bare], "had gradients and never changed"),
         ):
-            if names:
-                shown = ", ".join(name.partition(":")[2] for name in names[:3])
-                more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-                yield f"{len(names)} of {len(ranks[0])} trainable tensors {what}: {shown}{more}"
+            for holder in dict.fromkeys(ranks[0][name][2] for name in names):
+                own = [name for name in names if ranks[0][name][2] == holder]
+                every = sum(1 for fact in ranks[0].values() if fact[2] == holder)
+                shown = ", ".join(name.partition(":")[2] for name in own[:3])
+                more = f" and {len(own) - 3} more" if len(own) > 3 else ""
+                yield f"{len(own)} of {every} trainable tensors in {holder} {what}: {shown}{more}"
 
 
 def _sample(parameter: Any) -> Any:

@@ -58,7 +58,7 @@ def compare_checkpoints(
     held.close()
     sides = Sides(compared, "checkpoint", rtol)
     for state in (*old.optimizers, *new.optimizers):
-        if state.numbered and not any(named(state, model, shapes) for model in names):
+        if state.numbered and not any(named(state, each, shapes, layouts or {}) for each in names):
             text = (
                 f"the optimizer state at `{state.place}` has numbers that fit no model's parameters"
             )

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from fsdp2lint.verify.equality.reading import Later
-from fsdp2lint.verify.equality.shards import Each, Layout, Part, unflattened
+from fsdp2lint.verify.equality.shards import Each, Layout, Part, cut, flat, unflattened
 
 WRAPPERS = re.compile(r"(?:_fsdp_wrapped_module|_checkpoint_wrapped_module|_orig_mod)\.")
 _FLAT_STATE = re.compile(r"state\.(?P<name>.+)\.(?P<slot>[^.]+)")
@@ -170,17 +170,52 @@ def _numbers(group: Mapping[str, Any]) -> dict[str, float]:
     return found
 
 
-def named(state: OptimizerState, names: list[str], shapes: dict[str, torch.Size]) -> bool:
-    """Give numbered state the names of the model's parameters in order; False when they do not fit."""
+def named(
+    state: OptimizerState,
+    names: list[str],
+    shapes: Mapping[str, torch.Size],
+    layouts: Mapping[str, Layout],
+) -> bool:
+    """Give numbered state the names of the model's parameters in order; False when they do not fit.
+
+    What has a layout in place of a shape is a flat parameter: its state becomes that of what it holds.
+    """
     numbers = [str(number) for number in range(len(names))]
-    if set(state.slots) | set(state.settings) != set(numbers) or not set(names) <= set(shapes):
+    if set(state.slots) | set(state.settings) != set(numbers):
         return False
+    slots: dict[str, dict[str, Leaf]] = {}
+    settings: dict[str, dict[str, float]] = {}
     for number, name in zip(numbers, names, strict=True):
-        for slot in state.slots.get(number, {}).values():
-            if isinstance(slot, torch.Tensor | Part) and slot.shape and slot.shape != shapes[name]:
-                return False
-    as_named = dict(zip(numbers, names, strict=True))
-    state.slots = {as_named[number]: slots for number, slots in state.slots.items()}
-    state.settings = {as_named[number]: numbers for number, numbers in state.settings.items()}
-    state.numbered = False
+        mine = state.slots.get(number, {})
+        if name in layouts and name not in shapes:
+            parts = _cut(mine, name, layouts[name])
+        else:
+            parts = {name: mine} if name in shapes and _fits(mine, shapes[name]) else None
+        if parts is None:
+            return False
+        slots |= {part: held for part, held in parts.items() if held}
+        settings |= {part: state.settings[number] for part in parts if number in state.settings}
+    state.slots, state.settings, state.numbered = slots, settings, False
     return True
+
+
+def _fits(slots: dict[str, Leaf], shape: torch.Size) -> bool:
+    sized = [slot for slot in slots.values() if isinstance(slot, torch.Tensor | Part)]
+    return all(slot.shape in (torch.Size(), shape) for slot in sized)
+
+
+def _cut(slots: dict[str, Leaf], unit: str, layout: Layout) -> dict[str, dict[str, Leaf]] | None:
+    """The state of each parameter in a flat one; None when it is not as large."""
+    parts: dict[str, dict[str, Leaf]] = {
+        (f"{unit}.{own}" if unit else own): {} for own, _, _ in layout if own
+    }
+    for slot, leaf in slots.items():
+        if isinstance(leaf, torch.Tensor) and not leaf.dim():
+            pieces: Mapping[str, Leaf] = dict.fromkeys(parts, leaf)
+        elif (whole := flat(leaf, layout)) is not None:
+            pieces = cut(whole, unit, layout)
+        else:
+            return None
+        for part, piece in pieces.items():
+            parts[part][slot] = piece
+    return parts

@@ -7,7 +7,7 @@ parts that the rank had and where in the whole they belong. A pickled ``DTensor`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,13 +57,23 @@ class Each:
         FSDP1 with ``use_orig_params=True`` leaves every rank a row of each parameter, in the order of
         ranks (``torch/distributed/fsdp/_flat_param.py``).
         """
+        return next(
+            (
+                row.reshape(shape)
+                for row in map(torch.cat, self.turns())
+                if row.numel() == shape.numel()
+            ),
+            None,
+        )
+
+    def turns(self) -> Iterator[list[torch.Tensor]]:
+        """The rows that may be all there are: where a model has replicas, the ranks hold them in turns."""
         rows = [row for row in self.values if isinstance(row, torch.Tensor) and row.dim() == 1]
         if len(rows) < len(self.values):
-            return None
-        if rows[0].shape == shape and all(_same(rows[0], row) for row in rows):
-            return rows[0]
-        row = torch.cat(rows)
-        return row.reshape(shape) if row.numel() == shape.numel() else None
+            return
+        for turn in range(1, len(rows) + 1):
+            if len(rows) % turn == 0 and all(map(_same, rows, rows[turn:])):
+                yield rows[:turn]
 
 
 def rebuild(build: Any, kind: Any, args: Any, state: Any) -> Any:
@@ -119,22 +129,39 @@ def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.shape == other.shape and one.dtype == other.dtype and torch.equal(one, other)
 
 
-def unflattened(
-    tensors: Mapping[str, Any], layouts: Mapping[str, Iterable[Sequence[Any]]]
-) -> dict[str, Any]:
+def unflattened(tensors: Mapping[str, Any], layouts: Mapping[str, Layout]) -> dict[str, Any]:
     """Named tensors with each known flat parameter in place of it as the parameters that it holds."""
     found: dict[str, Any] = {}
     for name, leaf in tensors.items():
         unit, _, last = name.rpartition(".")
         whole = leaf.whole() if isinstance(leaf, Part) else leaf
-        layout = layouts.get(unit)
-        if last != FLAT or layout is None or not isinstance(whole, torch.Tensor):
+        if last == FLAT and unit in layouts and isinstance(whole, torch.Tensor):
+            found |= cut(whole, unit, layouts[unit])
+        else:
             found[name] = leaf
-            continue
-        start = 0
-        for own, shape, length in layout:
-            if own:
-                piece = whole[start : start + length].reshape(tuple(shape))
-                found[f"{unit}.{own}" if unit else own] = piece
-            start += length
     return found
+
+
+def cut(whole: torch.Tensor, unit: str, layout: Layout) -> dict[str, torch.Tensor]:
+    """The parameters of a unit by their whole names, cut out of the flat one."""
+    found: dict[str, torch.Tensor] = {}
+    start = 0
+    for own, shape, length in layout:
+        if own:
+            piece = whole[start : start + length]
+            found[f"{unit}.{own}" if unit else own] = piece.reshape(tuple(shape))
+        start += length
+    return found
+
+
+def flat(leaf: Any, layout: Layout) -> torch.Tensor | None:
+    """The flat tensor of which ranks hold the rows; None when it is none of this layout.
+
+    The last row is filled up to the length of the others (``torch/distributed/fsdp/_flat_param.py``,
+    ``_get_shard``).
+    """
+    length = sum(piece for _, _, piece in layout)
+    for rows in (leaf if isinstance(leaf, Each) else Each([leaf])).turns():
+        if 0 <= sum(map(len, rows)) - length < len(rows):
+            return torch.cat(rows)
+    return None

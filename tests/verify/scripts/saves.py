@@ -28,8 +28,8 @@ class Block(nn.Module):
         return x + self.down(self.up(x))
 
 
-def main(api: str, form: str, change: float = 0.0) -> None:
-    """``change`` is added to one element of the first weight before it is saved."""
+def main(api: str, form: str, change: float = 0.0, slot: str = "") -> None:
+    """``change`` is added to one element of the first weight, or of its ``slot``, before it is saved."""
     dist.init_process_group("nccl")
     torch.manual_seed(0)
     plain = nn.Sequential(Block(), Block(), nn.Linear(7, 3))
@@ -40,8 +40,9 @@ def main(api: str, form: str, change: float = 0.0) -> None:
         optimizer.step()
         optimizer.zero_grad()
     if change and dist.get_rank() == 1:
+        first = next(iter(model.parameters()))
         with torch.no_grad():
-            next(iter(model.parameters())).to_local()[-1, -1] += change
+            (optimizer.state[first][slot] if slot else first).to_local()[-1, -1] += change
     FORMS[form](model, optimizer)
     dist.destroy_process_group()
 
@@ -81,6 +82,13 @@ def sharded(model: Any, optimizer: Any) -> None:
     torch.save(content, f"sharded_{dist.get_rank()}.pt")
 
 
+def flat(model: Any, optimizer: Any) -> None:
+    """FSDP1's flat parameters and their optimizer as each rank has them: a row of every unit."""
+    FullyShardedDataParallel.set_state_dict_type(model, StateDictType.LOCAL_STATE_DICT)
+    content = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    torch.save(content, f"flat_{dist.get_rank()}.pt")
+
+
 def rows(model: Any, optimizer: Any) -> None:
     """FSDP1's optimizer as each rank has it: a row of every parameter, by number."""
     torch.save({"optimizer": optimizer.state_dict()}, f"rows_{dist.get_rank()}.pt")
@@ -117,6 +125,7 @@ FORMS: dict[str, Callable[[Any, Any], None]] = {
     "local": local,
     "sharded": sharded,
     "tensors": sharded,
+    "flat": flat,
     "rows": rows,
     "pickled": pickled,
     "folder": folder,
