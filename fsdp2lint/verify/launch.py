@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -28,6 +28,8 @@ IDLE = 6.0
 LAZY_TICKS = 5
 """Clock ticks of work in that time that count as none."""
 DUMP_TIME = 0.5
+BUSY_TICKS = 3
+"""Clock ticks in that time that are more than the writing of stacks takes."""
 BURIAL = 5.0
 
 Verdict = Literal["over", "timeout", "deadlock"]
@@ -62,19 +64,20 @@ def launch(request: Request, echo: Echo) -> Run:
     (folder / "request.json").write_bytes(packed(request))
     started = time.monotonic()
     run = Run()
+    busy: set[int] = set()
     with (folder / "torchrun.log").open("wb") as log:
         torchrun = _start(request, folder, log.fileno())
         try:
             run.verdict = _watch(torchrun, request, folder, echo, started)
         finally:
             if torchrun.poll() is None:
-                _dump(folder, request.nproc)
+                busy = _still_busy(folder, request)
             _end(torchrun, folder, request.nproc)
     run.status = torchrun.returncode
     run.seconds = time.monotonic() - started
     run.noise = (folder / "torchrun.log").read_text("utf-8", "replace")
     for rank in range(request.nproc):
-        if (report := collect(folder, rank, run.verdict)) is not None:
+        if (report := collect(folder, rank, run.verdict, busy)) is not None:
             run.ranks.append(report)
             run.errors[rank] = _of(folder, rank, "err").read_text("utf-8", "replace")
     return run
@@ -214,6 +217,23 @@ def _dump(folder: Path, nproc: int) -> None:
     time.sleep(DUMP_TIME)
 
 
+def _still_busy(folder: Path, request: Request) -> set[int]:
+    """The ranks that go on working while all write down their stacks; NCCL also works while it waits."""
+    pids = _pids(folder, request.nproc)
+    before = {rank: _work_now(pid) for rank, pid in pids.items()}
+    _dump(folder, request.nproc)
+    if request.device != "cpu":
+        return set()
+    return {rank for rank, pid in pids.items() if _work_now(pid) - before[rank] > BUSY_TICKS}
+
+
+def _work_now(pid: int) -> int:
+    try:
+        return _work(pid)
+    except OSError:
+        return -1
+
+
 def _end(torchrun: subprocess.Popen[bytes], folder: Path, nproc: int) -> None:
     """Kill the ranks that are left; torchrun buries them and goes, or is killed too."""
     for pid in _pids(folder, nproc).values():
@@ -240,13 +260,21 @@ def _pids(folder: Path, nproc: int) -> dict[int, int]:
     return found
 
 
-def collect(folder: Path, rank: int, verdict: Verdict) -> RankReport | None:
-    """The report of a rank, with its last stack when it could not end it itself."""
+def collect(
+    folder: Path, rank: int, verdict: Verdict, busy: Collection[int] = ()
+) -> RankReport | None:
+    """The report of a rank, with its last stack when it could not end it itself.
+
+    ``busy`` are the ranks that worked until they were killed.
+    """
     report = _reported(folder, rank)
     if report is None or report.how != "running":
         return report
     stack = _dumped(folder, rank)
     report.frames = own_frames(stack)
+    if rank in busy:
+        report.how = "busy"
+        return report
     report.how = "hung" if verdict != "over" or waits(stack) else "died"
     return report
 

@@ -6,10 +6,11 @@ from typing import Any, Literal
 
 import msgspec
 
-How = Literal["running", "ended", "stopped", "raised", "lost", "died", "hung"]
+How = Literal["running", "ended", "stopped", "raised", "lost", "died", "hung", "busy"]
 """``running``: killed before it could say more · ``ended``: the script came to its end · ``stopped``:
 after the wanted number of steps · ``raised``: with an error of its own · ``lost``: a collective failed
-because another rank was not there · ``died``: of a signal · ``hung``: it waited until it was killed."""
+because another rank was not there · ``died``: of a signal · ``hung``: it waited until it was killed ·
+``busy``: it was at work when the time was over."""
 
 Device = Literal["cpu", "cuda"]
 

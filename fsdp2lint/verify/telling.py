@@ -28,6 +28,7 @@ _HOW = {
     "lost": "lost the others",
     "died": "died",
     "hung": "waited",
+    "busy": "was at work",
 }
 _VERDICTS = {"timeout": "the time was over", "deadlock": "all ranks wait for each other"}
 

@@ -77,3 +77,42 @@ def test_a_mark_is_gone_with_the_first_value(name: str) -> None:
     assert not is_marked(torch.zeros(3, dtype=dtype))
     del module
     assert not mark.empty()
+
+
+PATIENT = """
+import time
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+
+from fsdp2lint.verify import guard
+
+dist.init_process_group("gloo")
+model = torch.nn.Linear(4, 4)
+fully_shard(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+watched = guard(model, optimizer, patience=1.0)
+for _ in range(3):
+    time.sleep(0.5)
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+watched.close()
+time.sleep(1.5)
+watched = guard(model, optimizer, patience=1.0)
+if dist.get_rank() == 1:
+    time.sleep(2.0)
+dist.barrier()
+"""
+
+
+def test_a_rank_that_waits_for_too_long_shows_where(ranks: Ranks, tmp_path: Path) -> None:
+    script = tmp_path / "patient.py"
+    script.write_text(PATIENT)
+    request = Request(str(script), str(tmp_path), timeout=LIMIT, folder=str(tmp_path))
+    run = ranks.launch(request, lambda _: None)
+    assert [rank.how for rank in run.ranks] == ["ended", "ended"]
+    lines = PATIENT.splitlines()
+    for rank, text in ((0, "dist.barrier()"), (1, "    time.sleep(2.0)")):
+        said = run.errors[rank]
+        assert said.count("Timeout (0:00:01)!") == 1
+        assert f'patient.py", line {lines.index(text) + 1} in <module>' in said

@@ -229,6 +229,26 @@ def test_time_that_is_over_leaves_no_process(tmp_path: Path) -> None:
     assert gone(tmp_path)
 
 
+SLOW = """
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("nccl")
+if dist.get_rank() == 1:
+    while True:
+        torch.ones(100).sum()
+dist.barrier()
+"""
+
+
+def test_who_is_at_work_when_the_time_is_over_breaks_nothing(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(SLOW)
+    code, out, _ = rehearse(tmp_path, "--timeout", "20", "slow.py")
+    assert (code, "FSDP4" in out) == (2, False)
+    assert "rank 0 waited at slow.py:9" in out
+    assert "rank 1 was at work at slow.py:8" in out
+
+
 def test_an_interrupt_leaves_no_process(tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(SLEEPING)
     process = start(tmp_path, "slow.py")

@@ -108,6 +108,8 @@ def test_nothing_is_said_when_a_rank_failed_or_all_are_at_one_line(tmp_path: Pat
     assert list(across(failed)) == []
     together = [report(script, rank, "hung", ("train", 5)) for rank in range(2)]
     assert list(across(together)) == []
+    slow = [report(script, 0, "busy", ("train", 4)), report(script, 1, "hung", ("train", 5))]
+    assert list(across(slow)) == []
 
 
 def test_reports_travel_through_json() -> None:

@@ -31,6 +31,8 @@ def across(ranks: Sequence[RankReport]) -> Iterator[Violation]:
         message = f"{_ranks(stuck)} waits here, but {_ranks(gone)} has left the script"
         yield Violation(_code(stuck[0], LEFT), message, _innermost(stuck[0]))
         return
+    if any(rank.how == "busy" for rank in ranks):
+        return  # the time was over; who works may be on the way
     tracked = [rank for rank in ranks if rank.frames and rank.how != "stopped"]
     paths = Counter(_path(rank) for rank in tracked)
     if len(paths) < 2:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import warnings
 from collections import Counter
 from collections.abc import Iterator
@@ -77,10 +78,10 @@ class Guard:
     anew.
     """
 
-    def __init__(self, model: Any, optimizer: Any, every: int) -> None:
+    def __init__(self, model: Any, optimizer: Any, every: int, patience: float) -> None:
         self.violations: list[Violation] = []
         self.notes: list[str] = []
-        self._every, self._steps = every, 0
+        self._every, self._steps, self._patience = every, 0, patience
         self._model, self._optimizer = model, optimizer
         watch = _OneModel(model)
         self._listening = [check(watch, self._say) for check in _LISTENING]
@@ -95,9 +96,12 @@ class Guard:
             optimizer.register_step_pre_hook(self._before),
             optimizer.register_step_post_hook(self._after),
         ]
+        self._be_patient()
 
     def close(self) -> None:
         """Stop to watch the steps, and say what only the whole run shows."""
+        if self._patience:
+            faulthandler.cancel_dump_traceback_later()
         for hook in self._hooks:
             hook.remove()
         for check in self._listening:
@@ -147,10 +151,16 @@ class Guard:
         if makes_state_only():
             return
         self._steps += 1
+        self._be_patient()
         for check in self._checks:
             check.after_step(optimizer, here())
         if self._every and self._steps % self._every == 0:
             self.compare()
+
+    def _be_patient(self) -> None:
+        """Have the stacks of this rank written when the next step takes too long."""
+        if self._patience:
+            faulthandler.dump_traceback_later(self._patience)
 
     def _say(self, violation: Violation) -> None:
         if all((v.code, v.at) != (violation.code, violation.at) for v in self.violations):
@@ -170,7 +180,7 @@ def _in_place_of(strange: list[Any], held: list[Any], parameters: list[Any]) -> 
     return Counter(parameter.shape for parameter in strange) <= missing
 
 
-def guard(model: Any, optimizer: Any, *, every: int = 100) -> Guard:
+def guard(model: Any, optimizer: Any, *, every: int = 100, patience: float = 0.0) -> Guard:
     """Watch a training run from here on; what breaks the contract becomes a ``ContractWarning``.
 
     It hears optimizer parameters that are not the model's, hooks that are bypassed, gradients that are
@@ -180,10 +190,12 @@ def guard(model: Any, optimizer: Any, *, every: int = 100) -> Guard:
 
     Call it on every rank, after ``fully_shard`` and after the optimizer is built. ``every`` is the
     number of steps between two comparisons of the values that all ranks should share; a comparison is
-    a collective, ``0`` leaves it out.
+    a collective, ``0`` leaves it out. ``patience`` is the number of seconds without a step after which
+    every rank writes the stacks of its threads to standard error, once and by the one timer of ``faulthandler``;
+    ``0`` leaves it out.
 
     What can only be seen before the call is noted from the import of ``guard`` on: where modules are sharded
     and optimizers are built, and the memory that ``to_empty`` makes, which is filled with numbers that stand
     for nothing (it may hold anything). A model that is older than the import gets a note that says so.
     """
-    return Guard(model, optimizer, every)
+    return Guard(model, optimizer, every, patience)
