@@ -163,7 +163,7 @@ class Write:
 def unchanged(source: Source, display: cst.BaseExpression) -> bool:
     """Whether the name that a dictionary is bound to is bound once, and nothing writes into it."""
     statement = Layout.of(source).parents.get(display)
-    if not isinstance(statement, cst.Assign):
+    if not isinstance(statement, cst.Assign | cst.AnnAssign):
         return isinstance(statement, cst.Return | cst.Arg)
     return writes_of(source, display, display) == []
 
@@ -172,9 +172,11 @@ def writes_of(source: Source, display: cst.BaseExpression, call: cst.CSTNode) ->
     """What is written into a dictionary after it was made, by key; None when that is not known."""
     layout, names = Layout.of(source), Names.of(source)
     statement = layout.parents.get(display)
-    target = statement.targets[0].target if isinstance(statement, cst.Assign) else None
-    if not isinstance(target, cst.Name):
+    if not isinstance(statement, cst.Assign | cst.AnnAssign):
         return []
+    target = statement.target if isinstance(statement, cst.AnnAssign) else _only_target(statement)
+    if not isinstance(target, cst.Name):
+        return None if isinstance(statement, cst.AnnAssign) or len(statement.targets) > 1 else []
     scope = scope_of(layout.ancestors(display))
     if len(names.bindings.get(scope, {}).get(target.value, [])) != 1:
         return None
@@ -192,6 +194,10 @@ def writes_of(source: Source, display: cst.BaseExpression, call: cst.CSTNode) ->
                 return None
             found.append(one)
     return found
+
+
+def _only_target(statement: cst.Assign) -> cst.BaseExpression | None:
+    return statement.targets[0].target if len(statement.targets) == 1 else None
 
 
 _CHANGING = frozenset({"update", "pop", "setdefault", "clear", "popitem"})
