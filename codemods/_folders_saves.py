@@ -54,11 +54,18 @@ class Save:
     entries: dict[str, cst.BaseExpression] = field(default_factory=dict)
     test: cst.If | None = None
     problem: str = ""
+    unclear: bool = False
+    """Whether there may be more in it than ``entries`` says."""
 
     @property
     def paths(self) -> set[Value]:
         """The values that its path can be."""
         return {one for _, e in self.events if e.path is not None for one in options(e.path)}
+
+    @property
+    def kinds(self) -> set[str]:
+        """What it holds the states of, gathered or not: ``model``, ``optimizer``."""
+        return {state.kind for _, event in self.events for state in event.states}
 
 
 def saves(program: Program) -> Iterator[Save]:
@@ -86,17 +93,19 @@ def _read(program: Program, save: Save, also_others: bool) -> str:
     """Fill in what is saved and where; the reason why it cannot be changed, if there is one."""
     source, call = save.source, save.call
     layout = Layout.of(source)
+    save.unclear = True
     if also_others:
         return "other callers save other things by it"
     statement = layout.parents[call]
     if not isinstance(statement, cst.Expr) or len(_line(layout, statement).body) != 1:
         return "it is part of another statement"
     shown = _display(save)
+    save.unclear = shown is None and not _is_state(save)
     if shown is not None:
         save.entries = dict(_entries(shown))
         if len(save.entries) != len(shown.elements):
             return "the keys of what it saves are not all constants"
-    elif not all(e.what is s for _, e in save.events for s in e.states[:1]):
+    elif save.unclear:
         return "what it saves is put together elsewhere"
     for trace, event in save.events:
         for state in event.states:
@@ -112,6 +121,11 @@ def _read(program: Program, save: Save, also_others: bool) -> str:
             if any(state in s.states and s.at.node is not call for s in trace.of(Saved)):
                 return "its states are saved elsewhere too"
     return _find_test(save)
+
+
+def _is_state(save: Save) -> bool:
+    """Whether a state dict is saved as it is."""
+    return all(e.what is s for _, e in save.events for s in e.states[:1])
 
 
 def _line(layout: Layout, statement: cst.CSTNode) -> cst.SimpleStatementLine:

@@ -197,13 +197,16 @@ def _together(load: Load, other: Load) -> bool:
 
 def _is_checkpoint(save: Save, read: list[Load]) -> bool:
     """Whether the program itself goes on from what is saved."""
-    if any(state.kind == "optimizer" for state in save.states):
-        return True
-    return any(_match(save, load) for load in read)
+    return "optimizer" in save.kinds or any(_match(save, load) for load in read)
 
 
 def _match(save: Save, load: Load) -> bool:
-    """Whether a load reads what a save writes: by the keys, or the whole file by what it goes into."""
+    """Whether a load reads what a save writes: by the keys, or the whole file by what it goes into.
+
+    What is put together elsewhere may have any keys.
+    """
+    if save.unclear:
+        return not save.kinds.isdisjoint(load.kinds.values())
     if "" in load.setters:
         return not save.entries and {load.kinds[""]} == {state.kind for state in save.states}
     return set(load.setters) <= set(save.entries)
@@ -216,7 +219,7 @@ def _obstacles(program: Program, written: list[Save], read: list[Load]) -> Itera
             yield Obstacle(one.source, one.call, one.problem)
     yield from _loaded_before_wrapping(program, written)
     yield from _loaded_in_another_way(program, written, read)
-    for save in written:
+    for save in (one for one in written if not one.unclear):
         for load in read:
             if _match(save, load) and (key := _without_template(save, load)):
                 why = f"nothing tells what the entry `{key}` that it reads is made of"
