@@ -192,3 +192,39 @@ def test_flags_of_flat_parameters_are_left_to_a_person() -> None:
         "_is_flat_param",
         "_shard_param_infos",
     ]
+
+
+OWN_SHARDING = """\
+class Sharded:
+    def __init__(self, model):
+        self.model = model
+
+    def summon_full_params(self):
+        return self.model
+
+
+class Engine:
+    def __init__(self, sharded):
+        self.sharded = sharded
+
+    def weights(self):
+        with self.sharded.summon_full_params():
+            return list(self.sharded.model.parameters())
+"""
+
+
+def test_a_method_of_the_scripts_own_is_not_fsdp1() -> None:
+    """A library may build its own sharding, in FSDP's words."""
+    done = made(
+        '"""As ``torch.distributed.fsdp.FullyShardedDataParallel`` does."""\n' + OWN_SHARDING
+    )
+    assert [entry.symbol for entry in done.ledger.entries] == []
+
+
+def test_beside_fsdp_the_same_word_may_be_of_a_wrapped_model() -> None:
+    for line in (
+        "from torch.distributed.fsdp import MixedPrecision",
+        "from torch.distributed import fsdp",
+    ):
+        done = made(f"{line}\n{OWN_SHARDING}")
+        assert "summon_full_params" in {entry.symbol for entry in done.ledger.entries}
