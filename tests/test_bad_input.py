@@ -26,15 +26,24 @@ OLD = (
 
 
 def run(
-    folder: Path, *args: str, limit: int = 0, **given: object
+    folder: Path, *args: str, limit: int = 0, ordinary: bool = False, **given: object
 ) -> subprocess.CompletedProcess[str]:
-    """In a process of its own, in which no file gets longer than the limit: a disk that fills up."""
+    """In a process of its own.
+
+    In it no file gets longer than the limit: a disk that fills up. An ``ordinary`` one has no right to pass
+    over the modes of files, whoever runs it.
+    """
 
     def limited() -> None:
+        import ctypes
         import resource
 
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+        if limit:
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+        if ordinary:
+            drop, override = 24, 1  # PR_CAPBSET_DROP, CAP_DAC_OVERRIDE of <linux/prctl.h>
+            ctypes.CDLL(None).prctl(drop, override, 0, 0, 0)
 
     return subprocess.run(  # type: ignore[call-overload, no-any-return]
         [sys.executable, "-m", "fsdp2lint", *args],
@@ -44,7 +53,7 @@ def run(
         stderr=subprocess.PIPE,
         check=False,
         timeout=120,
-        preexec_fn=limited if limit else None,
+        preexec_fn=limited if limit or ordinary else None,
         **({"stdout": subprocess.PIPE} | given),
     )
 
@@ -108,6 +117,26 @@ def test_a_report_is_whole_or_not_there(tmp_path: Path, words: str, file: str) -
     assert "File too large" in done.stderr
     assert "Traceback" not in done.stderr
     assert files(tmp_path) == before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="takes a right from root that Linux knows")
+@pytest.mark.parametrize("folder_too", [False, True])
+@pytest.mark.parametrize(
+    "words", ["check --fix", "check --add-ignore", "migrate --write --allow-dirty -q"]
+)
+def test_a_file_that_may_not_be_written(tmp_path: Path, words: str, folder_too: bool) -> None:
+    """Neither it nor the one before it is changed; root is asked as anybody is."""
+    for name in ("a.py", "b.py"):
+        (tmp_path / name).write_text(OLD + LATE + UNUSED)
+    (tmp_path / "b.py").chmod(0o444)
+    tmp_path.chmod(0o555 if folder_too else 0o755)
+    before = files(tmp_path)
+    done = run(tmp_path, *words.split(), ordinary=True)
+    tmp_path.chmod(0o755)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert done.stderr.endswith("b.py: not written, the file is read-only\n")
+    assert files(tmp_path) == before
+    assert (tmp_path / "b.py").stat().st_mode & 0o777 == 0o444
 
 
 @POSIX
