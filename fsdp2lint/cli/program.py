@@ -7,7 +7,7 @@ import gc
 import importlib
 import os
 import sys
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -29,6 +29,12 @@ COMMANDS = (
 EXIT_ERROR = 2
 _DISK_FULL = {getattr(errno, name, None) for name in ("ENOSPC", "EDQUOT", "EFBIG")}
 EXIT_INTERRUPTED = 130
+EXIT_READER_GONE = 141
+"""What a shell says of a program that SIGPIPE ended."""
+
+
+class _ReaderGone(Exception):
+    """Whoever reads the output has enough."""
 
 
 class Commands(click.Group):
@@ -43,6 +49,12 @@ class Commands(click.Group):
         command = importlib.import_module(f"fsdp2lint.cli.{cmd_name.replace('-', '_')}").command
         assert isinstance(command, click.Command)
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:  # click would leave with 1, which says that there are findings
+            raise _ReaderGone from error
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -101,9 +113,9 @@ def main() -> NoReturn:
     except (click.exceptions.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         code = EXIT_INTERRUPTED
-    except BrokenPipeError:
-        _drop_output()  # whoever reads has enough
-        code = EXIT_INTERRUPTED + 11
+    except (_ReaderGone, BrokenPipeError):
+        _drop_output()
+        code = EXIT_READER_GONE
     except Exception as error:
         code = EXIT_ERROR
         if isinstance(error, OSError) and error.errno in _DISK_FULL:
