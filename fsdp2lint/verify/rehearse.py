@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -43,6 +43,8 @@ class Rehearsal:
     run: Run
     violations: list[Violation]
     notes: list[str]
+    doubts: list[Violation] = field(default_factory=list)
+    """What may be meant so, and is worth a look; the exit code is not changed by it."""
 
     @property
     def completed(self) -> bool:
@@ -107,8 +109,9 @@ def gpus() -> int:
 
 
 def _judged(request: Request, run: Run) -> Rehearsal:
-    notes = [*_numbers(run.ranks), *contract.notes(run.ranks)]
-    rehearsal = Rehearsal(request, run, contract.judge(run.ranks), notes)
+    notes = list(_numbers(run.ranks))
+    judged, doubts = contract.judge(run.ranks), contract.doubts(run.ranks)
+    rehearsal = Rehearsal(request, run, judged, notes, doubts)
     if rehearsal.completed and not rehearsal.steps:
         notes.append("the script made no optimizer step: what training would show was not checked")
     return rehearsal

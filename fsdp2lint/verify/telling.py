@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from fsdp2lint.report import Severity
 from fsdp2lint.reporters._frame import Mark, frame
 from fsdp2lint.reporters._paint import Line, painted, plain
 from fsdp2lint.source import Range, Source, Unreadable
@@ -56,6 +57,7 @@ def as_json(rehearsal: Rehearsal) -> str:
             "replaced": rehearsal.replaced,
             "notes": rehearsal.notes,
             "violations": [record(violation) for violation in rehearsal.violations],
+            "doubts": [record(doubt) for doubt in rehearsal.doubts],
         }
     )
     return msgspec.json.format(raw, indent=2).decode() + "\n"
@@ -81,6 +83,8 @@ def _report(rehearsal: Rehearsal) -> Iterator[Line]:
     yield from failure(rehearsal)
     for violation in rehearsal.violations:
         yield from violation_lines(violation)
+    for doubt in rehearsal.doubts:
+        yield from violation_lines(doubt, "warning")
     yield from _summary(rehearsal)
 
 
@@ -129,10 +133,10 @@ def _stack(frames: list[Frame]) -> Iterator[Line]:
             yield [("    " + lines[call.at.line - 1].strip(), "")]
 
 
-def violation_lines(violation: Violation) -> Iterator[Line]:
-    """A break of the contract with the lines of the script that show it."""
+def violation_lines(violation: Violation, severity: Severity = "error") -> Iterator[Line]:
+    """A break of the contract, or what may be one, with the lines of the script that show it."""
     yield [
-        (f"error[{violation.code}]", "error"),
+        (f"{severity}[{violation.code}]", severity),
         (f" {NAMES[violation.code]}: {violation.message}", "strong"),
     ]
     points = [(spot, label) for spot, label in violation.because]
@@ -144,7 +148,7 @@ def violation_lines(violation: Violation) -> Iterator[Line]:
         yield [(" " * gutter, ""), ("--> ", "gutter"), (_spot(here[0][0]), "")]
         lines = _lines(file)
         marks = [
-            _mark(spot, label, lines, spot is violation.at)
+            _mark(spot, label, lines, severity if spot is violation.at else "mark")
             for spot, label in dict(here).items()
             if spot.line <= len(lines)
         ]
@@ -152,11 +156,11 @@ def violation_lines(violation: Violation) -> Iterator[Line]:
     yield []
 
 
-def _mark(spot: Spot, label: str, lines: list[str], primary: bool) -> Mark:
+def _mark(spot: Spot, label: str, lines: list[str], role: str) -> Mark:
     text = lines[spot.line - 1].rstrip()
     start = len(text) - len(text.lstrip())
     span = Range(spot.line, start + 1, spot.line, max(len(text), start + 1) + 1)
-    return Mark(span, label, primary, "error" if primary else "mark")
+    return Mark(span, label, role != "mark", role)
 
 
 def _summary(rehearsal: Rehearsal) -> Iterator[Line]:

@@ -86,12 +86,51 @@ def test_the_place_is_the_one_that_check_names(told: Rehearsed, code: str) -> No
 def test_a_good_script_breaks_nothing(told: Rehearsed, fixture: Fixture) -> None:
     ranks, violations = told[fixture.script]
     assert violations == []
+    assert contract.doubts(ranks) == []
     assert [rank.how for rank in ranks] == ["ended", "ended"]
 
 
 def test_every_rule_that_a_run_can_break_has_near_misses() -> None:
     told_of = {fixture.path.parent.name.replace("_", "-") for fixture in GOOD}
     assert {rule.name for rule in knowledge.rules()} & set(NAMES.values()) <= told_of
+
+
+DOUBTFUL = {
+    "buffers_differ.py": [
+        (
+            "FSDP261",
+            30,
+            "training leaves different values of the buffer `norm.running_mean` and 1 more on the ranks: "
+            "a checkpoint keeps those of the rank that writes it",
+        )
+    ],
+    "never_trained.py": [
+        (
+            "FSDP260",
+            27,
+            "2 of 4 trainable tensors in `AdamW` got no gradient in any step: spare.weight, spare.bias",
+        ),
+        (
+            "FSDP260",
+            28,
+            "1 of 1 trainable tensors in `SGD` had gradients and never changed: slow.weight",
+        ),
+    ],
+    "schedules.py": [
+        (
+            "FSDP306",
+            14,
+            "`LambdaLR`, built after the optimizer's state was loaded, puts the learning rate 0.1 "
+            "in place of the loaded 0.05",
+        ),
+        (
+            "FSDP306",
+            14,
+            "`LambdaLR` starts anew beside a loaded optimizer: its next step puts its own "
+            "learning rate in place of the loaded 0.05",
+        ),
+    ],
+}
 
 
 @pytest.mark.parametrize("name", HERE)
@@ -107,29 +146,26 @@ def test_scripts_of_our_own(told: Rehearsed, name: str) -> None:
     assert [rank.error for rank in told[SCRIPTS / name][0]] == ["", ""]
 
 
-NOTES = {
-    "buffers_differ.py": [
-        "training leaves different values of the buffer `norm.running_mean` and 1 more on the ranks: "
-        "a checkpoint keeps those of the rank that writes it"
-    ],
-    "never_trained.py": [
-        "2 of 4 trainable tensors in `AdamW` (never_trained.py:27) got no gradient in any step: "
-        "spare.weight, spare.bias",
-        "1 of 1 trainable tensors in `SGD` (never_trained.py:28) had gradients and never changed: "
-        "slow.weight",
-    ],
-    "schedules.py": [
-        "`LambdaLR`, built at line 14 after the optimizer's state was loaded, puts the learning rate 0.1 "
-        "in place of the loaded 0.05",
-        "`LambdaLR`, built at line 14, starts anew beside a loaded optimizer: its next step puts its own "
-        "learning rate in place of the loaded 0.05",
-    ],
-}
+@pytest.mark.parametrize("name", DOUBTFUL)
+def test_what_may_be_meant_is_a_doubt_with_its_rule_and_place(told: Rehearsed, name: str) -> None:
+    found = [
+        (d.code, d.at.line if d.at else 0, d.message)
+        for d in contract.doubts(told[SCRIPTS / name][0])
+    ]
+    assert found == DOUBTFUL[name]
 
 
-@pytest.mark.parametrize("name", NOTES)
-def test_what_may_be_wanted_is_a_note(told: Rehearsed, name: str) -> None:
-    assert contract.notes(told[SCRIPTS / name][0]) == NOTES[name]
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("untrained_parameters/bad_spare_head.py", "FSDP260"),
+        ("untrained_parameters/bad_across_files/main.py", "FSDP260"),
+        ("rank_local_statistics/bad_small_network.py", "FSDP261"),
+    ],
+)
+def test_a_bad_script_raises_the_doubt_of_its_rule(told: Rehearsed, name: str, code: str) -> None:
+    ranks, violations = told[RULES / name]
+    assert ([doubt.code for doubt in contract.doubts(ranks)], violations) == ([code], [])
 
 
 def test_names_are_those_of_the_rules() -> None:

@@ -60,13 +60,13 @@ def _all(ranks: Sequence[RankReport]) -> Iterator[Violation]:
             yield from check.across(facts)
 
 
-def notes(ranks: Sequence[RankReport]) -> list[str]:
-    """What is worth a look without being a break of the contract."""
+def doubts(ranks: Sequence[RankReport]) -> list[Violation]:
+    """What may be meant so, and is worth a look."""
     return [
-        remark
+        doubt
         for check in CHECKS
         if (facts := _facts(check, ranks))
-        for remark in check.remarks(facts)
+        for doubt in check.doubts(facts)
     ]
 
 

@@ -1,7 +1,7 @@
-"""Buffers are the same on all ranks where nothing changes them (FSDP232).
+"""Buffers are the same on all ranks: where nothing changes them (FSDP232), and after training (FSDP261).
 
 ``fully_shard`` moves buffers and neither shards nor broadcasts them. Those that training changes, as running
-statistics, are each rank's own by design; that a checkpoint then keeps those of one rank is a remark.
+statistics, are each rank's own; that a checkpoint then keeps those of one rank is told as a doubt (FSDP261).
 """
 
 from __future__ import annotations
@@ -72,14 +72,16 @@ class Buffers(Check):
             yield Violation("FSDP232", message, Spot(*at) if at else None)
 
     @staticmethod
-    def remarks(ranks: list[Any]) -> Iterator[str]:
+    def doubts(ranks: list[Any]) -> Iterator[Violation]:
         """Those that training changed on each rank in its own way."""
         names = _differing(ranks, constant=False)
         if names:
-            yield (
+            at = ranks[0][names[0]]["at"]
+            message = (
                 f"training leaves different values of the buffer {_some(names)} on the ranks: "
                 "a checkpoint keeps those of the rank that writes it"
             )
+            yield Violation("FSDP261", message, Spot(*at) if at else None)
 
 
 def _differing(ranks: list[Any], *, constant: bool) -> list[str]:

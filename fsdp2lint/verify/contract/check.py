@@ -41,6 +41,6 @@ class Check:
         yield from ()
 
     @staticmethod
-    def remarks(ranks: list[Any]) -> Iterator[str]:
-        """What the facts of all ranks show that is worth a look without being a break of the contract."""
+    def doubts(ranks: list[Any]) -> Iterator[Violation]:
+        """What the facts of all ranks show that may be meant so, and is worth a look."""
         yield from ()

@@ -21,6 +21,8 @@ NAMES = {
     "FSDP232": "ranks-initialize-differently",
     "FSDP251": "meta-never-initialized",
     "FSDP252": "optimizer-before-meta-load",
+    "FSDP260": "untrained-parameters",
+    "FSDP261": "rank-local-statistics",
     "FSDP301": "torch-save-sharded",
     "FSDP303": "plain-load-into-sharded",
     "FSDP306": "dcp-load-not-applied",

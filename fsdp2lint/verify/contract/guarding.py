@@ -73,13 +73,14 @@ class _OneModel(Watch):
 class Guard:
     """Watches one model and its optimizer; see :func:`fsdp2lint.verify.guard`.
 
-    ``violations`` holds what was found so far on this rank, ``notes`` what is worth a look without being
-    a break of the contract: parameters that were never trained, buffers that differ, schedules that start
-    anew.
+    ``violations`` holds what was found so far on this rank, ``doubts`` what may be meant so and is worth a
+    look: parameters that were never trained, statistics that differ, schedules that start anew. ``notes``
+    says what could not be watched.
     """
 
     def __init__(self, model: Any, optimizer: Any, every: int, patience: float) -> None:
         self.violations: list[Violation] = []
+        self.doubts: list[Violation] = []
         self.notes: list[str] = []
         self._every, self._steps, self._patience = every, 0, patience
         self._model, self._optimizer = model, optimizer
@@ -107,7 +108,7 @@ class Guard:
         for check in self._listening:
             check.at_end("ended")
             if (facts := check.facts()) is not None:
-                self._note(check.remarks([facts]))
+                self._doubt(check.doubts([facts]))
 
     def compare(self) -> None:
         """Compare what all ranks should share; a collective."""
@@ -119,10 +120,10 @@ class Guard:
             dist.all_gather_object(ranks, check.facts())
             for violation in check.across(ranks):
                 self._say(violation)
-            self._note(check.remarks(ranks))
+            self._doubt(check.doubts(ranks))
 
-    def _note(self, remarks: Iterator[str]) -> None:
-        self.notes += [remark for remark in remarks if remark not in self.notes]
+    def _doubt(self, doubts: Iterator[Violation]) -> None:
+        self.doubts += [doubt for doubt in doubts if doubt not in self.doubts]
 
     def _look_at_the_optimizer(self) -> None:
         """Say at once what would show at the first step; also where the optimizer is older than the watch."""

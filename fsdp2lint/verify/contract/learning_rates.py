@@ -2,7 +2,7 @@
 
 ``dcp.load`` fills tensors in place; numbers are replaced in the dictionary only, so without a
 ``set_optimizer_state_dict`` or ``load_state_dict`` they reach nobody. That a schedule starts anew beside a
-loaded optimizer may be wanted: it is a remark.
+loaded optimizer may be wanted: it is a doubt.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class LearningRates(Check):
         self._read: tuple[set[float], Spot | None] | None = None
         self._applied: dict[int, _Applied] = {}
         self._schedules: dict[int, list[_Schedule]] = {}
-        self._remarks: list[str] = []
+        self._doubts: list[tuple[str, tuple[str, int] | None]] = []
         replace_everywhere(load, self._loading)
         wrap_method(Optimizer, "load_state_dict", self._applying)
         wrap_method(LRScheduler, "__init__", self._scheduling)
@@ -74,34 +74,35 @@ class LearningRates(Check):
             self._look_at_schedules(optimizer, applied, rates)
 
     def facts(self) -> Any:
-        """The remarks of this rank."""
-        return self._remarks
+        """The schedules that start anew, and where they were built."""
+        return self._doubts
 
     @staticmethod
-    def remarks(ranks: list[Any]) -> Iterator[str]:
+    def doubts(ranks: list[Any]) -> Iterator[Violation]:
         """Those of the first rank: all do the same."""
-        yield from ranks[0]
+        for message, at in ranks[0]:
+            yield Violation("FSDP306", message, Spot(*at) if at else None)
 
     def _look_at_schedules(self, optimizer: Any, applied: _Applied, rates: list[float]) -> None:
         for schedule in self._schedules.get(id(optimizer), ()):
             scheduler = schedule.ref()
             if scheduler is None or getattr(scheduler, "last_epoch", None) != 0:
                 continue  # it was loaded, or told where to go on
-            where = f" at line {schedule.at.line}" if schedule.at else ""
             kind = type(scheduler).__name__
             if schedule.order > applied.order and rates != applied.loaded:
                 text = (
-                    f"`{kind}`, built{where} after the optimizer's state was loaded, puts the learning "
+                    f"`{kind}`, built after the optimizer's state was loaded, puts the learning "
                     f"rate {rates[0]:g} in place of the loaded {applied.loaded[0]:g}"
                 )
             elif schedule.order < applied.order and applied.loaded != applied.before:
                 text = (
-                    f"`{kind}`, built{where}, starts anew beside a loaded optimizer: its next step puts "
+                    f"`{kind}` starts anew beside a loaded optimizer: its next step puts "
                     f"its own learning rate in place of the loaded {applied.loaded[0]:g}"
                 )
             else:
                 continue
-            self._remarks.append(text)
+            at = schedule.at
+            self._doubts.append((text, (at.file, at.line) if at else None))
 
     def _loading(self, original: Any) -> Any:
         @functools.wraps(original)

@@ -1,23 +1,24 @@
-"""Notes, not violations: trainable parameters that no step changed although an optimizer holds them.
+"""Trainable parameters that no step changed although an optimizer holds them (FSDP260).
 
 Where the contract is why, another check says so with its rule: a stale optimizer (FSDP201, FSDP202, FSDP252),
 synchronisation left off (FSDP211), hooks that were passed by (FSDP203). A parameter may also rightly be left out
-of what these steps compute, or wait for a warm-up, so this alone breaks no rule of the catalogue: it is told
-with the place where the optimizer was built.
+of what these steps compute, or wait for a warm-up, so this alone is a doubt, told at the line where the optimizer
+was built.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import Any
 
 from fsdp2lint.verify.contract.bytes import local
 from fsdp2lint.verify.contract.check import Check
 from fsdp2lint.verify.contract.watch import parameters_of
-from fsdp2lint.verify.outcome import Spot
+from fsdp2lint.verify.outcome import Spot, Violation
 
 _NONE = (False, False)
+_Holder = tuple[str, tuple[str, int] | None]
+"""The kind of optimizer that holds a parameter, and the file and line where it was built."""
 _SAMPLE = 1 << 16
 """How many elements of a parameter are compared."""
 
@@ -30,8 +31,7 @@ class Training(Check):
         self._first: dict[str, Any] = {}
         self._seen: dict[str, list[bool]] = {}
         self._names: dict[int, str] = {}
-        self._holders: dict[str, str] = {}
-        """Of each parameter the optimizer that holds it, and where that was built."""
+        self._holders: dict[str, _Holder] = {}
 
     def before_step(self, optimizer: Any, at: Spot | None) -> None:
         """Keep the first values, note who has a gradient."""
@@ -61,15 +61,13 @@ class Training(Check):
         """By name: whether it ever had a gradient, whether it ever changed, and who steps it."""
         return {name: [*seen, self._holders[name]] for name, seen in self._seen.items()}
 
-    def _holder(self, optimizer: Any) -> str:
+    def _holder(self, optimizer: Any) -> _Holder:
         built = self.watch.built.get(id(optimizer))
-        kind = f"`{type(optimizer).__name__}`"
-        if built is None or built.at is None:
-            return kind
-        return f"{kind} ({os.path.basename(built.at.file)}:{built.at.line})"
+        at = None if built is None or built.at is None else (built.at.file, built.at.line)
+        return type(optimizer).__name__, at
 
     @staticmethod
-    def remarks(ranks: list[Any]) -> Iterator[str]:
+    def doubts(ranks: list[Any]) -> Iterator[Violation]:
         """What no rank trained."""
         still = [n for n in ranks[0] if not any(rank.get(n, _NONE)[1] for rank in ranks)]
         bare = [n for n in still if not any(rank.get(n, _NONE)[0] for rank in ranks)]
@@ -77,12 +75,22 @@ class Training(Check):
             (bare, "got no gradient in any step"),
             ([n for n in still if n not in bare], "had gradients and never changed"),
         ):
-            for holder in dict.fromkeys(ranks[0][name][2] for name in names):
-                own = [name for name in names if ranks[0][name][2] == holder]
-                every = sum(1 for fact in ranks[0].values() if fact[2] == holder)
+            for holder in dict.fromkeys(_held_by(ranks[0][name]) for name in names):
+                own = [name for name in names if _held_by(ranks[0][name]) == holder]
+                every = sum(1 for fact in ranks[0].values() if _held_by(fact) == holder)
                 shown = ", ".join(name.partition(":")[2] for name in own[:3])
                 more = f" and {len(own) - 3} more" if len(own) > 3 else ""
-                yield f"{len(own)} of {every} trainable tensors in {holder} {what}: {shown}{more}"
+                kind, at = holder
+                message = (
+                    f"{len(own)} of {every} trainable tensors in `{kind}` {what}: {shown}{more}"
+                )
+                yield Violation("FSDP260", message, Spot(*at) if at else None)
+
+
+def _held_by(fact: Any) -> _Holder:
+    """The holder in a fact; JSON makes lists of tuples."""
+    kind, at = fact[2]
+    return kind, tuple(at) if at else None
 
 
 def _sample(parameter: Any) -> Any:

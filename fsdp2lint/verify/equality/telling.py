@@ -67,6 +67,7 @@ def _side(run: Rehearsal) -> dict[str, object]:
         "steps": [{"loss": loss, "norm": norm} for loss, norm in _curves(run)],
         "replaced": run.replaced,
         "violations": [record(violation) for violation in run.violations],
+        "doubts": [record(doubt) for doubt in run.doubts],
         "notes": run.notes,
     }
 
@@ -85,7 +86,7 @@ def _report(verification: Verification) -> Iterator[Line]:
         yield [(f"{verification.fault} could not be run to its end:", "error")]
         yield from failure(failed or verification.before)
     if after is not None:
-        yield from _contract(after)
+        yield from _contract(verification.before, after)
         yield from _table(verification.before, after, verification.differences)
         before_loss = [loss for loss, _ in _curves(verification.before)]
         drawn = chart(before_loss, [loss for loss, _ in _curves(after)])
@@ -113,9 +114,14 @@ def _heading(verification: Verification) -> Iterator[Line]:
     yield []
 
 
-def _contract(after: Rehearsal) -> Iterator[Line]:
+def _contract(before: Rehearsal, after: Rehearsal) -> Iterator[Line]:
+    """What the new program breaks, and what may be wrong with it and was not with the old one."""
     for violation in after.violations:
         yield from violation_lines(violation)
+    known = {doubt.message for doubt in before.doubts}
+    for doubt in after.doubts:
+        if doubt.message not in known:
+            yield from violation_lines(doubt, "warning")
 
 
 def _table(

@@ -38,5 +38,5 @@ assert (
     in texts[1]
 ), texts
 assert {v.at.line for v in (*stale.violations, *watched.violations) if v.at} == {15, 16}
-assert stale.notes == watched.notes == []
+assert [*stale.notes, *watched.notes, *stale.doubts, *watched.doubts] == []
 dist.destroy_process_group()

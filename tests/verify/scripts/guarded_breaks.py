@@ -31,7 +31,7 @@ def begin() -> tuple[Any, torch.optim.Optimizer, Any]:
 
 _, _, calm = begin()
 calm.close()
-assert (calm.violations, calm.notes) == ([], [])
+assert (calm.violations, calm.doubts, calm.notes) == ([], [], [])
 
 model, optimizer, watched = begin()
 share = next(model.parameters()).sum().item()  # seen: FSDP218
