@@ -53,8 +53,8 @@ class Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except BrokenPipeError as error:  # click would leave with 1, which says that there are findings
-            raise _ReaderGone from error
+        except BrokenPipeError as error:
+            raise _ReaderGone from error  # click would leave with 1: there are findings
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
