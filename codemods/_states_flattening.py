@@ -6,7 +6,7 @@ first until torch 2.1), torch/distributed/fsdp/_optim_utils.py (``rank0_only`` b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import libcst as cst
@@ -29,10 +29,10 @@ from fsdp2lint.api import (
     options,
 )
 
-from ._states_asked import FSDP1, FULL, SHARDED, Asked, asked
+from ._states_asked import FSDP1, FULL, LOCAL, SHARDED, Asked, asked
 from ._states_kinds import Kind, agreed
 from ._states_putting import first_rank_has_it
-from ._states_text import argument
+from ._states_text import argument, function_of, is_path, text_of
 
 _SCATTER = f"{FSDP1}.scatter_full_optim_state_dict"
 _TO_LOAD = f"{FSDP1}.optim_state_dict_to_load"
@@ -44,6 +44,9 @@ _SIGNATURES = {
 }
 """The name of the state's parameter, and the positions of the state, the model and the optimizer."""
 
+Place = tuple[Source, cst.CSTNode]
+"""A function of a file, or the file's own module."""
+
 _KINDS = {_SCATTER: FULL, f"{FSDP1}.shard_full_optim_state_dict": FULL}
 
 
@@ -52,7 +55,8 @@ class Flattening:
     """One such call with its arguments; ``loads`` says that it loads the state itself.
 
     ``from_file`` says that the state may have been written by an earlier run, ``broadcast`` that only
-    the first rank has it, ``none`` that the others may have None.
+    the first rank has it, ``none`` that the others may have None, ``either`` that it is whole in some
+    runs and shards in others.
     """
 
     source: Source
@@ -65,6 +69,7 @@ class Flattening:
     from_file: bool
     broadcast: bool
     none: bool
+    either: bool
     loads: bool
     events: tuple[tuple[Trace, Called], ...]
 
@@ -105,6 +110,7 @@ def flattening(events: Sequence[tuple[Trace, Called]]) -> Flattening | str:
         kind.imports,
         from_file=bool(switches) and not _taken_here(value),
         broadcast=broadcast and bool(switches),
+        either=not kind.name and kind.switches == ("full_state_dict=True",),
         none=_may_be_none(value) or (called.name == _SCATTER and not first_rank_has_it(value)),
         loads=directly is not None and source.code(directly.value) == "True",
         events=tuple(events),
@@ -135,7 +141,63 @@ def _kind(
     if known == {True}:
         return Kind(FULL, ("full_state_dict=True",))
     found: list[tuple[Asked, bool]] = [(asked(t, c, optimizer=True), False) for t, c in events]
-    return agreed(source, call, found)
+    kind = agreed(source, call, found)
+    if isinstance(kind, str) and _differ(one for one, _ in found):
+        return Kind("", ("full_state_dict=True",))
+    return kind
+
+
+def _differ(every: Iterable[Asked]) -> bool:
+    """Whether the runs bring whole states and shards, each on every rank.
+
+    A load of whole tensors takes shards as they are (torch/distributed/_state_dict_utils.py,
+    ``_distribute_state_dict``; torch/distributed/tensor/_api.py, ``distribute_tensor``).
+    """
+    found = list(every)
+    kinds = {one.kind for one in found}
+    return (
+        LOCAL not in kinds
+        and kinds != {FULL}
+        and kinds != {SHARDED}
+        and all(one.rank0_only is False for one in found)
+    )
+
+
+def as_called(found: Flattening, named: cst.BaseExpression, called: Called, around: Place) -> str:
+    """How the function ``around`` says what ``named`` is in the function that flattens; "" if it cannot.
+
+    ``around`` is on the way to the call, which hands the value on as it is.
+    """
+    source, node = found.source, named
+    sites = zip(reversed(called.calls), reversed(called.moment.inside), strict=False)
+    if around == (found.source, function_of(found.source, found.call)):
+        return text_of(source, node)
+    for site, function in sites:
+        given = _given(site.node, function.node, node)
+        if given is None or not is_path(site.source, given):
+            return ""
+        source, node = site.source, given
+        if around == (source, function_of(source, site.node)):
+            return source.code(node)
+    return ""
+
+
+def _given(
+    call: cst.CSTNode, function: cst.CSTNode, named: cst.BaseExpression
+) -> cst.BaseExpression | None:
+    """The argument of a call that becomes the parameter ``named`` of the function."""
+    if not isinstance(named, cst.Name) or not isinstance(call, cst.Call):
+        return None
+    if not isinstance(function, cst.FunctionDef):
+        return None
+    names = [p.name.value for p in (*function.params.posonly_params, *function.params.params)]
+    if names[:1] == ["self"]:
+        names = names[1:]
+    for index, arg in enumerate(call.args):
+        given = arg.keyword.value if arg.keyword is not None else "".join(names[index : index + 1])
+        if given == named.value and not arg.star:
+            return arg.value
+    return None
 
 
 def _taken_here(value: Value) -> bool:

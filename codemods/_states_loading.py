@@ -8,7 +8,6 @@ import libcst as cst
 
 from fsdp2lint.api import (
     Account,
-    Called,
     Edit,
     InsertAfter,
     InsertBefore,
@@ -29,6 +28,7 @@ from fsdp2lint.api import (
 from ._states_flattening import (
     Flattening,
     all_flattenings,
+    as_called,
     gets_others,
     loads_of,
     name_of,
@@ -44,10 +44,17 @@ from ._states_text import (
     text_of,
     unimports,
 )
+from ._states_turns import all_at_once, alone
 
 _WHY = "the optimizer gets the state as it is: FSDP2 has no flat parameters to prepare it for"
+_AGAIN = "; `state_dict()` of the optimizer gives it by numbers, as what follows wants it"
+_EITHER = "; whole tensors are spread over the ranks, shards are taken as they are"
+_TURNS = "; all ranks load together, as that takes them all"
 _CLONED = "; tensors that a file of FSDP1 shares are cloned"
 _TODO = "give the state to set_optimizer_state_dict(model, optimizer, state, options=...)"
+_ALONE = "ranks come here one by one, and to spread whole tensors takes them all"
+_ALONE_TODO = "call set_optimizer_state_dict(model, optimizer, state, options=...) on all ranks"
+_SPREAD = "# whole tensors are spread over the ranks; shards are taken as they are"
 _COMMENT = "# files of FSDP1 may share one `step` among several parameters: give each its own"
 
 
@@ -70,24 +77,37 @@ def loads(program: Program) -> Iterator[Step | Left]:
         else:
             by_load.setdefault(restored[0].at.node, (restored[0], []))[1].append(found)
     for load, every in by_load.values():
+        if any(alone(one) for one in every):
+            for one in every:
+                yield Left(one.source, one.call, _ALONE, _ALONE_TODO)
+            continue
         edits = _together(program, load, every)
         if edits is not None:
-            yield _step(every, edits)
+            yield _step(every, *edits)
             continue
         for one in every:
             why = "where its result is loaded, the model or another state comes in between"
             yield Left(one.source, one.call, why, _TODO)
 
 
-def _step(every: Sequence[Flattening], edits: Sequence[Edit]) -> Step:
-    why = _WHY + (_CLONED if any(one.from_file for one in every) else "")
-    return Step(tuple(edits), tuple(Account(o.source, o.call, "changed", why) for o in every))
+def _step(every: Sequence[Flattening], edits: Sequence[Edit], more: str = "") -> Step:
+    turns = [edit for one in every for edit in all_at_once(one)]
+    why = _WHY + more
+    why += _EITHER if any(one.either for one in every) else ""
+    why += _CLONED if any(one.from_file for one in every) else ""
+    why += _TURNS if turns else ""
+    accounts = (Account(one.source, one.call, "changed", why) for one in every)
+    return Step((*edits, *turns), tuple(accounts))
 
 
-def _together(program: Program, load: Restored, every: Sequence[Flattening]) -> list[Edit] | None:
-    """The edits of a load and of what flattens for it; None when there are none that are surely right."""
-    others = gets_others(program, load, every)
-    if len(every) == 1 and not others:
+def _together(
+    program: Program, load: Restored, every: Sequence[Flattening]
+) -> tuple[list[Edit], str] | None:
+    """The edits of a load and of what flattens for it, with a remark; None when none are surely right."""
+    others, more = gets_others(program, load, every), ""
+    if any(_read_on_the_way(load, one) for one in every):
+        edits, more = _by_numbers(load, every), _AGAIN
+    elif len(every) == 1 and not others:
         edits = _at_load(program, load, every[0])
     else:
         edits = _where_flattened(load, every, others)
@@ -95,7 +115,7 @@ def _together(program: Program, load: Restored, every: Sequence[Flattening]) -> 
         return None
     for source in {one.source for one in every}:
         edits += unimports(program, source)
-    return edits
+    return edits, more
 
 
 # -- where the state is loaded ----------------------------------------------------------------------------
@@ -141,15 +161,25 @@ class _Value:
 
 
 def _loaded(
-    source: Source, call: cst.Call, found: Flattening, model: str, optimizer: str, value: _Value
+    source: Source,
+    call: cst.Call,
+    found: Flattening,
+    model: str,
+    optimizer: str,
+    value: _Value,
+    then: str = "",
 ) -> Iterator[Edit]:
-    """``set_optimizer_state_dict`` in place of ``call``, below what the state needs first."""
+    """``set_optimizer_state_dict`` in place of ``call``, below what the state needs first.
+
+    Or, if there is a text for that place, as a statement above it.
+    """
     text = text_of(source if not value.name else found.source, value.node)
     state = value.name or text
     setter = name_for(source, call, f"{HOME}.set_optimizer_state_dict")
     switches, more = options_for(source, call, found.switches)
     parts = [model, optimizer, state, *([switches] if switches else [])]
-    yield Replace(source, call, fitted(source, call, setter.text, parts))
+    said = fitted(source, call, setter.text, parts, inserted=bool(then))
+    yield Replace(source, call, then or said)
     yield from (*setter.edits, *more, *found.imports)
     lines = [f"{value.name} = {text}"] if value.name else []
     path = bool(value.name) or is_path(source, value.node)
@@ -163,6 +193,8 @@ def _loaded(
         one = _free(source, "values", "entry", "parameter_state")
         cloned = f"{{k: v.clone() for k, v in {one}.items() if {torch.text}.is_tensor(v)}}"
         lines += [_COMMENT, f"for {one} in {held}.values():", f"    {one}.update({cloned})"]
+    lines += [_SPREAD] if found.either else []
+    lines += [said] if then else []
     if lines:
         yield InsertBefore(source, call, "\n".join(lines))
 
@@ -191,32 +223,9 @@ def _is_target(layout: Layout, node: cst.CSTNode) -> bool:
 
 def _model_at(load: Restored, found: Flattening) -> str:
     """How the model is called where the state is loaded."""
-    text = text_of(found.source, found.model)
-    if found.source is load.at.source and function_of(found.source, found.call) is function_of(
-        load.at.source, load.at.node
-    ):
-        return text
-    return next((_as_passed(load, found, called) for _, called in found.events), "")
-
-
-def _as_passed(load: Restored, found: Flattening, called: Called) -> str:
-    """The argument of the call in the loading function that becomes the model of the flattening one."""
-    calls, inside = called.calls, called.moment.inside
-    if not calls or not inside or not isinstance(found.model, cst.Name):
-        return ""
-    site, function = calls[-1], inside[-1].node
-    if not isinstance(site.node, cst.Call) or not isinstance(function, cst.FunctionDef):
-        return ""
-    if function_of(site.source, site.node) is not function_of(load.at.source, load.at.node):
-        return ""
-    names = [p.name.value for p in (*function.params.posonly_params, *function.params.params)]
-    if names[:1] == ["self"]:
-        names = names[1:]
-    for index, arg in enumerate(site.node.args):
-        given = arg.keyword.value if arg.keyword is not None else "".join(names[index : index + 1])
-        if given == found.model.value and not arg.star and is_path(site.source, arg.value):
-            return site.source.code(arg.value)
-    return ""
+    around = (load.at.source, function_of(load.at.source, load.at.node))
+    said = (as_called(found, found.model, called, around) for _, called in found.events)
+    return next((text for text in said if text), "")
 
 
 # -- where the state is flattened ---------------------------------------------------------------------------
@@ -258,6 +267,39 @@ def _in_place(found: Flattening, load: cst.Call | None) -> list[Edit]:
         first = edits[0]
         assert isinstance(first, Replace)
         edits[0] = Replace(source, statement, first.text)
+    return edits
+
+
+def _read_on_the_way(load: Restored, found: Flattening) -> bool:
+    """Whether the function that flattens and loads does more with the state in between."""
+    source, call = found.source, load.at.node
+    name = name_of(statement_of(source, found.call))
+    function = function_of(source, found.call)
+    if not name or source is not load.at.source or function is not function_of(source, call):
+        return False
+    given = call.args[0].value if isinstance(call, cst.Call) and call.args else None
+    layout = Layout.of(source)
+    first, last = layout.span(found.call)[1], layout.span(call)[1]
+    uses = (n for n in walk(function) if isinstance(n, cst.Name) and n.value == name)
+    uses = (n for n in uses if first < layout.span(n)[0] < last and n is not given)
+    return any(not isinstance(layout.parents[n], cst.AssignTarget | cst.Del) for n in uses)
+
+
+def _by_numbers(load: Restored, every: Sequence[Flattening]) -> list[Edit] | None:
+    """Each state is loaded where it was flattened, and what the optimizer then has goes the old way."""
+    call = load.at.node
+    edits: list[Edit] = []
+    for found in every:
+        optimizer = found.optimizer
+        if optimizer is None and isinstance(call, cst.Call):
+            optimizer = call.func.value if isinstance(call.func, cst.Attribute) else None
+        same = function_of(found.source, found.call) is function_of(load.at.source, call)
+        if optimizer is None or not same or not is_path(found.source, optimizer):
+            return None
+        said, model = text_of(found.source, optimizer), text_of(found.source, found.model)
+        value = _Value.of(found, found.call)
+        then = f"{said}.state_dict()"
+        edits += _loaded(found.source, found.call, found, model, said, value, then)
     return edits
 
 

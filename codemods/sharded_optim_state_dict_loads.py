@@ -49,7 +49,8 @@ optimizer.load_state_dict(flat)
 
 ## What it leaves
 
-A result that is not bound to a name or goes to no `optim_state_dict_to_load` in the same function.
+A result that is not bound to a name, or goes to no `optim_state_dict_to_load` in the same function or in one that it
+calls with the model and the optimizer.
 
 ## References
 
@@ -81,7 +82,7 @@ from fsdp2lint.api import (
     name_for,
 )
 
-from ._states_flattening import Flattening, all_flattenings, name_of, statement_of
+from ._states_flattening import Flattening, all_flattenings, as_called, name_of, statement_of
 from ._states_text import HOME, argument, fitted, function_of, text_of
 
 OLD = "torch.distributed.checkpoint.load_sharded_optimizer_state_dict"
@@ -103,24 +104,26 @@ def _step(mine: Sequence[tuple[Trace, Called]], flattenings: list[Flattening]) -
     source, call = mine[0][1].at.source, mine[0][1].at.node
     name = name_of(statement_of(source, call))
     results = {called.result for _, called in mine}
-    found = next((one for one in flattenings if _gets(one, results)), None)
-    problem = ""
+    given = next(((one, to) for one in flattenings for to in _getting(one, results)), None)
+    model = optimizer = problem = ""
+    if given is not None:
+        found, to = given
+        around = (source, function_of(source, call))
+        model = as_called(found, found.model, to, around)
+        optimizer = as_called(found, found.optimizer, to, around) if found.optimizer else ""
     if not name or not isinstance(call, cst.Call):
         problem = "its result is not bound to a name"
-    elif found is None or found.source is not source or found.optimizer is None:
+    elif not model or not optimizer:
         problem = "which optimizer its result is for cannot be seen here"
-    elif function_of(source, found.call) is not function_of(source, call):
-        problem = "its result goes to an optimizer in another function"
     key = argument(call, 1, "optimizer_key") if isinstance(call, cst.Call) else None
     reader = argument(call, 2, "storage_reader") if isinstance(call, cst.Call) else None
-    if problem or key is None or reader is None or found is None or found.optimizer is None:
+    if problem or not isinstance(call, cst.Call) or key is None or reader is None:
         return Left(source, call, problem or "it is not given a key and a reader", _TODO)
     getter = name_for(source, call, f"{HOME}.get_optimizer_state_dict")
     dcp = name_for(source, call, "torch.distributed.checkpoint", alias="dcp", module=True)
-    model, optimizer = text_of(source, found.model), text_of(source, found.optimizer)
     taken = f"{getter.text}({model}, {optimizer})"
     parts = [name, f"storage_reader={text_of(source, reader.value)}"]
-    planner = argument(call, 3, "planner") if isinstance(call, cst.Call) else None
+    planner = argument(call, 3, "planner")
     if planner is not None:
         parts.append(f"planner={text_of(source, planner.value)}")
     edits = (
@@ -140,12 +143,11 @@ def _load(source: Source, call: cst.CSTNode, head: str, parts: list[str]) -> str
     return one if len(one) < 80 else fitted(source, call, head, parts)
 
 
-def _gets(found: Flattening, results: set[Value]) -> bool:
-    """Whether what a call flattens is one of these results, or an entry of one."""
+def _getting(found: Flattening, results: set[Value]) -> Iterator[Called]:
+    """The events in which a call flattens one of these results, or an entry of one."""
     for _, called in found.events:
         for value in (*called.arguments, *called.keywords.values()):
             while isinstance(value, Part) and value not in results:
                 value = value.owner
-            if value in results:
-                return called.name in FLATTENERS
-    return False
+            if value in results and called.name in FLATTENERS:
+                yield called

@@ -78,6 +78,7 @@ from ._loop_cleaning import (
     mentions,
     without_prefix,
 )
+from ._loop_comprehensions import plainer
 from ._loop_models import FSDP_MODULE
 from ._loop_text import receiver_text, text_of
 from ._shared import unimports
@@ -147,7 +148,8 @@ def _uncleaned(program: Program, mention: Mention, found: Cleaning) -> Step:
     if isinstance(statement, cst.Assign) and len(statement.targets) == 1:
         if text_of(source, statement.targets[0].target) == name:
             return Step((_removal(source, _alone(source, statement)), *unused), (account,))
-    return Step((Replace(source, found.call, name), *unused), (account,))
+    plain = plainer(source, found.call, name)
+    return Step((plain or Replace(source, found.call, name), *unused), (account,))
 
 
 def _removal(source: Source, statement: cst.CSTNode) -> Remove:

@@ -1,0 +1,49 @@
+"""Comprehensions that only hand on what they go through."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from fsdp2lint.api import Edit, Layout, Names, Replace, Source
+
+from ._loop_text import text_of
+
+_MAKERS = {cst.ListComp: "list", cst.SetComp: "set"}
+_TAKERS = "list tuple set frozenset sorted sum min max any all enumerate dict zip".split()
+"""Builtins that go through any iterable that they are given."""
+
+
+def plainer(source: Source, element: cst.CSTNode, name: str) -> Edit | None:
+    """The replacement of the comprehension that ``element`` fills, when it shall be ``name`` itself.
+
+    ``[f(n) for n in names]`` becomes ``list(names)``; a generator that a call or a loop goes through, what it goes through.
+    """
+    layout = Layout.of(source)
+    comprehension = layout.parents[element]
+    if not isinstance(comprehension, cst.ListComp | cst.SetComp | cst.GeneratorExp):
+        return None
+    loop = comprehension.for_in
+    if comprehension.elt is not element or loop.ifs or loop.inner_for_in or loop.asynchronous:
+        return None
+    if not isinstance(loop.target, cst.Name) or loop.target.value != name:
+        return None
+    over = text_of(source, loop.iter)
+    if not isinstance(comprehension, cst.GeneratorExp):
+        maker = _MAKERS[type(comprehension)]
+        bound = any(maker in names for names in Names.of(source).bindings.values())
+        return None if bound else Replace(source, comprehension, f"{maker}({over})")
+    if not _goes_through(layout.parents[comprehension], layout, source):
+        return None
+    return Replace(source, comprehension, over)
+
+
+def _goes_through(holder: cst.CSTNode, layout: Layout, source: Source) -> bool:
+    """Whether a call or a loop does nothing with a generator but go through it."""
+    if isinstance(holder, cst.For | cst.CompFor):
+        return True
+    call = layout.parents[holder] if isinstance(holder, cst.Arg) else None
+    if not isinstance(call, cst.Call) or holder not in call.args:
+        return False
+    if isinstance(call.func, cst.Attribute):
+        return call.func.attr.value == "join" and isinstance(call.func.value, cst.SimpleString)
+    return source.code(call.func) in _TAKERS
