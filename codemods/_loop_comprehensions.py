@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 
-from fsdp2lint.api import Edit, Layout, Names, Replace, Source
+from fsdp2lint.api import Edit, Layout, Names, Replace, Source, Splice, scope_of
 
 from ._loop_text import text_of
 
@@ -30,11 +30,11 @@ def plainer(source: Source, element: cst.CSTNode, name: str) -> Edit | None:
     over = text_of(source, loop.iter)
     if not isinstance(comprehension, cst.GeneratorExp):
         maker = _MAKERS[type(comprehension)]
-        bound = any(maker in names for names in Names.of(source).bindings.values())
-        return None if bound else Replace(source, comprehension, f"{maker}({over})")
+        own = Names.of(source).owner(maker, scope_of(layout.ancestors(comprehension)))
+        return Replace(source, comprehension, f"{maker}({over})") if own is None else None
     if not _goes_through(layout.parents[comprehension], layout, source):
         return None
-    return Replace(source, comprehension, over)
+    return Splice(source, *layout.whole(comprehension), over)
 
 
 def _goes_through(holder: cst.CSTNode, layout: Layout, source: Source) -> bool:

@@ -52,6 +52,8 @@ class Asked:
     rank0_only: bool | None
     offloaded: bool | None
     by: Called | None = None
+    explicit: bool = False
+    """Whether the script itself says that the state comes to the CPU."""
 
 
 def asked(trace: Trace, event: Event, *, optimizer: bool = False) -> Asked:
@@ -78,6 +80,7 @@ def asked(trace: Trace, event: Event, *, optimizer: bool = False) -> Asked:
         _switch(trace, config, "rank0_only", False),
         _switch(trace, config, "offload_to_cpu", offload),
         by,
+        _switch(trace, config, "offload_to_cpu", False) is True,
     )
 
 

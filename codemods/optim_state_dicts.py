@@ -123,9 +123,8 @@ def rewrite(program: Program) -> Iterator[Step | Left]:
 def _step(program: Program, events: Events) -> Step | Left:
     _, taken = events[0]
     source, call = taken.at.source, taken.at.node
-    kind = agreed(
-        source, call, [(_asked(t, e), for_first_rank_only(t, e.state)) for t, e in events]
-    )
+    found = [(_asked(t, e), for_first_rank_only(t, e.state)) for t, e in events]
+    kind = agreed(source, call, found)
     problem = "" if isinstance(kind, Kind) else kind
     if not isinstance(call, cst.Call) or starred(call):
         problem = "its arguments are handed on from elsewhere"
@@ -137,8 +136,9 @@ def _step(program: Program, events: Events) -> Step | Left:
     if model is None or optimizer is None:
         return Left(source, call, "it is not given a model and an optimizer", _TODO)
     getter = name_for(source, call, f"{HOME}.get_optimizer_state_dict")
-    # DCP brings shards to the CPU itself: only what is gathered keeps that option
-    switches = () if kind.name == SHARDED else kind.switches
+    # DCP brings shards to the CPU itself: unless the script says it, only what is gathered needs the option
+    told = kind.name != SHARDED or all(one.explicit for one, _ in found)
+    switches = kind.switches if told else ()
     options, more = options_for(source, call, switches)
     first, second = model.value, optimizer.value
 

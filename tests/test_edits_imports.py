@@ -161,7 +161,11 @@ REMOVED = [
     ),
     (
         "from torch.distributed.fsdp import (A,\n    FullyShardedDataParallel)\n",
-        "from torch.distributed.fsdp import (A)\n",
+        "from torch.distributed.fsdp import A\n",
+    ),
+    (
+        "from torch.distributed.fsdp import(\n    A as B,  \n    FullyShardedDataParallel,\n)  # d\n",
+        "from torch.distributed.fsdp import A as B  # d\n",
     ),
     (
         "try:\n    from torch.distributed.fsdp import FullyShardedDataParallel\nexcept ImportError: x\n",

@@ -301,6 +301,14 @@ def _without(
     layout: Layout, statement: cst.Import | cst.ImportFrom, gone: set[cst.ImportAlias]
 ) -> Iterator[Change]:
     indexes = {i for i, alias in enumerate(_aliases(statement)) if alias in gone}
+    kept = [alias for alias in _aliases(statement) if alias not in gone]
+    if isinstance(statement, cst.ImportFrom) and statement.lpar is not None and len(kept) == 1:
+        start, end = layout.span(statement.lpar)[0], layout.span(statement)[1]
+        name = layout.text[slice(*layout.span(kept[0]))]
+        column = start - layout.line_start(start)
+        if "#" not in layout.text[start:end] and column + len(name) <= layout.width:
+            blank = "" if layout.text[start - 1].isspace() else " "
+            return iter((Change(start, end, blank + name),))
     return _listed(layout, statement).remove(indexes)
 
 
