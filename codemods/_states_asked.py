@@ -174,6 +174,6 @@ def _one_switch(trace: Trace, config: Value, name: str, default: bool) -> bool |
     if isinstance(value, Literal) and isinstance(value.value, bool):
         return value.value
     made = config.born.node if config.born is not None else None
-    if isinstance(made, cst.Call) and not made.args:
+    if isinstance(made, cst.Call) and all(a.keyword and a.keyword.value != name for a in made.args):
         return default
     return None
