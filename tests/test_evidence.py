@@ -61,6 +61,7 @@ def test_a_good_fixture_says_which_line_looks_wrong(fixture: Fixture) -> None:
         'prints "bye"',
         'raises "Boom"',
         "gathers parameters 3 times per step",
+        "gathers 2 units ahead of their forward per step",
         "gathers 2 whole tensors",
         "holds 8 elements at once",
         "runs 4 operations in each step of an optimizer",

@@ -16,6 +16,7 @@ import torch
 import torch.distributed.fsdp._fully_shard._fsdp_param_group as param_group
 from torch.distributed.checkpoint._state_dict_stager import StateDictStager
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.fsdp._fully_shard._fsdp_common import TrainingState
 from torch.distributed.tensor import DTensor
 from torch.optim.optimizer import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -37,6 +38,7 @@ class Costs:
         self._peak = 0
         self._writes: list[int] = []
         self._staged = 0
+        self._ahead = 0
         self._dtypes: set[str] = set()
         self._mode: _Counting | None = None
 
@@ -50,6 +52,7 @@ class Costs:
         self._before(StateDictStager, "_stage_untyped_storage", self._note_staged)
         self._before(param_group, "foreach_reduce", self._note_dtype)
         group = param_group.FSDPParamGroup
+        self._note_order(group)
         self._before(group, "_to_unsharded", self._note_held)
         self._before(group, "_to_sharded", self._note_freed)
         self._before(group, "_to_sharded_post_forward", self._note_freed)
@@ -76,6 +79,7 @@ class Costs:
             "held": self._peak,
             "waits": sum(0 < steps < self._steps for steps in self._writes),
             "staged": self._staged,
+            "ahead": self._ahead,
             "reduced_in": sorted(self._dtypes),
         }
 
@@ -112,6 +116,26 @@ class Costs:
         asked = rest[4]
         dtype = gradients[0].dtype if asked is None and gradients else asked
         self._dtypes.add(str(dtype).removeprefix("torch."))
+
+    def _note_order(self, kind: Any) -> None:
+        """Count the units that a forward gathers before their own forward has begun."""
+        unshard, pre_forward = kind.unshard, kind.pre_forward
+        begun: list[Any] = []
+
+        def noted(group: Any, *args: Any, **kwargs: Any) -> None:
+            in_forward = group._training_state == TrainingState.FORWARD
+            waiting = group._all_gather_result is not None or group.is_unsharded
+            unshard(group, *args, **kwargs)
+            asked = not waiting and group._all_gather_result is not None
+            self._ahead += in_forward and asked and group not in begun
+
+        def entered(group: Any, *args: Any, **kwargs: Any) -> Any:
+            begun.append(group)
+            result = pre_forward(group, *args, **kwargs)
+            begun.pop()
+            return result
+
+        kind.unshard, kind.pre_forward = noted, entered
 
     def _note_held(self, group: Any) -> None:
         sizes = (held._orig_size.numel() for held in group.fsdp_params)

@@ -150,6 +150,13 @@ def _waits(run: Run, number: str) -> bool:
     return max(rank.seen.waits for rank in run.ranks) == int(number)
 
 
+def _ahead(run: Run, number: str) -> bool:
+    return all(
+        rank.seen.ahead == int(number) * rank.seen.steps and rank.seen.steps > 0
+        for rank in run.ranks
+    )
+
+
 def _stages(run: Run, number: str) -> bool:
     return all(rank.seen.staged == int(number) for rank in run.ranks)
 
@@ -185,6 +192,7 @@ _FACTS: tuple[tuple[re.Pattern[str], Callable[..., bool]], ...] = (
     (re.compile(r"^holds (\d+) elements at once$"), _holds),
     (re.compile(r"^runs (\d+) operations? in each step of an optimizer$"), _operates),
     (re.compile(r"^reads (\d+) numbers? out of tensors$"), _reads),
+    (re.compile(r"^gathers (\d+) units? ahead of their forward per step$"), _ahead),
     (re.compile(r"^copies (\d+) storages? into new memory$"), _stages),
     (re.compile(r"^waits for (\d+) writes? of a checkpoint between steps$"), _waits),
     (re.compile(r'^(\d+) ranks? writes? "(.+)"$'), _write),

@@ -46,6 +46,8 @@ class Seen:
     """Writes of a checkpoint in the main thread between two steps."""
     staged: int = 0
     """Storages that asynchronous saves copied into memory that they had to ask for."""
+    ahead: int = 0
+    """Units that a forward gathered before their own forward had begun."""
     reduced_in: list[str] = field(default_factory=list)
     """The dtypes in which gradients were reduced."""
 
