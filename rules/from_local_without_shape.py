@@ -12,7 +12,8 @@ Without a shape each rank takes the others' pieces to be as large as its own and
 ranks the first makes a tensor of six, the second one of four. They do not agree on where anything is. What
 gathers or reshards it sends messages of sizes that do not fit, which hangs or ends the process; a `mean()` is
 silently that of other rows; a checkpoint of it is refused or holds overlapping pieces. With the shape and the
-stride of the whole given, uneven shards are fine.
+stride of the whole given, pieces that are cut as `torch.chunk` cuts them are fine; others are not
+(pytorch#144109), and `distribute_tensor` cuts them right.
 
 ## Example
 
@@ -53,12 +54,13 @@ averages = DTensor.from_local(
 Only pieces whose sizes can be computed for each rank: from constants, the rank and the number of ranks, for
 tensors that are made in sight. Where the number of ranks is not written down, the pieces must be uneven for two,
 four and eight of them (for those that the script does not refuse): seven rows are reported, ten are not. Only
-meshes of one dimension over all ranks. Scripts without any word of FSDP or of distributed checkpoints are not
-read.
+meshes of one dimension over all ranks. Given shapes are not compared with the pieces. Scripts without any word of
+FSDP or of distributed checkpoints are not read.
 
 ## References
 
 - https://docs.pytorch.org/docs/stable/distributed.tensor.html (`DTensor.from_local`)
+- https://github.com/pytorch/pytorch/issues/110762 (the wrong shape, as it was found)
 - `torch/distributed/tensor/_api.py` (`_FromTorchTensor.forward`), `_utils.py` (`compute_global_tensor_info`)
 """
 

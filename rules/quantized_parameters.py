@@ -64,6 +64,7 @@ the oldest one counts.
 ## References
 
 - https://huggingface.co/docs/bitsandbytes/main/en/fsdp_qlora (quantized data storage)
+- https://github.com/pytorch/pytorch/issues/177844 (integers are refused; mended in 2.12)
 - `torch/distributed/fsdp/_fully_shard/_fsdp_param.py` (`_init_sharded_param` up to 2.11, `init_dtype_attrs`)
 """
 
