@@ -45,6 +45,7 @@ GOOD = [fixture for fixture in fixtures() if not fixture.bad]
 HERE = (
     "guarded.py",
     "guarded_breaks.py",
+    "guarded_doubts.py",
     "guarded_late.py",
     "shared_steps.py",
     "ranks_differ.py",

@@ -24,12 +24,13 @@ class Buffers(Check):
         self._sharded: dict[tuple[int, str], tuple[weakref.ref[Any], str, Spot | None]] = {}
         self._facts: dict[str, Any] = {}
         self._models: list[Any] = []
+        self._stepped: Spot | None = None
         self.watch.listeners.append(self._note)
         self._remember(self.watch.already(), None)
 
     def after_step(self, optimizer: Any, at: Spot | None) -> None:
         """Keep the models: a function that trains takes its names with it."""
-        self._models = self.watch.models()
+        self._models, self._stepped = self.watch.models(), at
 
     def at_end(self, how: str) -> None:
         """Take the fingerprints again, if the script came as far as it should."""
@@ -39,7 +40,7 @@ class Buffers(Check):
             for name, module, own, buffer in _buffers(model):
                 known = self._sharded.get((id(module), own))
                 if known is not None and known[0]() is module:
-                    now, at = digest(buffer), known[2]
+                    now, at = digest(buffer), known[2] or self._stepped
                     self._facts[f"{number}:{name}"] = {
                         "digest": now,
                         "constant": now == known[1],

@@ -18,7 +18,7 @@ from fsdp2lint.verify.outcome import Spot, Violation
 
 _NONE = (False, False)
 _Holder = tuple[str, tuple[str, int] | None]
-"""The kind of optimizer that holds a parameter, and the file and line where it was built."""
+"""The kind of optimizer that holds a parameter, and a file and line of it."""
 _SAMPLE = 1 << 16
 """How many elements of a parameter are compared."""
 
@@ -40,7 +40,7 @@ class Training(Check):
             id(parameter): f"{models.index(model)}:{name}"
             for model, name, parameter in self.watch.trainable()
         }
-        holder = self._holder(optimizer)
+        holder = self._holder(optimizer, at)
         for parameter in parameters_of(optimizer):
             name = self._names.get(id(parameter))
             if name is None:
@@ -61,10 +61,11 @@ class Training(Check):
         """By name: whether it ever had a gradient, whether it ever changed, and who steps it."""
         return {name: [*seen, self._holders[name]] for name, seen in self._seen.items()}
 
-    def _holder(self, optimizer: Any) -> _Holder:
+    def _holder(self, optimizer: Any, stepped: Spot | None) -> _Holder:
+        """Told at the line where it was built; where it steps, when nobody saw it built."""
         built = self.watch.built.get(id(optimizer))
-        at = None if built is None or built.at is None else (built.at.file, built.at.line)
-        return type(optimizer).__name__, at
+        at = stepped if built is None or built.at is None else built.at
+        return type(optimizer).__name__, (at.file, at.line) if at else None
 
     @staticmethod
     def doubts(ranks: list[Any]) -> Iterator[Violation]:
