@@ -114,9 +114,13 @@ def mended(sources: Sequence[Source], said: Sequence[tuple[Rule, Finding]]) -> l
     return [Source(s.path, texts.get(s, s.text)) for s in sources]
 
 
-def test_there_are_cases() -> None:
-    assert any("/bad_" in case.name for case in CASES)
-    assert any("/good_" in case.name for case in CASES)
+@pytest.mark.parametrize("rule", knowledge.rules(), ids=lambda rule: rule.name)
+def test_each_rule_has_three_bad_shapes_and_three_near_misses(rule: Rule) -> None:
+    folder = rule.name.replace("-", "_")
+    own = [case for case in CASES if case.name.startswith(f"{folder}/")]
+    assert sum("/bad_" in case.name for case in own) >= 3
+    fine = [f for case in own if "/good_" in case.name for f in marked(case.seen()[0], "fine")]
+    assert sum(one.code == rule.code for one in fine) >= 3
 
 
 @every_case
