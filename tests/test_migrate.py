@@ -102,6 +102,7 @@ def test_all_files_or_none(tree: Path) -> None:
     shown = program("migrate", *ONLY, "--write", cwd=tree)
     assert shown.returncode == 2
     assert "other.py: not written, the file is read-only" in shown.stderr
+    assert "is migrated" not in shown.stdout
     assert (tree / "train.py").read_text() == CLIP
 
 

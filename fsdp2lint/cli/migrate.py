@@ -83,16 +83,15 @@ def command(paths: tuple[str, ...], **given: Any) -> int:
     migration = _migrate(chosen, codemods, settings, given)
     for problem in chosen.problems:
         click.echo(f"{problem.path}: not migrated, {problem.why}", err=True)
-    _print(migration, targets, given)
-    if given["verify"] and migration.changed:
-        code = _proved(migration, paths or (".",), given["verify"])
-        if code:
-            return code
-    if given["create_commits"]:
+    _save(migration, targets)
+    proving = given["verify"] and migration.changed
+    code = _proved(migration, paths or (".",), given["verify"]) if proving else 0
+    if not code and given["create_commits"]:
         _commit(migration)
-    elif given["write"]:
+    elif not code and given["write"]:
         _write(migration.changed)
-    return _exit_code(migration, chosen, given)
+    _print(migration, targets, given)  # what it says of the files is true by now
+    return code or _exit_code(migration, chosen, given)
 
 
 def _codemods(given: Given) -> Sequence[Codemod]:
@@ -248,14 +247,19 @@ class _Progress:
             self._bar.update(self._task, description=name, advance=1)
 
 
-def _print(migration: Migration, targets: Sequence[tuple[str, str | None]], given: Given) -> None:
-    from fsdp2lint.fixing import diff
+def _save(migration: Migration, targets: Sequence[tuple[str, str | None]]) -> None:
     from fsdp2lint.migrate.show import render
 
     for kind, file in targets:
         if file is not None:
             save(file, render(migration, kind))
-            continue
+
+
+def _print(migration: Migration, targets: Sequence[tuple[str, str | None]], given: Given) -> None:
+    from fsdp2lint.fixing import diff
+    from fsdp2lint.migrate.show import render
+
+    for kind in (kind for kind, file in targets if file is None):
         if kind == "text" and not given["quiet"] and not given["interactive"]:
             for old, new in migration.changed:
                 sys.stdout.write(_painted(diff(old, new.text), coloured(given["color"])) + "\n")
