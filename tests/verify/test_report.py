@@ -8,6 +8,7 @@ import math
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from fsdp2lint.verify.compare import Verification
 from fsdp2lint.verify.equality.results import Compared, Difference
 from fsdp2lint.verify.ladder import Rung
 from fsdp2lint.verify.launch import Run
-from fsdp2lint.verify.outcome import Frame, RankReport, Request, Spot, Step
+from fsdp2lint.verify.outcome import Frame, RankReport, Request, Spot, Step, Violation
 from fsdp2lint.verify.plan.data import (
     Group,
     Model,
@@ -270,6 +271,24 @@ def test_a_verification_becomes_a_report() -> None:
     assert report.curves[1].after == (2.0, 1.0)
     assert ("steps", "2") in report.facts
     assert "equal in every step" in html(report)
+
+
+def test_what_breaks_the_contract_is_on_the_page(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("model = build()\nmodel.forward(x)\n")
+    old = Violation("FSDP260", "1 of 3 tensors got no gradient", Spot(str(script), 1))
+    new = Violation("FSDP261", "ranks differ", Spot(str(script), 1))
+    broken = Violation("FSDP203", "`forward` passes by the <hooks>", Spot(str(script), 2))
+    before, after = rehearsal([]), rehearsal([])
+    before = replace(before, doubts=[old])
+    after = replace(after, violations=[broken], doubts=[old, new])
+    report = report_of(Verification(before, after))
+    page = html(report)
+    assert "error[FSDP203] direct-forward-call: `forward` passes by the &lt;hooks&gt;" in page
+    assert "2 | model.forward(x)" in page
+    assert "warning[FSDP261] rank-local-statistics: ranks differ" in page
+    assert "FSDP260" not in page, "it was so before"
+    assert 'id="contract"' not in html(report_of(Verification(before, before)))
 
 
 def test_a_failed_run_becomes_a_report() -> None:

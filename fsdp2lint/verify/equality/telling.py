@@ -86,7 +86,7 @@ def _report(verification: Verification) -> Iterator[Line]:
         yield [(f"{verification.fault} could not be run to its end:", "error")]
         yield from failure(failed or verification.before)
     if after is not None:
-        yield from _contract(verification.before, after)
+        yield from contract(verification.before, after)
         yield from _table(verification.before, after, verification.differences)
         before_loss = [loss for loss, _ in _curves(verification.before)]
         drawn = chart(before_loss, [loss for loss, _ in _curves(after)])
@@ -114,7 +114,7 @@ def _heading(verification: Verification) -> Iterator[Line]:
     yield []
 
 
-def _contract(before: Rehearsal, after: Rehearsal) -> Iterator[Line]:
+def contract(before: Rehearsal, after: Rehearsal) -> Iterator[Line]:
     """What the new program breaks, and what may be wrong with it and was not with the old one."""
     for violation in after.violations:
         yield from violation_lines(violation)

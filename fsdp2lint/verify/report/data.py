@@ -59,3 +59,5 @@ class Report(msgspec.Struct, frozen=True):
     """Unified, of all files."""
     ledger: tuple[Entry, ...] = ()
     notes: tuple[str, ...] = ()
+    contract: str = ""
+    """What the new program breaks of the contract, or may break, with the lines that show it."""

@@ -6,7 +6,9 @@ import os
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
+from fsdp2lint.reporters._paint import plain
 from fsdp2lint.verify.compare import Verification
+from fsdp2lint.verify.equality.telling import contract
 from fsdp2lint.verify.plan.data import Plan
 from fsdp2lint.verify.rehearse import Rehearsal, first_dead
 from fsdp2lint.verify.report.data import Curve, Entry, Report, Verdict
@@ -34,6 +36,7 @@ def report_of(
         diff,
         tuple(ledger),
         tuple(verification.notes),
+        plain(contract(before, after)) if after else "",
     )
 
 

@@ -20,6 +20,7 @@ _BADGES = {"equal": "good", "different": "bad", "could not run": "bad", None: "w
 def html(report: Report) -> str:
     """The whole page; every text of the report in it is escaped."""
     parts = {
+        "Contract": sections.contract(report.contract),
         "Curves": join(sections.curves(report.curves)),
         "Comparison": join(sections.comparison(report.compared)),
         "Plan": join(sections.plans(report.plans)),

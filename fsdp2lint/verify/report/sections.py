@@ -203,6 +203,11 @@ def _entry(entry: Entry, place: str | None) -> Markup:
     )
 
 
+def contract(told: str) -> Markup:
+    """What the new program breaks of the contract, as the terminal shows it."""
+    return tag("pre", told.rstrip()) if told else Markup("")
+
+
 def notes(told: Sequence[str]) -> Iterator[Markup]:
     """What else is worth knowing."""
     if told:
