@@ -27,3 +27,5 @@ class Plan:
     """Statements after the last sharding."""
     prepare: list[str] = field(default_factory=list)
     """Statements right before each sharding. ``{module}`` stands for what is sharded."""
+    group: str = ""
+    """What says the process group that is given, once it has a name."""

@@ -193,6 +193,7 @@ def _grouped(site: Construction, plan: Plan, helpers: Helpers, group: Argument, 
         plan.shared["mesh"] = name
         site.account(group.node, "changed", "a mesh of the same groups: copies first, then shards")
         return "mesh"
+    text = plan.group or text
     made = f'{site.name("torch.distributed.device_mesh.DeviceMesh")}.from_group({text}, "{device}")'
     if not group.values or any(is_none(v) for v in group.values):
         made += f" if {text} is not None else None"
@@ -206,7 +207,7 @@ def _grouped(site: Construction, plan: Plan, helpers: Helpers, group: Argument, 
 def _name_dimensions(site: Construction, mesh: Argument) -> None:
     """Give names to the dimensions of a mesh of two that has none: ``fully_shard`` wants them."""
     for value in mesh.values:
-        call = _mesh_call(site, mesh) if isinstance(value, Mesh) and value.names is None else None
+        call = mesh_call(site, mesh) if isinstance(value, Mesh) and value.names is None else None
         if call is not None and len(call.args) == 2 and _is_pair(call.args[1].value):
             edit = Arguments(site.source, call).add(
                 "mesh_dim_names", '("dp_replicate", "dp_shard")'
@@ -214,7 +215,8 @@ def _name_dimensions(site: Construction, mesh: Argument) -> None:
             site.elsewhere[call] = (edit,)
 
 
-def _mesh_call(site: Construction, mesh: Argument) -> cst.Call | None:
+def mesh_call(site: Construction, mesh: Argument) -> cst.Call | None:
+    """The ``init_device_mesh(...)`` that makes a mesh, if it is in sight."""
     node = mesh.written or mesh.value
     if isinstance(node, cst.Name):
         made = only_binding(site.source, node)

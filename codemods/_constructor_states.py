@@ -2,7 +2,8 @@
 
 Facts (torch/distributed/fsdp/_init_utils.py, ``_init_param_handle_from_module``, torch 2.13): unit by unit,
 children first, it calls ``param_init_fn`` on each module of a unit that has meta parameters, moves the
-unit to ``device_id``, and broadcasts parameters and buffers from rank 0 (``sync_module_states``).
+unit to ``device_id``, and broadcasts parameters and buffers from the first rank of its process group
+(``sync_module_states``; ``_sync_module_params_and_buffers``).
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ import re
 
 import libcst as cst
 
-from fsdp2lint.api import Container, Literal, Moved, dotted
+from fsdp2lint.api import Container, Literal, Mesh, Moved, dotted
 
 from ._constructor_helpers import FSDP
 from ._constructor_names import class_of, external, is_none, only_binding
 from ._constructor_plan import Plan
-from ._constructor_sharding import device_type
+from ._constructor_sharding import device_type, mesh_call
 from ._constructor_site import Argument, Construction
 from ._shared import Helpers, Naming
 
@@ -177,29 +178,55 @@ def synchronise(site: Construction, plan: Plan, helpers: Helpers, materialises: 
         site.account(argument.node, "dropped", "nothing is broadcast by default, in both")
         return
     test = "" if values and all(v is True for v in values) else site.text(argument.value)
-    where = _target(site)
+    where, group = _target(site), _group(site, plan)
     if materialises:
-        helper = helpers.add("broadcast_from_rank0", broadcast_helper)
-        call = f"{helper}({{module}}, {where or _any_device(site)})"
+        if group:
+            helper = helpers.add("broadcast_in_group", _grouped_helper)
+        else:
+            helper = helpers.add("broadcast_from_rank0", broadcast_helper)
+        given = [where or _any_device(site), *([group] if group else [])]
+        call = f"{helper}({{module}}, {', '.join(given)})"
         plan.prepare += [f"if {test}:", f"    {call}"] if test else [call]
     else:
-        lines = _broadcast(site, where)
+        lines = _broadcast(site, where, group)
         plan.before += [f"if {test}:", *(f"    {one}" for one in lines)] if test else lines
-    why = "the parameters and buffers of rank 0 are broadcast here, before they are sharded"
+    first = "the first rank of the group" if group else "rank 0"
+    why = f"the parameters and buffers of {first} are broadcast here, before they are sharded"
     site.account(argument.node, "changed", why)
 
 
-def _broadcast(site: Construction, where: str) -> list[str]:
+def _group(site: Construction, plan: Plan) -> str:
+    """What says the group within which FSDP1 broadcasts; empty for all ranks."""
+    group, mesh = site.arguments.get("process_group"), site.arguments.get("device_mesh")
+    if group is not None and not (group.values and all(is_none(v) for v in group.values)):
+        if isinstance(group.value, cst.Tuple) or any(
+            isinstance(v, Container) for v in group.values
+        ):
+            return ""
+        plan.group = site.text(group.value)
+        if not re.fullmatch(r"[\w.]+", plan.group):
+            name = site.free("group", "process_group")
+            plan.before.append(f"{name} = {plan.group}")
+            plan.group = name
+        return plan.group
+    if mesh is None or mesh_call(site, mesh) is not None:
+        return ""
+    alone = [isinstance(v, Mesh) and v.names is not None and len(v.names) == 1 for v in mesh.values]
+    return f"{site.text(mesh.value)}.get_group()" if alone and all(alone) else ""
+
+
+def _broadcast(site: Construction, where: str, group: str) -> list[str]:
+    source = f"group={group}, group_src=0" if group else "src=0"
     tensor, value = site.free("tensor", "state"), ""
     broadcast = site.name("torch.distributed.broadcast")
     head = f"for {tensor} in (*{{model}}.parameters(), *{{model}}.buffers()):"
     if not where:
-        return [head, f"    {broadcast}({tensor}.detach(), src=0)"]
+        return [head, f"    {broadcast}({tensor}.detach(), {source})"]
     value = site.free("value", "full_value")
     return [
         head,
         f"    {value} = {tensor}.detach().to({where})",
-        f"    {broadcast}({value}, src=0)",
+        f"    {broadcast}({value}, {source})",
         f"    {tensor}.data.copy_({value})",
     ]
 
@@ -243,6 +270,14 @@ def broadcast_helper(name: str, named: Naming) -> str:
             value = state.detach().to(device)
             {broadcast}(value, src=0)
             state.data.copy_(value)'''
+
+
+def _grouped_helper(name: str, named: Naming) -> str:
+    """The same within a group."""
+    text = broadcast_helper(name, named).replace("(module, device)", "(module, device, group)")
+    return text.replace("of rank 0", "of its first rank").replace(
+        "src=0", "group=group, group_src=0"
+    )
 
 
 # -- what is left alone ---------------------------------------------------------------------------------------------

@@ -91,7 +91,7 @@ def loads(program: Program) -> Iterator[Step | Left]:
 
 
 def _step(every: Sequence[Flattening], edits: Sequence[Edit], more: str = "") -> Step:
-    turns = [edit for one in every for edit in all_at_once(one)]
+    turns = tuple(all_at_once(every))
     why = _WHY + more
     why += _EITHER if any(one.either for one in every) else ""
     why += _CLONED if any(one.from_file for one in every) else ""

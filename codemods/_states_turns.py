@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
@@ -25,20 +25,20 @@ from ._states_flattening import Flattening
 
 def alone(found: Flattening) -> bool:
     """Whether ranks come to a load of whole tensors one by one, in a way that cannot be rewritten."""
-    return any(not list(_first_turn(site)) for site in _turns(found))
+    return any(not list(_first_turn(site)) for site in _turns([found]))
 
 
-def all_at_once(found: Flattening) -> Iterator[Edit]:
+def all_at_once(every: Sequence[Flattening]) -> Iterator[Edit]:
     """``if turn == rank:`` in ``for turn in range(...)`` lets every rank in at the first turn."""
-    for site in _turns(found):
+    for site in _turns(every):
         yield from _first_turn(site)
 
 
-def _turns(found: Flattening) -> list[Site]:
+def _turns(every: Sequence[Flattening]) -> list[Site]:
     """The tests by which each rank waits for its turn to load whole tensors."""
-    if "full_state_dict=True" not in found.switches:
-        return []
-    sites = (guard.site for _, called in found.events for guard in _by_turns(called))
+    whole = [one for one in every if "full_state_dict=True" in one.switches]
+    called = (called for one in whole for _, called in one.events)
+    sites = (guard.site for one in called for guard in _by_turns(one))
     return list({site.statement: site for site in sites if site is not None}.values())
 
 

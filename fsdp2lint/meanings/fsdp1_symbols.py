@@ -217,9 +217,17 @@ _OF_TRANSFORMERS = (
     ("fsdp", "fsdp_config"),
     "set `fsdp_version: 2` in the fsdp_config, the Trainer shards the model itself",
 )
+_TRL_TRAINERS = (
+    (
+        "BCO CPO DPO GKD GRPO KTO NashMD ORPO OnlineDPO PPO PRM RLOO Reward SFT XPO"  # each has a config
+    ).split()
+)
+"""TRL's trainers, whose settings are a class derived from transformers' (``trl/trainer/*_config.py``)."""
+
 FRAMEWORK_ARGUMENTS: dict[str, tuple[tuple[str, ...], str]] = {
     "transformers.TrainingArguments": _OF_TRANSFORMERS,
     "transformers.Seq2SeqTrainingArguments": _OF_TRANSFORMERS,
+    **{f"trl.{trainer}Config": _OF_TRANSFORMERS for trainer in _TRL_TRAINERS},
     "lightning.pytorch.Trainer": (
         ("strategy",),
         "use Lightning's `ModelParallelStrategy`, whose `configure_model` calls fully_shard",
