@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING
 
 from fsdp2lint import knowledge
+from fsdp2lint.collector import no_collector
 from fsdp2lint.diagnostics import Diagnostic, Place, Report, shown
 from fsdp2lint.discover import project_roots
 from fsdp2lint.documents.snippet import Snippet
@@ -62,13 +61,13 @@ class Analysis:
         self.spelled = {os.path.abspath(path): path for path in passed}
         self.roots = project_roots(passed) if roots is None else roots
         self.problems: list[Diagnostic] = []
-        with _no_collector():
+        with no_collector():
             self.sources = [s for path, raw in relevant if (s := self._source(path, raw))]
             self.programs = [s for path, raw in programs if (s := self._source(path, raw))]
 
     def report(self, sources: Sequence[Source] | None = None) -> Report:
         """What the rules say of the sources, or of later texts of them."""
-        with _no_collector():
+        with no_collector():
             return _Run(self).of(self.sources if sources is None else sources)
 
     def passed(self, source: Source) -> bool:
@@ -214,15 +213,3 @@ def _decoded(path: str, content: Content) -> Source:
     if isinstance(content, Snippet):
         return content.source
     return source or Source.decode(content, path)
-
-
-@contextmanager
-def _no_collector() -> Iterator[None]:
-    """Without cyclic garbage collection: trees are large, live long, and make it quadratic."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import libcst as cst
 
 from fsdp2lint.bindings import Bindings, Import, bindings
-from fsdp2lint.edits.layout import Layout, children
-from fsdp2lint.edits.names import Imported, Names, dotted, imported_module, scope_of
+from fsdp2lint.edits.layout import Layout
+from fsdp2lint.edits.names import Imported, Names, dotted, imported_module, naming, scope_of
 from fsdp2lint.files import Files
+from fsdp2lint.interpret.again import Runs
 from fsdp2lint.meanings import load
 from fsdp2lint.meanings.registry import canonical
 from fsdp2lint.model.events import Event, Wrapping
@@ -91,10 +92,18 @@ class Program:
     """What the configuration says of the project's functions."""
     files: Files = field(default_factory=Files)
     """What is on disk around the sources."""
+    runs: Runs = field(default_factory=Runs)
+    """The runs of this version of the program, or of the last one whose runs were asked for."""
 
     def untraced(self) -> Program:
         """The same program, of which nothing has been asked yet."""
         return replace(self)
+
+    def with_sources(self, sources: Sequence[Source]) -> Program:
+        """The same program with other texts: the runs in which they have no part stay known."""
+        kept = set(sources)
+        self.runs.forget(source for source in self.sources if source not in kept)
+        return replace(self, sources=tuple(sources))
 
     def with_texts(self, texts: Sequence[Source]) -> Program:
         """The same program beside other launch files: what is known of its sources stays known."""
@@ -105,14 +114,16 @@ class Program:
     @cached_property
     def project(self) -> Project:
         """The project that the sources and the files that they import make."""
-        return Project.of(self.sources, self.roots, self.told, self.files)
+        return Project.of(
+            self.sources, self.roots, self.told, self.files, decoded=self.runs.decoded
+        )
 
     @cached_property
     def traces(self) -> tuple[Trace, ...]:
         """What happens from each entry; made when it is first asked for."""
         from fsdp2lint.interpret.entries import traces
 
-        return tuple(traces(self.project))
+        return tuple(traces(self.project, self.runs))
 
     def derived(self, make: Callable[..., T], *given: Any) -> T:
         """What ``make`` makes of this program and what else is ``given``, made once and forgotten with it."""
@@ -125,11 +136,6 @@ class Program:
     @cached_property
     def _derived(self) -> dict[tuple[Hashable, ...], Any]:
         return {}
-
-    @property
-    def size(self) -> int:
-        """How many events the traces hold that were made so far."""
-        return sum(len(trace.events) for trace in self.__dict__.get("traces", ()))
 
     def of(self, kind: type[E]) -> Iterator[tuple[Trace, E]]:
         """All events of a kind in files that may be changed, each with the trace that it is part of."""
@@ -218,7 +224,7 @@ class Program:
                 if target:
                     yield Reference(source, node, canonical(target))
                     continue
-            todo += reversed(list(_expressions(node)))
+            todo += reversed(list(naming(node)))
 
     def meaning(self, source: Source, node: cst.CSTNode, text: str) -> str:
         """The canonical name of what ``text``, a chain of names, stands for where ``node`` is."""
@@ -380,18 +386,6 @@ def _level(statement: cst.Import | cst.ImportFrom) -> int | None:
 
 def _matches(name: str, names: Iterable[str]) -> bool:
     return any(name == n or (n.endswith(".*") and name.startswith(n[:-1])) for n in names)
-
-
-def _expressions(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    """The nodes below that can hold a reference: not the names that parameters and keywords bind."""
-    if isinstance(node, cst.Arg | cst.Attribute):
-        yield node.value
-    elif isinstance(node, cst.Param):
-        yield from (c for c in (node.annotation, node.default) if c is not None)
-    elif isinstance(node, cst.FunctionDef | cst.ClassDef):
-        yield from (c for c in children(node) if c is not node.name)
-    else:
-        yield from children(node)
 
 
 def _place(event: Event, order: dict[Source, int]) -> tuple[int, int]:

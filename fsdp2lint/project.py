@@ -29,19 +29,74 @@ LEAST_STEPS = 3_000
 _WORTH_FOLLOWING = (b"torch", b"RANK", b"rank", b"config", b"args")
 
 
+class Ration:
+    """How many steps an entry may take before its calls are no longer entered, and what that changed for it.
+
+    ``needed`` is the least ration that would have been as good, as long as nothing was ``refused``.
+    """
+
+    __slots__ = ("most", "needed", "refused", "spent", "steps")
+
+    def __init__(self, most: int, steps: int) -> None:
+        self.most = most
+        self.steps = steps
+        self.needed = 0
+        self.refused = False
+        self.spent = 0
+
+    def covers(self, steps: int) -> bool:
+        """Whether so many steps may be taken."""
+        if steps > self.steps:
+            self.refused = True
+            return False
+        if steps > self.needed:
+            self.needed = steps
+        return True
+
+    def half_of(self, steps: int) -> int:
+        """So many steps, but half of the ration at the most."""
+        return steps if self.covers(2 * steps) else self.steps // 2
+
+    def same_with(self, steps: int) -> bool:
+        """Whether a ration of so many steps would have changed nothing."""
+        return steps == self.steps or (not self.refused and steps >= self.needed)
+
+
 class Budget:
     """The work that is left for a project: many entries share it, so that time grows with the files."""
 
     def __init__(self, total: int = TOTAL_STEPS) -> None:
         self.left = total
+        self.rations: list[Ration] = []
 
-    def allowance(self, most: int) -> int:
-        """How many steps the next entry may take before its calls are no longer entered."""
-        return max(LEAST_STEPS, min(most, self.left // 8))
+    def ration(self, most: int) -> Ration:
+        """What the next entry may spend, ``most`` at the most."""
+        ration = Ration(most, _share(self.left, most))
+        self.rations.append(ration)
+        return ration
 
     def spend(self, steps: int) -> None:
-        """An entry has taken so many steps."""
+        """The entry that got the last ration has taken so many steps."""
+        self.rations[-1].spent += steps
         self.left = max(0, self.left - steps)
+
+    def allows(self, rations: Iterable[Ration]) -> bool:
+        """Whether the entries that had these rations would find nothing changed now."""
+        left = self.left
+        for ration in rations:
+            if not ration.same_with(_share(left, ration.most)):
+                return False
+            left = max(0, left - ration.spent)
+        return True
+
+    def repeat(self, rations: Iterable[Ration]) -> None:
+        """Spend what the entries that had these rations have spent."""
+        for ration in rations:
+            self.left = max(0, self.left - ration.spent)
+
+
+def _share(left: int, most: int) -> int:
+    return max(LEAST_STEPS, min(most, left // 8))
 
 
 class Project:
@@ -59,6 +114,7 @@ class Project:
         told: Told = NOTHING_TOLD,
         files: Files | None = None,
         target: Release | None = None,
+        decoded: dict[str, Source | None] | None = None,
     ) -> None:
         self.asked = list(asked)
         self.told = told
@@ -67,6 +123,7 @@ class Project:
         self._known: dict[str, Source | None] = {os.path.abspath(s.path): s for s in asked}
         self._finder = Finder(roots, self.files, self._known)
         self._followed = 0
+        self._read_before = {} if decoded is None else decoded
         self.programs: list[Source] = []
         self.budget = Budget()
 
@@ -78,9 +135,14 @@ class Project:
         told: Told = NOTHING_TOLD,
         files: Files | None = None,
         target: Release | None = None,
+        decoded: dict[str, Source | None] | None = None,
     ) -> Project:
-        """A project of these sources; imports are looked up beside them, in their packages, and in ``roots``."""
-        return cls(sources, roots, told, files, target)
+        """A project of these sources; imports are looked up beside them, in their packages, and in ``roots``.
+
+        ``decoded`` holds the other files that were read for an earlier version of the project, and gets
+        those that are read for this one.
+        """
+        return cls(sources, roots, told, files, target, decoded)
 
     def add_programs(self, sources: Iterable[Source]) -> None:
         """More sources from which runs may begin."""
@@ -124,6 +186,11 @@ class Project:
 
     def _decoded(self, path: str) -> Source | None:
         """The text of a file that may be worth following into."""
+        if path not in self._read_before:
+            self._read_before[path] = self._on_disk(path)
+        return self._read_before[path]
+
+    def _on_disk(self, path: str) -> Source | None:
         try:
             raw = self.files.read(path)
         except OSError:

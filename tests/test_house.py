@@ -23,7 +23,7 @@ FIXTURES = ROOT / "fixtures"
 README = ROOT / "README.md"
 
 LAYERS = (
-    {"documents", "files", "parsing", "positions", "source", "torch_api", "walk"},
+    {"collector", "documents", "files", "parsing", "positions", "source", "torch_api", "walk"},
     {"model"},
     {"bindings", "links", "project"},
     {"interpret", "meanings"},

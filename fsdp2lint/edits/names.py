@@ -235,6 +235,18 @@ def imported_module(node: cst.ImportFrom) -> str:
     return "." * len(node.relative) + dotted(node.module)
 
 
+def naming(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """The children that can name something: not the names that parameters and keywords bind."""
+    if isinstance(node, cst.Arg | cst.Attribute):
+        yield node.value
+    elif isinstance(node, cst.Param):
+        yield from (c for c in (node.annotation, node.default) if c is not None)
+    elif isinstance(node, cst.FunctionDef | cst.ClassDef):
+        yield from (c for c in children(node) if c is not node.name)
+    else:
+        yield from children(node)
+
+
 def _params(params: cst.Parameters) -> Iterator[cst.Param]:
     for one in (*params.posonly_params, *params.params, params.star_arg, *params.kwonly_params):
         if isinstance(one, cst.Param):

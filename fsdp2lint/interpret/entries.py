@@ -10,19 +10,21 @@ from __future__ import annotations
 import gc
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from fsdp2lint.collector import no_collector
+from fsdp2lint.interpret.again import Reached, Runs
 from fsdp2lint.interpret.classes import life, lineage
 from fsdp2lint.interpret.functions import methods_of, stranger_arguments
 from fsdp2lint.interpret.imports import Namespace, namespace
 from fsdp2lint.interpret.machine import MAX_STEPS, Machine
 from fsdp2lint.meanings import load
 from fsdp2lint.meanings.frameworks.lightning import hooks_of
-from fsdp2lint.model.guards import ALWAYS
+from fsdp2lint.model.guards import ALWAYS, forget_joins
 from fsdp2lint.model.trace import Trace
 from fsdp2lint.model.values import Class, Function, Value
 from fsdp2lint.source import Site
@@ -39,17 +41,39 @@ WORTH_FORGETTING = 400_000
 """So many objects (some 50 MB) are made before it is worth the time to look which of them can go."""
 
 
-def traces(project: Project) -> Iterator[Trace]:
-    """One trace for each entry of the project's sources."""
+def traces(project: Project, runs: Runs | None = None) -> Iterator[Trace]:
+    """One trace for each entry of the project's sources.
+
+    ``runs`` are those of an earlier version of the project: of them only those are made again that can
+    be others now, and they become those of this version.
+    """
     load()
-    reached: set[cst.CSTNode] = set()
+    reached = Reached()
+    mains = [*filter(_is_main, project.asked), *project.programs]
+    todo = [(_program, source) for source in mains] + [(_rest, one) for one in project.asked]
     with _deep_recursion():
-        mains = [*filter(_is_main, project.asked), *project.programs]
-        runs = [_program(project, source, "__main__", reached) for source in mains]
-        runs += [_rest(project, source, reached) for source in project.asked]
-        for run in runs:
-            yield from run
+        for way, source in todo:
+            for trace in _made(way, project, source, reached, runs):
+                yield trace
+                forget_joins()
             _forget()
+
+
+def _made(
+    way: Callable[[Machine, Source, Reached], Iterator[Trace]],
+    project: Project,
+    source: Source,
+    reached: Reached,
+    runs: Runs | None,
+) -> Iterable[Trace]:
+    """The traces of one machine, those that it made before where nothing of them can have changed."""
+    key = way.__name__, source.path
+    known = None if runs is None else runs.again(key, project, reached)
+    if known is not None:
+        return known
+    machine = Machine(project)
+    made = way(machine, source, reached)
+    return made if runs is None else runs.keep(key, machine, reached, made)
 
 
 def _is_main(source: Source) -> bool:
@@ -71,34 +95,27 @@ def _forget() -> None:
 def _deep_recursion() -> Iterator[None]:
     """Room for deep syntax trees and call chains; garbage is collected between two runs, not inside one."""
     limit = sys.getrecursionlimit()
-    collected = gc.isenabled()
-    gc.disable()
-    gc.freeze()
-    sys.setrecursionlimit(max(limit, RECURSION_LIMIT))
-    try:
-        yield
-    finally:
-        sys.setrecursionlimit(limit)
-        gc.unfreeze()
-        if collected:
-            gc.enable()
+    with no_collector():
+        gc.freeze()
+        sys.setrecursionlimit(max(limit, RECURSION_LIMIT))
+        try:
+            yield
+        finally:
+            sys.setrecursionlimit(limit)
+            gc.unfreeze()
 
 
-def _program(
-    project: Project, source: Source, name: str, reached: set[cst.CSTNode]
-) -> Iterator[Trace]:
-    machine, module, trace = _begin(project, source, name)
-    _guarded(trace, lambda: module.load(machine, name))
-    project.budget.spend(machine.steps)
-    reached |= machine.run_bodies
+def _program(machine: Machine, source: Source, reached: Reached) -> Iterator[Trace]:
+    module, trace = _begin(machine, source)
+    _guarded(trace, lambda: module.load(machine, "__main__"))
+    machine.project.budget.spend(machine.steps)
+    reached.add(machine.run_bodies)
     trace.visited = machine.visited
     yield trace
-    yield from _closures(project, machine, module, reached)
+    yield from _closures(machine, module, reached)
 
 
-def _closures(
-    project: Project, machine: Machine, module: Namespace, reached: set[cst.CSTNode]
-) -> Iterator[Trace]:
+def _closures(machine: Machine, module: Namespace, reached: Reached) -> Iterator[Trace]:
     """Functions that the program made inside others and never called: hooks and callbacks, handed away.
 
     Nobody in sight says when they run, so nothing is certain not to have happened around them.
@@ -108,17 +125,18 @@ def _closures(
         function = machine.made[index]
         index += 1
         inner = function.scope.kind != "module" and function.home is None
-        if inner and function.node not in reached and function.scope.source in project.asked:
+        asked = function.scope.source in machine.project.asked
+        if inner and asked and function.node not in reached:
             for trace in _entry(machine, module, function, [], reached):
                 trace.truncated = True
                 yield trace
 
 
-def _begin(project: Project, source: Source, entry: str) -> tuple[Machine, Namespace, Trace]:
-    machine = Machine(project)
-    machine.trace = trace = Trace(entry, source, machine.memory, project.files, project.target)
-    module = namespace(machine, project.path_of(source), _module_name(source))
-    return machine, module, trace
+def _begin(machine: Machine, source: Source) -> tuple[Namespace, Trace]:
+    project = machine.project
+    trace = Trace("__main__", source, machine.memory, project.files, project.target)
+    machine.trace = trace
+    return namespace(machine, project.path_of(source), _module_name(source)), trace
 
 
 def _module_name(source: Source) -> str:
@@ -133,15 +151,15 @@ def _guarded(trace: Trace, action: Callable[[], None]) -> None:
         trace.truncated = True
 
 
-def _rest(project: Project, source: Source, reached: set[cst.CSTNode]) -> Iterator[Trace]:
+def _rest(machine: Machine, source: Source, reached: Reached) -> Iterator[Trace]:
     """The module itself, then its functions and classes that no run has reached yet."""
-    machine, module, trace = _begin(project, source, "__main__")
+    module, trace = _begin(machine, source)
     _guarded(trace, lambda: module.load(machine))
     if not _is_main(source):
         trace.visited = machine.visited
         yield trace
     before = list(trace.events)
-    reached |= machine.run_bodies
+    reached.add(machine.run_bodies)
     if module.scope is None:
         return
     first_order = machine.order
@@ -182,7 +200,7 @@ def _entry(
     module: Namespace,
     value: Value,
     before: list[Event],
-    reached: set[cst.CSTNode],
+    reached: Reached,
 ) -> Iterator[Trace]:
     """One entry of a module that is loaded already."""
     methods = _unreached_methods(value, reached) if isinstance(value, Class) else []
@@ -196,7 +214,7 @@ def _entry(
         trace.add(event)
     machine.trace = trace
     machine.here, machine.steps, machine.entered, machine.stage = ALWAYS, 0, 0, 0
-    machine.allowance = machine.project.budget.allowance(MAX_STEPS // 2)
+    machine.ration = machine.project.budget.ration(MAX_STEPS // 2)
     machine.run_bodies = set()
     if module.scope is None:
         return
@@ -210,13 +228,13 @@ def _entry(
     machine.looping = machine.repeating = 0
     machine.stage = 0
     machine.project.budget.spend(machine.steps)
-    reached |= machine.run_bodies
+    reached.add(machine.run_bodies)
     _forget_globals(machine, module)
     trace.visited = machine.visited
     yield trace
 
 
-def _unreached_methods(cls: Class, reached: set[cst.CSTNode]) -> list[Function]:
+def _unreached_methods(cls: Class, reached: Reached) -> list[Function]:
     return [f for f in methods_of(cls) if f.node not in reached]
 
 
@@ -235,7 +253,7 @@ def _live(machine: Machine, cls: Class, methods: list[Function]) -> None:
         if function.node in machine.run_bodies:
             continue
         machine.stage = 1 if function in hooks else stage
-        machine.steps = min(machine.steps, machine.allowance // 2)
+        machine.steps = machine.ration.half_of(machine.steps)
         bound = 0 if function.kind == "staticmethod" else 1
         first: tuple[Value, ...] = (me,) if function.kind == "" else (cls,)
         _run_stranger(machine, function, first if bound else ())

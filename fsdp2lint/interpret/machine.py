@@ -74,7 +74,7 @@ class Machine:
         self.here: Guards = ALWAYS
         self.order = 0
         self.steps = 0
-        self.allowance = project.budget.allowance(MAX_STEPS)
+        self.ration = project.budget.ration(MAX_STEPS)
         self.entered = 0
         self.stage = 0
         self.looping = 0
@@ -273,7 +273,7 @@ class Machine:
             return False
         if (
             len(self.running) >= MAX_CALL_DEPTH
-            or self.steps > self.allowance
+            or not self.ration.covers(self.steps)
             or self.entered > MAX_ENTERED
         ):
             self.trace.truncated = True

@@ -18,6 +18,7 @@ from fsdp2lint.steps import Account, Kept, Step
 
 if TYPE_CHECKING:
     from fsdp2lint.declare import Rule
+    from fsdp2lint.model.trace import Trace
     from fsdp2lint.program import Program
 
 Said = tuple[str, str, str]
@@ -42,12 +43,20 @@ def findings(program: Program) -> Iterator[tuple[Rule, Finding]]:
         if rule.group not in GROUPS or not _applies(rule, version):
             continue
         for trace in program.traces:
-            for finding in rule.check(trace):
+            for finding in _of(rule, trace):
                 site = site_of(finding)
                 key = rule.code, site.node, finding.message
                 if site.source in mine and key not in seen:
                     seen.add(key)
                     yield rule, finding
+
+
+def _of(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
+    """What a rule says of a trace, asked once: many traces stay the same when a text changes."""
+    if rule not in trace.answers:
+        trace.answers[rule] = tuple(rule.check(trace))
+    found: tuple[Finding, ...] = trace.answers[rule]
+    return found
 
 
 def said(program: Program) -> Counter[Said]:

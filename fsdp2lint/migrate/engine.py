@@ -5,13 +5,13 @@ from __future__ import annotations
 import gc
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fsdp2lint.collector import no_collector
 from fsdp2lint.edits.apply import Outcome, combine
 from fsdp2lint.edits.changes import Span, apply
 from fsdp2lint.edits.import_lines import on_one_line
@@ -91,7 +91,7 @@ def migrate(
     """
     program = Program(tuple(sources), tuple(roots), options or Options(), tuple(texts), told)
     before = (*program.sources, *program.texts)
-    with _collected_between_rounds():
+    with no_collector():  # but between two rounds, where traces are let go
         run = _Run(program, accept)
         known = said(program) if whole else Counter()
         del program  # its traces go when a codemod has changed a text
@@ -114,18 +114,6 @@ def migrate(
     )
 
 
-@contextmanager
-def _collected_between_rounds() -> Iterator[None]:
-    """Collect garbage only where traces are let go: they are large, and each knows itself."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
-
-
 class _Run:
     """The state of a migration on its way."""
 
@@ -133,7 +121,6 @@ class _Run:
         self.program = program
         self.accept = accept
         self.refused = False
-        self.litter = 0
         self.ledger = Ledger(inventory(program))
         self.stages: list[Stage] = []
         self.failures: list[str] = []
@@ -179,9 +166,9 @@ class _Run:
 
     def _let_go(self) -> None:
         """Collect what texts that are no more have left, when it is worth the time."""
-        if self.litter > WORTH_COLLECTING:
+        if self.program.runs.dropped > WORTH_COLLECTING:
             gc.collect()
-            self.litter = 0
+            self.program.runs.dropped = 0
 
     def keep_the_contract(self, known: Counter[Said]) -> None:
         """Make the fixes of the rules for what they say of the new text and did not say of the old."""
@@ -271,8 +258,7 @@ class _Run:
                 new.append(source)
         if tuple(new) == self.program.sources:
             return False
-        self.litter += self.program.size
-        self.program = replace(self.program, sources=tuple(new))
+        self.program = self.program.with_sources(new)
         return True
 
     def _broken(self, outcome: Outcome) -> Source | None:

@@ -121,6 +121,7 @@ class Guards:
         # by identity: equal guards that were asked at different places must stay apart
         if self._joined is None:
             self._joined = {}
+            _remembering.append(self)
         known = self._joined.get(id(clauses))
         if known is None:
             known = self._joined[id(clauses)] = (clauses, self._join(clauses))
@@ -273,6 +274,20 @@ def _equality(test: Value) -> tuple[Value, object] | None:
     if isinstance(key, tuple) and key[0] in ("==", "is") and hasattr(key[1], "value"):
         return None if test.owner is None else (test.owner, key[1].value)
     return None
+
+
+_remembering: list[Guards] = []
+"""Those that know with what they were joined."""
+
+
+def forget_joins() -> None:
+    """Let go of what guards were joined with: a run asks for it again and again, and nobody after it.
+
+    Most of these conjunctions stand in no event; they are half of what a run leaves in memory.
+    """
+    for guards in _remembering:
+        guards._joined = None
+    _remembering.clear()
 
 
 ALWAYS = Guards()

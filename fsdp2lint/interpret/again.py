@@ -1,0 +1,134 @@
+"""Runs that need not be made again: what a project's files did before some of them got new texts.
+
+A run from an entry depends on the modules that it loaded, on which functions earlier runs had reached
+when it asked, and, where its budget ran out, on how large that was. All three are written down while it
+goes; where they are the same for a later version of the project, so are its traces, event for event.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import libcst as cst
+
+    from fsdp2lint.interpret.machine import Machine
+    from fsdp2lint.model.trace import Trace
+    from fsdp2lint.project import Project, Ration
+    from fsdp2lint.source import Source
+
+Key = tuple[str, str]
+"""The way of running, and the path of the file in which the run begins."""
+
+
+class Reached:
+    """The bodies of functions that some run has reached, and what was asked of them since :meth:`listen`."""
+
+    def __init__(self) -> None:
+        self._bodies: set[cst.CSTNode] = set()
+        self.listen()
+
+    def listen(self) -> None:
+        """A run begins."""
+        self.asked: dict[cst.CSTNode, bool] = {}
+        self.added: set[cst.CSTNode] = set()
+
+    def __contains__(self, node: cst.CSTNode) -> bool:
+        answer = node in self._bodies
+        if node not in self.added:
+            self.asked.setdefault(node, answer)
+        return answer
+
+    def add(self, bodies: Iterable[cst.CSTNode]) -> None:
+        """The run that goes on has reached these."""
+        self.added.update(bodies)
+        self._bodies.update(bodies)
+
+
+@dataclass(slots=True)
+class Run:
+    """What a run made, and all that it depended on."""
+
+    traces: tuple[Trace, ...]
+    modules: tuple[tuple[str, Source | None, bool], ...]
+    """The paths of the modules that it came by, what was found there, and whether it was loaded."""
+    rations: Sequence[Ration]
+    asked: dict[cst.CSTNode, bool]
+    reached: set[cst.CSTNode]
+
+    @property
+    def size(self) -> int:
+        """How many events its traces hold."""
+        return sum(len(trace.events) for trace in self.traces)
+
+    def loaded(self, source: Source) -> bool:
+        """Whether it ran anything of a file."""
+        return any(one is source and loaded for _, one, loaded in self.modules)
+
+
+class Runs:
+    """The runs of a project, kept for the next version of it."""
+
+    def __init__(self) -> None:
+        self.decoded: dict[str, Source | None] = {}
+        """The files around the project that were read, for whoever reads them the next time."""
+        self.dropped = 0
+        """How many events the runs held that were forgotten."""
+        self._runs: dict[Key, Run] = {}
+
+    def forget(self, sources: Iterable[Source]) -> None:
+        """These files get new texts: let go of the runs that ran anything of them."""
+        for source in sources:
+            for key in [key for key, run in self._runs.items() if run.loaded(source)]:
+                self._drop(key)
+
+    def again(self, key: Key, project: Project, reached: Reached) -> Iterable[Trace] | None:
+        """The traces of a run of which nothing can be another now; None when it has to be made."""
+        reached.listen()
+        run = self._runs.get(key)
+        if run is None:
+            return None
+        if not _stands(run, project, reached):
+            self._drop(key)
+            reached.listen()
+            return None
+        project.budget.repeat(run.rations)
+        reached.add(run.reached)
+        return run.traces
+
+    def keep(
+        self, key: Key, machine: Machine, reached: Reached, walk: Iterator[Trace]
+    ) -> Iterator[Trace]:
+        """Let a run make its traces, and keep them."""
+        begun = len(machine.project.budget.rations) - 1  # the machine has its first one already
+        traces: list[Trace] = []
+        for trace in walk:
+            traces.append(trace)
+            yield trace
+        modules = ((n.path, n.source, n.loaded) for n in machine.namespaces.values())
+        self._runs[key] = Run(
+            tuple(traces),
+            tuple(modules),
+            machine.project.budget.rations[begun:],
+            reached.asked,
+            reached.added,
+        )
+
+    def _drop(self, key: Key) -> None:
+        self.dropped += self._runs.pop(key).size
+
+
+def _stands(run: Run, project: Project, reached: Reached) -> bool:
+    """Whether a run would do the same again; what it read is read again, in the same order."""
+    if any((node in reached) is not answer for node, answer in run.asked.items()):
+        return False
+    if not project.budget.allows(run.rations):
+        return False
+    for path, source, loaded in run.modules:
+        found = None if os.path.isdir(path) else project.source(path)
+        if (found is None) is not (source is None) or (loaded and found is not source):
+            return False
+    return True
