@@ -87,14 +87,18 @@ def without_fsdp1(
     return (Splice(source, *asked, text), *unimports(program, source, FSDP1))
 
 
-def guarding(program: Program, source: Source, node: cst.Attribute) -> ClassTest | None:
-    """The test for FSDP1's class of ``model`` behind which ``model.module`` stands."""
+def others_behind_test(program: Program, source: Source, node: cst.Attribute) -> bool | None:
+    """Where ``model.module`` stands behind a test for FSDP1's class of ``model``: whether others pass it too.
+
+    None where it stands behind none.
+    """
     model = text_of(source, node.value)
     for test in _tests_around(source, node):
         for one in _conjuncts(test):
-            found = class_test(program, source, one)
-            if found is not None and text_of(source, found.subject) == model:
-                return found
+            parts = [class_test(program, source, part) for part in _disjuncts(one)]
+            asked = [p for p in parts if p and text_of(source, p.subject) == model]
+            if asked:
+                return len(asked) < len(parts) or not all(p.only_mine for p in asked)
     return None
 
 
@@ -119,6 +123,9 @@ def _tests_around(source: Source, node: cst.CSTNode) -> Iterator[cst.BaseExpress
     for around in Layout.of(source).ancestors(node):
         if isinstance(around, cst.If | cst.While | cst.IfExp) and around.body is inner:
             yield around.test
+        elif isinstance(around, cst.BooleanOperation) and isinstance(around.operator, cst.And):
+            if inner is around.right:
+                yield around.left
         elif isinstance(around, cst.ListComp | cst.SetComp | cst.GeneratorExp):
             if inner is around.elt:
                 yield from (one.test for one in around.for_in.ifs)
@@ -131,5 +138,13 @@ def _conjuncts(test: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
     if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.And):
         yield from _conjuncts(test.left)
         yield from _conjuncts(test.right)
+    else:
+        yield test
+
+
+def _disjuncts(test: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
+    if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.Or):
+        yield from _disjuncts(test.left)
+        yield from _disjuncts(test.right)
     else:
         yield test

@@ -65,7 +65,7 @@ from fsdp2lint.api import (
     wrapper,
 )
 
-from ._loop_classes import guarding, has_test, without_fsdp1
+from ._loop_classes import has_test, others_behind_test, without_fsdp1
 from ._loop_models import DDP
 from ._loop_text import is_path, text_of
 
@@ -88,15 +88,18 @@ def _inner(program: Program) -> dict[tuple[Source, cst.Attribute], bool]:
         if name in INNER and isinstance(site.node, cst.Attribute):
             owners = {wrapper(one) for _, read in events for one in options(read.owner)}
             if "fsdp1" in owners:
-                found[site.source, site.node] = "ddp" in owners
+                others = others_behind_test(program, site.source, site.node)
+                found[site.source, site.node] = "ddp" in owners or bool(others)
     for source in program.sources:
         for node in walk(source.tree):
             if not isinstance(node, cst.Attribute) or (source, node) in found:
                 continue
             if node.attr.value == "_fsdp_wrapped_module" or _is_unit(source, node):
                 found[source, node] = False
-            elif node.attr.value == "module" and (guard := guarding(program, source, node)):
-                found[source, node] = not guard.only_mine
+            elif node.attr.value == "module":
+                others = others_behind_test(program, source, node)
+                if others is not None:
+                    found[source, node] = others
     return found
 
 
