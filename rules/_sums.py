@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fsdp2lint.api import Called, Collective, External, Trace, Value, of_world_size
+from fsdp2lint.api import Augmented, Called, Collective, External, Trace, Value, of_world_size
 
 _REDUCE = ("torch.distributed.all_reduce", "torch.distributed.reduce")
 _MAKING = ("torch.tensor", "torch.as_tensor")
@@ -34,6 +34,8 @@ def _divided(trace: Trace, value: Value, order: int) -> bool:
     for event in trace.events:
         if event.order < order:
             continue
+        if isinstance(event, Augmented) and event.symbol == "/" and event.value is value:
+            return True  # whatever it is divided by, the sum itself is not what is wanted
         sides = [getattr(event, name, None) for name in ("left", "right", "value", "receiver")]
         if isinstance(event, Called):
             sides += event.arguments

@@ -107,7 +107,7 @@ def _start(called: Called) -> Site | None:
     """The statement at the top level of a module by which all this began, when nothing stands around it."""
     sites = (*called.moment.calls, called.at)
     for site in sites:
-        around = list(Layout.of(site.source).ancestors(site.node))
+        around = [site.node, *Layout.of(site.source).ancestors(site.node)]
         if any(isinstance(a, cst.FunctionDef | cst.Lambda) for a in around):
             return None if site is sites[0] else sites[0]
         if any(isinstance(a, cst.If | cst.IfExp | cst.Try | cst.Match) for a in around):

@@ -93,7 +93,7 @@ from fsdp2lint.api import (
 )
 
 from ._fixes import call_of, first_argument, receiver_of
-from ._loops import each_step, only_cpu
+from ._loops import Loop, each_step, only_cpu, step_loop
 
 _READERS = (".item", ".tolist", "builtins.float", "builtins.int")
 _WAITS = ("torch.accelerator.synchronize", "torch.cuda.synchronize", "torch.xpu.synchronize")
@@ -105,13 +105,17 @@ def check(trace: Trace) -> Iterator[Finding]:
     """Numbers that are read in each step."""
     if not trace.of(Sharded) or only_cpu(trace):
         return
+    read: dict[tuple[Value, Loop], Called] = {}
     for called in trace.calls(*_READERS):
         value = called.receiver or (called.arguments[0] if called.arguments else None)
         stepped = each_step(trace, called)
-        if value is None or stepped is None or not _every_time(called, stepped):
+        loop = step_loop(trace, called)
+        if value is None or stepped is None or loop is None or not _every_time(called, stepped):
             continue
         if not any(_made_of(one, _known(trace)) for one in options(value)):
             continue
+        if read.setdefault((value, loop), called).at.node is not called.at.node:
+            continue  # the host has waited for it already
         if not _decides(trace, called) and not _waits_anyway(trace, stepped):
             yield Finding(
                 at=called,
@@ -184,7 +188,7 @@ def _each_time_on_gpus(called: Called, stepped: Stepped) -> bool:
 
 
 def _asks_for_gpu(test: Value) -> bool:
-    return any(word in test.words() for word in ("is_available", "cuda"))
+    return any(word in test.words() for word in ("is_available", "cuda", "cpu"))
 
 
 def _decides(trace: Trace, called: Called) -> bool:
