@@ -112,8 +112,34 @@ def _unseen(program: Program, source: Source, call: cst.CSTNode) -> str:
         for _, called in program.of(Called)
         if not called.name.startswith(".") or called.name in _HARMLESS
     }
-    unseen = next((n for n in inside if n not in followed), None)
+    unseen = next((n for n in inside if n not in followed and not _asks_none(program, n)), None)
     return "" if unseen is None else f"`{source.code(unseen)}` in it may take a state dict"
+
+
+def _asks_none(program: Program, call: cst.Call) -> bool:
+    """Whether a call is of a method that only the project has, in which the model is asked for nothing."""
+    name = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
+    holders = [s for s in program.sources if name and f"def {name}(" in s.text]
+    found = [n for s in holders for n in walk(s.tree) if isinstance(n, cst.FunctionDef)]
+    named = [one for one in found if one.name.value == name]
+    return bool(named) and all(_leaves_alone(one) for one in named)
+
+
+def _leaves_alone(method: cst.FunctionDef) -> bool:
+    """Whether a method neither calls another of its object nor hands the object on."""
+    first = method.params.params[:1]
+    own = first[0].name.value if first else ""
+    for call in walk(method.body):
+        if isinstance(call, cst.Call):
+            said = dotted(call.func)
+            handed = any(isinstance(a.value, cst.Name) and a.value.value == own for a in call.args)
+            if (
+                handed
+                or "state_dict" in said
+                or said in ("super", f"{own}.{said.rpartition('.')[2]}")
+            ):
+                return False
+    return bool(own)
 
 
 def _gets(source: Source, call: cst.Call, model: str) -> bool:

@@ -69,6 +69,7 @@ from fsdp2lint.api import (
     Account,
     Called,
     InsertAfter,
+    Layout,
     Left,
     Part,
     Program,
@@ -122,10 +123,10 @@ def _step(mine: Sequence[tuple[Trace, Called]], flattenings: list[Flattening]) -
     getter = name_for(source, call, f"{HOME}.get_optimizer_state_dict")
     dcp = name_for(source, call, "torch.distributed.checkpoint", alias="dcp", module=True)
     taken = f"{getter.text}({model}, {optimizer})"
-    parts = [name, f"storage_reader={text_of(source, reader.value)}"]
+    parts = [name, f"storage_reader={_outdented(source, reader.value)}"]
     planner = argument(call, 3, "planner")
     if planner is not None:
-        parts.append(f"planner={text_of(source, planner.value)}")
+        parts.append(f"planner={_outdented(source, planner.value)}")
     edits = (
         Replace(source, call, f"{{{text_of(source, key.value)}: {taken}}}"),
         InsertAfter(source, call, _load(source, call, f"{dcp.text}.load", parts)),
@@ -140,7 +141,21 @@ def _step(mine: Sequence[tuple[Trace, Called]], flattenings: list[Flattening]) -
 def _load(source: Source, call: cst.CSTNode, head: str, parts: list[str]) -> str:
     """The call as a statement; inserted text is indented when it comes to its place."""
     one = f"{head}({', '.join(parts)})"
+    if "\n" in one:
+        lines = (line for part in parts for line in f"{part},".splitlines())
+        unit = Layout.of(source).unit
+        return "\n".join([f"{head}(", *(unit + line for line in lines), ")"])
     return one if len(one) < 80 else fitted(source, call, head, parts)
+
+
+def _outdented(source: Source, node: cst.CSTNode) -> str:
+    """The text of a node, its further lines as deep as if it began a line of no depth."""
+    layout = Layout.of(source)
+    start = layout.whole(node)[0]
+    before = source.text[layout.line_start(start) : start]
+    depth = before[: len(before) - len(before.lstrip())]
+    first, *others = text_of(source, node).splitlines()
+    return "\n".join([first, *(line.removeprefix(depth) for line in others)])
 
 
 def _getting(found: Flattening, results: set[Value]) -> Iterator[Called]:
