@@ -37,6 +37,8 @@ def units(model: FSDPModule) -> int:
 - `check_is_root()`: FSDP2 does not tell which module is the root.
 - `fsdp_modules(x, root_only=True)` of a model from unseen code.
 - Classes that derive from FSDP1's.
+- A test for FSDP1's class alone, where the program asks for `FSDPModule` of the same model in another place: what
+  FSDP2 has sharded would take a branch that is not for it.
 
 ## References
 
@@ -68,6 +70,7 @@ from fsdp2lint.api import (
     wrapper,
 )
 
+from ._loop_apart import beside_fsdp2, tests_apart
 from ._loop_classes import class_test
 from ._loop_exact import exact_types, type_names
 from ._loop_models import FSDP1, FSDP_MODULE
@@ -76,6 +79,7 @@ from ._loop_text import text_of
 from ._shared import unimports
 
 WHY = "fully_shard makes a module an FSDPModule"
+_APART = "the program asks for `FSDPModule` of the same model elsewhere: it does something else with those"
 _BEFORE = (
     "activation-checkpointing",
     "clip-grad-norm",
@@ -94,6 +98,7 @@ _TYPES = ("typing.", "builtins.", "collections.abc.", "typing_extensions.")
 @codemod(after=_BEFORE)
 def rewrite(program: Program) -> Iterator[Step | Left]:
     """FSDP1's class where it is asked for."""
+    apart = tests_apart(program)
     for reference in program.references(FSDP1):
         source, node = reference.source, reference.node
         dropped = _tells_the_inside(program, source, node)
@@ -102,7 +107,10 @@ def rewrite(program: Program) -> Iterator[Step | Left]:
             account = Account(source, node, "changed", why)
             yield Step((dropped, *unimports(program, source, FSDP1)), (account,))
         elif _is_asked(program, reference):
-            yield _module(program, source, node)
+            if any(one in apart for one in Layout.of(source).ancestors(node)):
+                yield Left(source, node, _APART, "say which models of FSDP2 take this branch")
+            else:
+                yield _module(program, source, node)
     yield from exact_types(program)
     yield from type_names(program)
     for quoted in quotations(program, FSDP1):
@@ -114,7 +122,11 @@ def rewrite(program: Program) -> Iterator[Step | Left]:
 
 
 def _module(program: Program, source: Source, node: cst.BaseExpression) -> Step:
-    """The class of FSDP2 in place of FSDP1's."""
+    """The class of FSDP2 in place of FSDP1's; once, where both stand side by side."""
+    shorter = beside_fsdp2(program, source, node)
+    if shorter is not None:
+        edits = (shorter, *unimports(program, source, FSDP1))
+        return Step(edits, (Account(source, node, "changed", WHY),))
     name = name_for(source, node, FSDP_MODULE)
     edits = (Replace(source, node, name.text), *name.edits, *unimports(program, source, FSDP1))
     return Step(edits, (Account(source, node, "changed", WHY),))
