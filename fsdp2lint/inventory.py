@@ -21,7 +21,14 @@ from fsdp2lint.model.trace import options
 from fsdp2lint.model.values import Wrapped
 from fsdp2lint.program import Program
 from fsdp2lint.project import Project
-from fsdp2lint.wrapped import ASKED_FROM_AFAR, kinds, told_apart, unseen_methods, wrapper
+from fsdp2lint.wrapped import (
+    ASKED_FROM_AFAR,
+    kinds,
+    of_a_plugin,
+    told_apart,
+    unseen_methods,
+    wrapper,
+)
 
 if TYPE_CHECKING:
     from fsdp2lint.files import Files
@@ -311,7 +318,7 @@ def _asked_of_models(trace: Trace) -> Iterator[Event]:
     for called in trace.of(Called):
         method = called.name.rpartition(".")[2]
         if method in facts.METHODS and called.receiver is not None:
-            if called.at.node in of_engines:
+            if called.at.node in of_engines or of_a_plugin(called):
                 continue
             of_others = method in SHARED_METHODS or _is_own(trace, method)
             if not of_others or _is_wrapped(called.receiver):

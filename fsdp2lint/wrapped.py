@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 import libcst as cst
 
 from fsdp2lint.edits.layout import Layout, walk
-from fsdp2lint.model.events import Clipped, Event, SyncPaused
+from fsdp2lint.model.events import Called, Clipped, Event, SyncPaused
 from fsdp2lint.model.guards import Guard, Guards
 from fsdp2lint.model.trace import options
 from fsdp2lint.model.values import External, Module, Value, Wrapped
@@ -91,6 +91,15 @@ def unseen_methods(program: Program, name: str) -> Iterator[tuple[Source, cst.At
                 if not known and not isinstance(call, cst.AssignTarget):
                     if called is None or not _is_of_an_engine(source, called, name):
                         yield source, node
+
+
+def of_a_plugin(called: Called) -> bool:
+    """Whether this is ``set_state_dict_type`` of accelerate's FSDP plugin, which takes the type alone.
+
+    FSDP1's is given the module too (torch/distributed/fsdp/fully_sharded_data_parallel.py).
+    """
+    given = len(called.arguments) + len(called.keywords)
+    return called.name == ".set_state_dict_type" and given < 2 and not called.open
 
 
 def _is_of_an_engine(source: Source, call: cst.Call, name: str) -> bool:

@@ -15,11 +15,11 @@ def loops_around(event: Event) -> list[Loop]:
     """The loops that repeat an event, innermost first, through the calls that lead to it."""
     found: list[Loop] = []
     for site in (event.at, *reversed(event.moment.calls)):
-        found += _loops(site)
+        found += loops_at(site)
     return found
 
 
-def _loops(site: Site) -> list[Loop]:
+def loops_at(site: Site) -> list[Loop]:
     """The loops of one function in whose body (or whose ``while`` test) a site stands."""
     found: list[Loop] = []
     layout = Layout.of(site.source)

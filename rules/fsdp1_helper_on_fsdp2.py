@@ -74,7 +74,9 @@ from fsdp2lint.api import (
     Trace,
     Value,
     name_for,
+    options,
     rule,
+    unwrapped,
 )
 
 from ._fixes import call_of
@@ -113,6 +115,8 @@ def _found(
     if found is None or wrapped_before(trace, event, found[1], "ddp", "fsdp1"):
         return
     shard, module = found
+    if isinstance(module, Part) and module.name in _INNER:
+        return  # what a wrapper held, which this run cannot have been
     is_test = isinstance(event, Called) and event.name == "builtins.isinstance"
     if is_test and serves_both(trace, module):
         return
@@ -132,7 +136,7 @@ def _of_another_kind(event: Event, module: Value) -> bool:
         isinstance(g.test, Part)
         and isinstance(g.test.key, tuple)
         and g.test.key[0] == "isinstance"
-        and g.test.owner is module
+        and any(unwrapped(one) is module for one in options(g.test.owner))
         and any(isinstance(c, External) and c.name in _WRAPPERS for c in g.test.key[1:])
         for clause in event.guards.clauses
         for g in clause

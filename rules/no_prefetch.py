@@ -91,7 +91,7 @@ import libcst as cst
 
 from fsdp2lint.api import Finding, Forward, Trace, Value, rule, unwrapped
 
-from ._loops import loops_around
+from ._loops import loops_around, loops_at
 from ._shared import Shard, shards, together
 from ._tensors import has_root_above
 from ._walks import reaches, walk_of
@@ -132,7 +132,7 @@ def _run_in_order(trace: Trace, shard: Shard) -> Forward | None:
     for forward in trace.of(Forward):
         module = unwrapped(forward.module)
         sharded = module in stack or (walk is not None and reaches(trace, walk, module))
-        if forward.how == "call" and sharded:
+        if forward.how == "call" and sharded and loops_at(forward.at):
             run = seen.setdefault(forward.at.node, set())
             run.add(module)
             if len(run) > 1:
