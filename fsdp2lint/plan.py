@@ -6,13 +6,15 @@ depend on what else is passed, so units can be analysed by several processes, an
 
 from __future__ import annotations
 
+import ast
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
 from typing import NamedTuple
+from warnings import catch_warnings, simplefilter
 
-from fsdp2lint.files import Files
+from fsdp2lint.files import NOTEBOOK, Files
 from fsdp2lint.links import Finder, Folder, stem
-from fsdp2lint.prefilter import Content
+from fsdp2lint.prefilter import Content, written
 from fsdp2lint.prefilter import relevant as is_relevant
 from fsdp2lint.settings import Settings
 
@@ -69,10 +71,15 @@ def units(
 ) -> list[Unit]:
     """The units of the relevant files among those that were passed, in the order of their first files.
 
-    A file that imports a relevant one belongs to it: it may hold the program's beginning. What a file that
-    was ``named`` imports may not have been passed: it is analysed when it leads to FSDP in the end.
+    A library that only tells of FSDP, in comments and docstrings, is not asked. A file that imports a
+    relevant one belongs to it: it may hold the program's beginning. What a file that was ``named`` imports
+    may not have been passed: it is analysed when it leads to FSDP in the end.
     """
-    asked = {os.path.abspath(path): (path, content) for path, content in relevant}
+    asked = {
+        os.path.abspath(path): (path, content)
+        for path, content in relevant
+        if isinstance(content, OSError) or written(content) or _begins(path, content)
+    }
     spelled = {os.path.abspath(path): path for path in passed}
     finder = Finder(roots, files, spelled)
     for path in named:
@@ -85,7 +92,8 @@ def units(
     made = []
     for group in _together([*asked, *programs], finder):
         theirs = [p for p in programs if p in group][:MAX_PROGRAMS]
-        read = tuple((spelled[p], files.read(p)) for p in theirs)
+        contents = ((spelled[p], files.read(p)) for p in theirs)
+        read = tuple((path, raw) for path, raw in contents if _begins(path, raw))
         made.append(Unit(tuple(asked[p] for p in sorted(group & asked.keys())), read))
     return sorted(made, key=lambda unit: unit.asked[0][0])
 
@@ -132,6 +140,39 @@ def _importers(candidates: Iterable[str], wanted: Collection[str], finder: Finde
         if any(word in raw for word in words):
             if any(found in wanted for found in finder.imported(raw, path)):
                 yield path
+
+
+def _begins(path: str, raw: bytes) -> bool:
+    """Whether running a file does anything: a library only imports and defines."""
+    if os.path.basename(path) == "__init__.py":
+        return False
+    if b"__main__" in raw or path.endswith(NOTEBOOK):
+        return True
+    try:
+        with catch_warnings():
+            simplefilter("ignore")
+            return any(map(_acts, ast.parse(raw).body))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return True
+
+
+def _acts(statement: ast.stmt) -> bool:
+    """Whether a statement loops, opens something or calls for the effect, on a branch of it perhaps."""
+    if isinstance(statement, ast.Expr):
+        return not isinstance(statement.value, ast.Constant)
+    if isinstance(statement, ast.For | ast.While | ast.With | ast.Match):
+        return True
+    if isinstance(statement, ast.If | ast.Try):
+        blocks = [statement.body, statement.orelse, *_handlers(statement)]
+        return any(_acts(inner) for block in blocks for inner in block)
+    return False
+
+
+def _handlers(statement: ast.If | ast.Try) -> list[list[ast.stmt]]:
+    """The other blocks of a ``try``."""
+    if isinstance(statement, ast.If):
+        return []
+    return [statement.finalbody, *(handler.body for handler in statement.handlers)]
 
 
 def _programs_first(path: str) -> tuple[bool, str]:

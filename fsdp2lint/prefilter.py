@@ -1,11 +1,13 @@
 """Which files are worth parsing: those whose bytes hold a word of FSDP or of distributed checkpoints.
 
 A file without any of the markers is read and never parsed, and when no file has one, neither libcst
-nor the rules are imported.
+nor the rules are imported. A library that has them in its comments and docstrings alone is read as far:
+what of it a program uses is followed from there.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 from fsdp2lint.files import read
@@ -27,6 +29,18 @@ MARKERS = (
 any of these words cannot shard by FSDP.
 """
 
+_OLD = (b"distributed._tensor",)
+"""The old place of DTensor: of its imports a rule speaks where FSDP is in sight, were it in a comment."""
+
+_TOLD = (
+    rb"#[^\n]*"
+    rb'|"""(?:\\.|[^\\])*?"""'
+    rb"|'''(?:\\.|[^\\])*?'''"
+    rb'|("(?:\\.|[^"\\\n])*"'
+    rb"|'(?:\\.|[^'\\\n])*')"
+)
+"""A comment, a long string, or (the group) a short one."""
+
 MAX_BYTES = 2_000_000
 """Larger files (generated ones) are not parsed: libcst takes about a second for each megabyte."""
 
@@ -34,6 +48,12 @@ MAX_BYTES = 2_000_000
 def relevant(raw: bytes) -> bool:
     """Whether a file with these bytes is worth parsing."""
     return any(raw.find(marker) >= 0 for marker in MARKERS)
+
+
+def written(raw: bytes) -> bool:
+    """Whether the code of a relevant file holds a marker, not only its comments and its long strings."""
+    code = re.sub(_TOLD, rb"\1", raw, flags=re.DOTALL)
+    return any(code.find(marker) >= 0 for marker in (*MARKERS, *_OLD))
 
 
 def sift(files: Iterable[str]) -> Iterator[tuple[str, Content]]:

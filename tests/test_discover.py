@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fsdp2lint.discover import EXCLUDED, Exclusion, NoSuchPath, discover
-from fsdp2lint.prefilter import MAX_BYTES, relevant, sift
+from fsdp2lint.prefilter import MAX_BYTES, relevant, sift, written
 from fsdp2lint.runner import Batch, check
 
 ROOT = Path(__file__).parent.parent
@@ -185,6 +185,35 @@ def test_relevant(text: str) -> None:
 )
 def test_not_relevant(text: str) -> None:
     assert not relevant(text.encode())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from torch.distributed.fsdp import FSDPModule  # it's here",
+        "s = '#'; fully_shard(model)",
+        "s = 'an escaped \\\\'; fully_shard(model)",
+        '''def f(x): """Doc."""; fully_shard(x)''',
+        "module = import_module('torch.distributed.fsdp')",
+        "from torch.distributed._tensor import DTensor  # as fully_shard makes",
+        'def f(model: "FullyShardedDataParallel"): ...',
+    ],
+)
+def test_written(text: str) -> None:
+    assert written(text.encode())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x = 1  # then fully_shard(model)",
+        '"""The \\"FullyShardedDataParallel\\" of\n\ntorch.distributed.fsdp."""',
+        "def f():\n    '''Don't call fully_shard.'''",
+    ],
+)
+def test_only_told(text: str) -> None:
+    assert relevant(text.encode())
+    assert not written(text.encode())
 
 
 def test_every_bad_fixture_is_relevant() -> None:

@@ -105,6 +105,19 @@ def test_only_what_passed_the_prefilter_is_parsed(tmp_path: Path, parsed: list[s
     assert sorted(parsed) == ["a.py", "b.py", "c.py"]
 
 
+def test_a_library_that_only_tells_of_fsdp_is_not_parsed(tmp_path: Path, parsed: list[str]) -> None:
+    """A docstring or a comment is no use of a word; a program may shard by what it imports."""
+    (tmp_path / "model.py").write_text(
+        '"""For FullyShardedDataParallel."""\nx = f()  # fully_shard\n'
+    )
+    (tmp_path / "use.py").write_text("import model\n" + CLEAN)
+    (tmp_path / "train.py").write_text(
+        '"""Trains with FullyShardedDataParallel."""\nif __name__ == "__main__": ...\n'
+    )
+    check(_all(tmp_path))
+    assert sorted(parsed) == ["train.py", "use.py"]
+
+
 def test_what_several_files_import_is_parsed_once(tmp_path: Path, parsed: list[str]) -> None:
     (tmp_path / "common.py").write_text("import torch\nimport a, b\ndef f(m): ...\n")
     for name in "ab":
@@ -120,7 +133,7 @@ def test_a_file_that_only_hands_names_on_is_not_parsed(tmp_path: Path, parsed: l
         "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
     )
     (tmp_path / "use.py").write_text(
-        "# FullyShardedDataParallel\nfrom names import FSDP\ndef f(m: FSDP): ...\n"
+        "from names import FSDP\nx = 'FullyShardedDataParallel'\ndef f(m: FSDP): ...\n"
     )
     report = check(Batch.of_files([str(tmp_path / "use.py")]), Settings(select=("FSDP113",)))
     assert [d.rule.code for d in report.found] == ["FSDP113"]

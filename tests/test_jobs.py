@@ -52,19 +52,42 @@ def test_files_that_import_each_other_belong_together(projects: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("text", "runs"),
+    [
+        ("def main():\n    x.train()\n", False),
+        ("__all__ = ['x']\nLOG = get_logger(__name__)\n", False),
+        ("try:\n    import y\nexcept ImportError:\n    y = None\n", False),
+        ("x.train()\n", True),
+        ("for step in range(3):\n    x.train(step)\n", True),
+        ("if cfg.train:\n    pass\nelse:\n    x.train()\n", True),
+        ("try:\n    pass\nexcept ValueError:\n    x.train()\n", True),
+        ("if __name__ == '__main__': ...\n", True),
+        ("print 'a program of Python 2'\n", True),
+    ],
+)
+def test_only_what_acts_is_run(tmp_path: Path, text: str, runs: bool) -> None:
+    """Of the files that import a relevant one, a library brings nothing: nobody runs it."""
+    (tmp_path / "x.py").write_text(CLEAN)
+    (tmp_path / "other.py").write_text("import x\n" + text)
+    assert planned(tmp_path) == [(["x.py"], ["other.py"] if runs else [])]
+
+
 def test_a_shared_import_joins_nothing(tmp_path: Path) -> None:
     (tmp_path / "common.py").write_text("import torch\n")
     for name in "ab":
         (tmp_path / f"{name}.py").write_text("import common\n" + CLEAN)
     assert planned(tmp_path) == [(["a.py"], []), (["b.py"], [])]
     (tmp_path / "common.py").write_text("import torch, a\n")
-    assert planned(tmp_path) == [(["a.py", "b.py"], ["common.py"])]
+    assert planned(tmp_path) == [(["a.py", "b.py"], [])]
 
 
 def test_a_program_joins_what_it_imports(tmp_path: Path) -> None:
     for name in "ab":
         (tmp_path / f"{name}.py").write_text(CLEAN)
-    (tmp_path / "main.py").write_text("import torch\nfrom a import shard\nimport b\n")
+    (tmp_path / "main.py").write_text(
+        "import torch\nfrom a import shard\nimport b\nshard(b.model)\n"
+    )
     assert planned(tmp_path) == [(["a.py", "b.py"], ["main.py"])]
 
 
