@@ -221,9 +221,9 @@ class Document(Protocol):
         """Where a span of the program stands for a reader of the document."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Site:
-    """A node in its file, with the statement it belongs to."""
+    """A node in its file, with the statement it belongs to. Never changed; not frozen, since so many are made."""
 
     source: Source
     node: cst.CSTNode

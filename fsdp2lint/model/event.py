@@ -1,4 +1,7 @@
-"""An event of a run, and those that any program has: calls, assignments, departures."""
+"""An event of a run, and those that any program has: calls, assignments, departures.
+
+Nobody changes an event. Its class is not ``frozen`` all the same: to make one would take six times as long.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ if TYPE_CHECKING:
     from fsdp2lint.source import Site
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Moment:
     """When and where: what all events share."""
 
@@ -29,7 +32,7 @@ class Moment:
     Between two different stages the order is not known."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Event:
     """Something that happened at a :class:`Moment`."""
 
@@ -65,7 +68,7 @@ class Event:
         raise NotImplementedError
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Called(Event):
     """A call whose target is known: ``name`` is its canonical dotted name, ``.method`` for a method."""
 
@@ -90,7 +93,7 @@ class Called(Event):
         return f"called {name}({', '.join(said)})"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Assigned(Event):
     """An attribute of a module was set: a part replaced, a weight tied."""
 
@@ -102,7 +105,7 @@ class Assigned(Event):
         return f"assigned {self.owner.words()}.{self.name}"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Read(Event):
     """An attribute of a module was read that nothing in sight defines."""
 
@@ -113,7 +116,7 @@ class Read(Event):
         return f"read {self.owner.words()}.{self.name}"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Operated(Event):
     """An operator was applied and one side is a parameter or the number of ranks, or made of one of them:
     ``p * mask``, ``x @ w.t()``, ``norm / dist.get_world_size()``.
@@ -127,7 +130,7 @@ class Operated(Event):
         return f"computed {self.left.words()} {self.symbol} {self.right.words()}"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Augmented(Event):
     """A name was bound anew by ``x += y`` or its like; a tensor is changed in place by it."""
 
@@ -138,7 +141,7 @@ class Augmented(Event):
         return f"changed {self.value.words()} by {self.symbol}="
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Returned(Event):
     """A module that was called has computed: what it was ``given`` and what came out."""
 
@@ -150,7 +153,7 @@ class Returned(Event):
         return f"{self.module.words()} returned {self.result.words()}"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Iterated(Event):
     """A ``for`` loop begins to walk an object of a class outside the project: a loader, a sampler."""
 
@@ -160,7 +163,7 @@ class Iterated(Event):
         return f"walked {self.over.words()}"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Written(Event):
     """``p.data = value`` or ``p.grad = value`` of a parameter."""
 
@@ -172,7 +175,7 @@ class Written(Event):
         return f"wrote {self.owner.words()}.{self.name}"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Escaped(Event):
     """A value was handed to code that cannot be followed; ``to`` says to what."""
 
@@ -183,7 +186,7 @@ class Escaped(Event):
         return f"{self.value.words()} escaped to {self.to}"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Exited(Event):
     """The path left its function, its loop or the program: ``how`` is the keyword or the call."""
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fsdp2lint.model.values import Future, Optimizer, Parameters, StateDict, Value
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Sharded(Event):
     """``fully_shard`` was applied to ``modules`` (several when a list was given)."""
 
@@ -44,7 +44,7 @@ class Sharded(Event):
         return f"sharded {' and '.join(m.words() for m in self.modules)}"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Wrapping(Event):
     """A wrapper was put around a module: ``by`` is ``fsdp1``, ``ddp``, ``compile``, ``checkpoint``."""
 
@@ -57,7 +57,7 @@ class Wrapping(Event):
         return f"wrapped {self.module.words()} by {self.by}"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class OptimizerBuilt(Event):
     """An optimizer took parameters."""
 
@@ -69,7 +69,7 @@ class OptimizerBuilt(Event):
         return f"optimizer built over {over}"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class OptimizerReceived(Event):
     """A function that nobody in sight calls is given an optimizer: it was built before.
 
@@ -83,7 +83,7 @@ class OptimizerReceived(Event):
         return f"{self.optimizer.words()} is handed over, built before"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class ParametersUsed(Event):
     """Parameters that had been taken earlier were used: ``by`` says what for."""
 
@@ -94,7 +94,7 @@ class ParametersUsed(Event):
         return f"{self.by} used {' and '.join(dict.fromkeys(p.words() for p in self.parameters))}"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Forward(Event):
     """A module computed: ``how`` is ``call`` for ``model(x)``, else the method's name."""
 
@@ -107,7 +107,7 @@ class Forward(Event):
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Backward(Event):
     """``backward()`` ran."""
 
@@ -117,7 +117,7 @@ class Backward(Event):
         return "backward"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Stepped(Event):
     """An optimizer made its step."""
 
@@ -127,7 +127,7 @@ class Stepped(Event):
         return f"stepped {self.optimizer.words()}"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Clipped(Event):
     """Gradients were clipped: over ``parameters``, or by the ``module``'s own method."""
 
@@ -141,7 +141,7 @@ class Clipped(Event):
         return f"clipped {over or 'unknown parameters'}"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class SyncSwitched(Event):
     """``set_requires_gradient_sync`` of a module; ``on`` is None when the value is not known."""
 
@@ -153,7 +153,7 @@ class SyncSwitched(Event):
         return f"gradient sync of {self.module.words()} switched {side}"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class SyncPaused(Event):
     """``no_sync()`` was asked of a module."""
 
@@ -163,7 +163,7 @@ class SyncPaused(Event):
         return f"no_sync of {self.module.words()}"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Registered(Event):
     """``register_fsdp_forward_method``; ``method`` is None when its name is not known."""
 
@@ -174,7 +174,7 @@ class Registered(Event):
         return f"registered {self.method or 'a method'} of {self.module.words()}"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Resharded(Event):
     """``reshard()`` of a module."""
 
@@ -184,7 +184,7 @@ class Resharded(Event):
         return f"resharded {self.module.words()}"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Unsharded(Event):
     """``unshard()`` of a module."""
 
@@ -194,7 +194,7 @@ class Unsharded(Event):
         return f"unsharded {self.module.words()}"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class StateDictTaken(Event):
     """A state dict was made."""
 
@@ -208,7 +208,7 @@ class StateDictTaken(Event):
         return f"{full}{kind} of {self.state.of.words()} taken"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Saved(Event):
     """Something was written: ``via`` is the canonical name of the call."""
 
@@ -224,7 +224,7 @@ class Saved(Event):
         return f"saved {what} with {self.via.rsplit('.', 1)[-1]}"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Loaded(Event):
     """Something was read: ``via`` the call, ``into`` what ``dcp.load`` fills, ``states`` inside it."""
 
@@ -239,7 +239,7 @@ class Loaded(Event):
         return f"loaded with {self.via.rsplit('.', 1)[-1]}" + (f" into {into}" if into else "")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Restored(Event):
     """A state was put into a model or an optimizer: ``via`` is the method's or function's name."""
 
@@ -253,7 +253,7 @@ class Restored(Event):
         return f"restored {self.into.words()} through {self.via}"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Collective(Event):
     """A call that all ranks must make: ``about`` is what it communicates."""
 
@@ -264,7 +264,7 @@ class Collective(Event):
         return f"collective {self.name.rpartition('.')[2]}"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class GroupStarted(Event):
     """The process group was initialised; ``backend`` when it is known."""
 
@@ -274,7 +274,7 @@ class GroupStarted(Event):
         return "process group started" + (f" on {self.backend}" if self.backend else "")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class GroupEnded(Event):
     """The process group was destroyed."""
 
@@ -282,7 +282,7 @@ class GroupEnded(Event):
         return "process group destroyed"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Moved(Event):
     """``.to``, ``.cuda``, ``.half``, ``to_empty`` … of a module."""
 
@@ -294,7 +294,7 @@ class Moved(Event):
         return f"moved {self.module.words()} by {self.how}"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Awaited(Event):
     """A future's ``result()`` was asked for."""
 
