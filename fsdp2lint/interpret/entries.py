@@ -31,7 +31,6 @@ from fsdp2lint.source import Site
 from fsdp2lint.walk import walk
 
 if TYPE_CHECKING:
-    from fsdp2lint.model.events import Event
     from fsdp2lint.project import Project
     from fsdp2lint.source import Source
 
@@ -120,6 +119,8 @@ def _closures(machine: Machine, module: Namespace, reached: Reached) -> Iterator
 
     Nobody in sight says when they run, so nothing is certain not to have happened around them.
     """
+    about = machine.trace
+    nothing = Trace("", about.source, machine.memory, about.files, about.target)
     index = 0
     while index < len(machine.made):
         function = machine.made[index]
@@ -127,7 +128,7 @@ def _closures(machine: Machine, module: Namespace, reached: Reached) -> Iterator
         inner = function.scope.kind != "module" and function.home is None
         asked = function.scope.source in machine.project.asked
         if inner and asked and function.node not in reached:
-            for trace in _entry(machine, module, function, [], reached):
+            for trace in _entry(machine, module, function, nothing, reached):
                 trace.truncated = True
                 yield trace
 
@@ -158,20 +159,20 @@ def _rest(machine: Machine, source: Source, reached: Reached) -> Iterator[Trace]
     if not _is_main(source):
         trace.visited = machine.visited
         yield trace
-    before = list(trace.events)
+    loaded = trace.begun("")
     reached.add(machine.run_bodies)
     if module.scope is None:
         return
     first_order = machine.order
     for value in _definitions(module):
-        yield from _entry(machine, module, value, before, reached)
+        yield from _entry(machine, module, value, loaded, reached)
         machine.order = first_order
     index = 0
     while index < len(machine.made):
         function = machine.made[index]
         index += 1
         if function.scope.source is source and function.node not in reached:
-            yield from _entry(machine, module, function, before, reached)
+            yield from _entry(machine, module, function, loaded, reached)
 
 
 def _definitions(module: Namespace) -> list[Value]:
@@ -199,20 +200,16 @@ def _entry(
     machine: Machine,
     module: Namespace,
     value: Value,
-    before: list[Event],
+    loaded: Trace,
     reached: Reached,
 ) -> Iterator[Trace]:
-    """One entry of a module that is loaded already."""
+    """One entry of a module that is ``loaded`` already: what happened by then comes first in its trace."""
     methods = _unreached_methods(value, reached) if isinstance(value, Class) else []
     if isinstance(value, Function) and value.node in reached:
         return
     if isinstance(value, Class) and not methods:
         return
-    about = machine.trace
-    trace = Trace(value.words(), about.source, machine.memory, about.files, about.target)
-    for event in before:
-        trace.add(event)
-    machine.trace = trace
+    trace = machine.trace = loaded.begun(value.words())
     machine.here, machine.steps, machine.entered, machine.stage = ALWAYS, 0, 0, 0
     machine.ration = machine.project.budget.ration(MAX_STEPS // 2)
     machine.run_bodies = set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property, wraps
+from heapq import merge
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fsdp2lint.model.events import Called, Escaped, Event
@@ -47,6 +48,8 @@ class Trace:
         self.visited: set[CSTNode] = set()
         self.events: list[Event] = []
         self._by_kind: dict[type[Event], list[Event]] = {}
+        self._places: dict[str, list[int]] = {}
+        self._indexed = 0
         self._excluded: dict[Guards, dict[Guards, bool]] = {}
         self.answers: dict[object, Any] = {}
         """What questions marked with :func:`once` came to."""
@@ -56,10 +59,20 @@ class Trace:
         self.events.append(event)
         self._by_kind.setdefault(type(event), []).append(event)
 
+    def begun(self, entry: str) -> Trace:
+        """The trace of another entry, before which the same has happened."""
+        other = Trace(entry, self.source, self.memory, self.files, self.target)
+        other.events = self.events.copy()
+        other._by_kind = {kind: events.copy() for kind, events in self._by_kind.items()}
+        return other
+
     @cached_property
     def sources(self) -> tuple[Source, ...]:
         """The files in which something happens, the one where the run begins first."""
-        return tuple(dict.fromkeys((self.source, *(e.moment.at.source for e in self.events))))
+        found = {self.source: None}
+        for event in self.events:
+            found[event.moment.at.source] = None
+        return tuple(found)
 
     def of(self, kind: type[E]) -> list[E]:
         """All events of a kind, in order."""
@@ -67,7 +80,12 @@ class Trace:
 
     def calls(self, *names: str) -> Iterator[Called]:
         """All calls of the functions with these canonical names (``.method`` for methods)."""
-        return (c for c in self.of(Called) if c.name in names)
+        called = self.of(Called)
+        for place in range(self._indexed, len(called)):
+            self._places.setdefault(called[place].name, []).append(place)
+        self._indexed = len(called)
+        asked = [self._places[name] for name in dict.fromkeys(names) if name in self._places]
+        return map(called.__getitem__, merge(*asked))
 
     def before(self, event: Event, kind: type[E]) -> Iterator[E]:
         """Events of a kind that surely precede ``event`` on a path they share, latest first."""
