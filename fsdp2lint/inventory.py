@@ -138,21 +138,25 @@ def _asked(source: Source, node: cst.Attribute) -> Occurrence:
 def occurrences(trace: Trace, code: str) -> Iterator[Occurrence]:
     """What a rule asks: the occurrences that it reports in the files of one trace, imports apart."""
     for source in trace.sources:
-        if any(word in source.text for word in _words_of(code)):
-            found = source.derived(_of_source, trace.files)
-            yield from (o for o in found if o.code == code)
+        if source.derived(_says, code):
+            yield from (o for o in source.derived(_of_source, trace.files) if o.code == code)
     yield from (one for one in _in_trace(trace) if one.code == code)
 
 
+def _says(source: Source, code: str) -> bool:
+    return _words_of(code).search(source.text) is not None
+
+
 @lru_cache(maxsize=32)
-def _words_of(code: str) -> tuple[str, ...]:
+def _words_of(code: str) -> re.Pattern[str]:
     """A file without any of these words has nothing in its text that the rule reports."""
     names = {s.name.rpartition(".")[2] for s in facts.SYMBOLS.values() if s.code == code}
-    if code in ("FSDP101", "FSDP110", "FSDP113"):
-        names |= {"FullyShardedDataParallel"}
+    names |= {"FullyShardedDataParallel"} if code in ("FSDP101", "FSDP110", "FSDP113") else set()
     if code == "FSDP101":
         names = names - {"fully_shard"} | {"_composable"}
-    return (*sorted(names), *facts.WORDS) if code == "FSDP111" else tuple(sorted(names))
+    if code == "FSDP111":
+        names |= {*facts.WORDS, *facts.UNMISTAKABLE_ATTRIBUTES}
+    return re.compile(rf"(?:{'|'.join(sorted(names))})\b" if names else "(?!)")
 
 
 def _of_source(source: Source, files: Files) -> tuple[Occurrence, ...]:
