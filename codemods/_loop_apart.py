@@ -43,7 +43,9 @@ def _asked(test: Value) -> tuple[str, ...]:
     return tuple(getattr(one, "name", "") for one in key[1:])
 
 
-def beside_fsdp2(program: Program, source: Source, node: cst.BaseExpression) -> Replace | Splice | None:
+def beside_fsdp2(
+    program: Program, source: Source, node: cst.BaseExpression
+) -> Replace | Splice | None:
     """The edit that drops FSDP1's class from ``(FSDP, FSDPModule)`` or ``FSDP | FSDPModule``."""
     mine = {r.node for r in program.named(source) if r.name == FSDP_MODULE}
     parents = Layout.of(source).parents

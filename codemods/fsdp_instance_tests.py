@@ -125,8 +125,8 @@ def _module(program: Program, source: Source, node: cst.BaseExpression) -> Step:
     """The class of FSDP2 in place of FSDP1's; once, where both stand side by side."""
     shorter = beside_fsdp2(program, source, node)
     if shorter is not None:
-        edits = (shorter, *unimports(program, source, FSDP1))
-        return Step(edits, (Account(source, node, "changed", WHY),))
+        once = (shorter, *unimports(program, source, FSDP1))
+        return Step(once, (Account(source, node, "changed", WHY),))
     name = name_for(source, node, FSDP_MODULE)
     edits = (Replace(source, node, name.text), *name.edits, *unimports(program, source, FSDP1))
     return Step(edits, (Account(source, node, "changed", WHY),))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import libcst as cst
 
+from fsdp2lint.edits.displays import displays
 from fsdp2lint.edits.layout import Layout, walk
 from fsdp2lint.edits.names import Names, scope_of
 from fsdp2lint.meanings import fsdp1_symbols as facts
@@ -383,21 +384,7 @@ def _entries(wrapping: Wrapping) -> Iterator[Occurrence]:
 
 def _displays(source: Source) -> tuple[dict[str, cst.CSTNode], ...]:
     """The displays of dictionaries that write keywords of the constructor and nothing else."""
-    displays = (_keywords(node) for node in walk(source.tree))
-    return tuple(d for d in displays if len(d) > 1 and d.keys() <= facts.ARGUMENTS)
-
-
-def _keywords(node: cst.CSTNode) -> dict[str, cst.CSTNode]:
-    """What a display of a dictionary writes for each of its keys."""
-    if isinstance(node, cst.Dict):
-        return {
-            str(element.key.evaluated_value): element
-            for element in node.elements
-            if isinstance(element, cst.DictElement) and isinstance(element.key, cst.SimpleString)
-        }
-    if isinstance(node, cst.Call) and getattr(node.func, "value", "") == "dict":
-        return {arg.keyword.value: arg for arg in node.args if arg.keyword is not None}
-    return {}
+    return tuple(d for d in displays(source) if len(d) > 1 and d.keys() <= facts.ARGUMENTS)
 
 
 def _occurrence(
