@@ -189,7 +189,7 @@ def _away(source: Source, call: cst.CSTNode) -> Iterator[Edit]:
     if isinstance(parent, cst.WithItem):
         holder = layout.parents[parent]
         if isinstance(holder, cst.With) and holder.asynchronous is None and parent.asname is None:
-            yield Unwrap(source, holder, item=parent)
+            yield _without(source, holder, parent)
     elif isinstance(parent, cst.Arg):
         outer = layout.parents[parent]
         entering = isinstance(outer, cst.Call) and dotted(outer.func).endswith(".enter_context")
@@ -197,6 +197,15 @@ def _away(source: Source, call: cst.CSTNode) -> Iterator[Edit]:
             yield Remove(source, outer)
     elif isinstance(parent, cst.Assign) and len(parent.targets) == 1:
         yield from _kept_in_a_name(source, parent)
+
+
+def _without(source: Source, holder: cst.With, item: cst.WithItem) -> Edit:
+    """The ``with`` without an item; nothing at all where another rewriting has emptied it."""
+    body = holder.body.body
+    idle = len(body) == 1 and source.code(body[0]).strip() == "pass"
+    if idle and len(holder.items) == 1:
+        return Remove(source, holder)
+    return Unwrap(source, holder, item=item)
 
 
 def _does_nothing(choice: cst.IfExp, call: cst.CSTNode) -> bool:
@@ -220,4 +229,4 @@ def _kept_in_a_name(source: Source, assigned: cst.Assign) -> Iterator[Edit]:
     for item in items:
         holder = parents[item]
         if isinstance(holder, cst.With) and isinstance(item, cst.WithItem):
-            yield Unwrap(source, holder, item=item)
+            yield _without(source, holder, item)
