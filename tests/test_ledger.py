@@ -228,3 +228,33 @@ def test_beside_fsdp_the_same_word_may_be_of_a_wrapped_model() -> None:
     ):
         done = made(f"{line}\n{OWN_SHARDING}")
         assert "summon_full_params" in {entry.symbol for entry in done.ledger.entries}
+
+
+def test_a_plain_value_that_others_are_compared_with_stays() -> None:
+    """Also where a class of the script's own keeps FSDP1 in it: new code may compare so, too."""
+    done = made(
+        HEAD + "class Custom(FSDP):\n    pass\n\n\n"
+        "def whole(strategy):\n    return strategy == ShardingStrategy.NO_SHARD\n"
+    )
+    fates = {e.symbol: (e.fate, e.why) for e in done.ledger.entries if e.kind == "symbol"}
+    assert fates["ShardingStrategy.NO_SHARD"] == (
+        "preserved",
+        "a plain value that others are compared with",
+    )
+
+
+def test_a_string_may_name_two_things_of_fsdp1() -> None:
+    script = HEAD + (
+        "def gradients(log):\n"
+        '    names = ["grad/0._fsdp_wrapped_module._flat_param"]\n'
+        "    return [log[name] for name in names]\n\n\n"
+        "def built(model):\n"
+        "    return FSDP(model)\n"
+    )
+    done = made(script)
+    said = {e.symbol: (e.fate, e.line) for e in done.ledger.entries if e.kind == "string"}
+    assert said["_fsdp_wrapped_module"][0] == "changed"
+    assert said["_flat_param"] == ("manual", line_of(script, "grad/0"))
+    text = done.after[0].text
+    assert "grad/0._flat_param" in text
+    assert made(text).after[0].text == text

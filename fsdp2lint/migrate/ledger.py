@@ -136,18 +136,24 @@ class Ledger:
         """Entries for what stands in the text at the end and in no entry: a run shows it only now.
 
         Where an entry of the same symbol has lost sight of its occurrence, it is that one: it was moved.
-        Names that were not there at the beginning are what the codemods wrote, and no occurrence.
+        Names that were not there at the beginning are what the codemods wrote, and no occurrence. A string
+        that named two things of FSDP1 may still name one.
         """
-        seen = {(e.path, e.at) for e in self.entries if e.at is not None}
+        here = [e for e in self.entries if e.at is not None]
+        seen = {(e.path, e.at) for e in here if e.kind != "string"}
+        words = {(e.path, e.at, e.symbol) for e in here if e.kind == "string"}
         new: list[Entry] = []
         for one in occurrences:
-            if (one.source.path, one.start) in seen:
+            place = one.source.path, one.start
+            if place in seen or (*place, one.symbol) in words:
                 continue
             lost = next((e for e in self.entries if _lost(e, one)), None)
             if lost is not None:
                 lost.at = one.start
-            elif one.kind in ("method", "attribute"):
-                new.append(_entry(one))
+            elif one.kind in ("method", "attribute", "string"):
+                entry = _entry(one)
+                entry.line, entry.column, entry.cell = self.place(one.source, one.node)
+                new.append(entry)
         return new
 
 

@@ -38,12 +38,16 @@ def account_for_the_rest(program: Program, ledger: Ledger) -> None:
     wraps = any(
         one.symbol == WRAPPER and one.code == "FSDP101" for one in now if one.kind == "symbol"
     )
+    by_path = {source.path: source for source in program.sources}
     for entry in ledger.entries:
         if entry.fate == "open" and entry.kind != "import":
-            if not wraps and entry.symbol.partition(".")[0] in facts.PLAIN_VALUES:
+            plain = entry.symbol.partition(".")[0] in facts.PLAIN_VALUES
+            if plain and not wraps:
                 entry.account(
                     "preserved", "a plain value: nothing of FSDP1 reads it any more", "", 0
                 )
+            elif plain and entry.at is not None and _is_compared(by_path[entry.path], entry.at):
+                entry.account("preserved", "a plain value that others are compared with", "", 0)
             else:
                 _close(entry)
     for entry in ledger.entries:
@@ -87,6 +91,17 @@ def _taken_from_elsewhere(program: Program) -> set[tuple[Source, str]]:
 
 def _local_name(one: Occurrence) -> str:
     return next(i.name for i in Names.of(one.source).imports if i.alias is one.node)
+
+
+def _is_compared(source: Source, offset: int) -> bool:
+    """Whether what begins at an offset is one side of a comparison."""
+    layout = Layout.of(source)
+    return any(
+        layout.span(side)[0] == offset
+        for node in layout.parents
+        if isinstance(node, cst.Comparison)
+        for side in (node.left, *(target.comparator for target in node.comparisons))
+    )
 
 
 def _close(entry: Entry) -> None:
