@@ -61,12 +61,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import libcst as cst
+
 from fsdp2lint.api import (
     Called,
     Event,
     External,
     Finding,
     Fix,
+    Layout,
     Module,
     Part,
     Read,
@@ -77,6 +80,7 @@ from fsdp2lint.api import (
     options,
     rule,
     unwrapped,
+    walk,
 )
 
 from ._fixes import call_of
@@ -104,7 +108,7 @@ def check(trace: Trace) -> Iterator[Finding]:
     for called in trace.of(Called):
         yield from _found(trace, called, *_asked(called))
     for read in trace.of(Read):
-        if read.name in _INNER and isinstance(read.owner, Module):
+        if read.name in _INNER and isinstance(read.owner, Module) and not _in_a_test(read):
             yield from _found(trace, read, read.owner, f".{read.name}", "it has no such attribute")
 
 
@@ -140,6 +144,18 @@ def _of_another_kind(event: Event, module: Value) -> bool:
         and any(isinstance(c, External) and c.name in _WRAPPERS for c in g.test.key[1:])
         for clause in event.guards.clauses
         for g in clause
+    )
+
+
+def _in_a_test(read: Read) -> bool:
+    """Whether an attribute is read where an ``if`` has asked what its owner is, in a loop too."""
+    source = read.at.source
+    around = [a for a in Layout.of(source).ancestors(read.at.node) if isinstance(a, cst.If)]
+    tests = " ".join(source.code(one.test) for one in around)
+    return any(
+        f"isinstance({source.code(node.value)}," in tests
+        for node in walk(read.at.node)
+        if isinstance(node, cst.Attribute) and node.attr.value == read.name
     )
 
 
