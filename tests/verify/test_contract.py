@@ -47,6 +47,7 @@ HERE = (
     "guarded_breaks.py",
     "guarded_doubts.py",
     "guarded_late.py",
+    "guarded_starts.py",
     "shared_steps.py",
     "ranks_differ.py",
     "direct_call.py",

@@ -20,7 +20,7 @@ _older: dict[int, weakref.ref[Any]] = {}
 
 
 def begin() -> None:
-    """Follow ``fully_shard``, ``Module.to_empty`` and the building of optimizers, if nobody has said so yet."""
+    """Follow ``fully_shard``, ``Module.to_empty``, loads and the building of optimizers, if nobody has said so yet."""
     if WATCH.installed:
         return
     from torch import nn

@@ -6,38 +6,31 @@ parameters get none (PyTorch docs, ``FSDPModule.set_requires_gradient_sync``).
 
 from __future__ import annotations
 
-import functools
-import weakref
 from typing import Any
 
 from fsdp2lint.verify.contract.check import Check
-from fsdp2lint.verify.contract.watch import parameters_of, wrap_method
+from fsdp2lint.verify.contract.watch import parameters_of
 from fsdp2lint.verify.outcome import Spot, Violation
-from fsdp2lint.verify.stacks import here
 
 
 class GradientSync(Check):
     """Counts the steps that found no gradient while the synchronisation was off."""
 
     def install(self) -> None:
-        """Listen to the switch."""
-        from torch.distributed.fsdp import FSDPModule
-
-        self._off: weakref.WeakKeyDictionary[Any, Spot | None] = weakref.WeakKeyDictionary()
+        """Start with nothing seen."""
         self._empty = self._steps = 0
         self._at: Spot | None = None
-        wrap_method(FSDPModule, "set_requires_gradient_sync", self._switch)
 
     def before_step(self, optimizer: Any, at: Spot | None) -> None:
         """Whether there is anything to step over."""
         self._steps += 1
-        models = [model for model in self.watch.models() if model in self._off]
+        models = [model for model in self.watch.models() if model in self.watch.off]
         held = {id(parameter) for parameter in parameters_of(optimizer)}
         for model in models:
             mine = [p for p in model.parameters() if id(p) in held]
             if mine and all(parameter.grad is None for parameter in mine):
                 self._empty += 1
-                self._at = self._off[model]
+                self._at = self.watch.off[model]
 
     def at_end(self, how: str) -> None:
         """Say it when no step had a gradient."""
@@ -47,14 +40,3 @@ class GradientSync(Check):
                 f"{self._steps} optimizer steps found a gradient"
             )
             self.say(Violation("FSDP211", message, self._at))
-
-    def _switch(self, original: Any) -> Any:
-        @functools.wraps(original)
-        def switch(model: Any, requires_gradient_sync: bool, *args: Any, **kwargs: Any) -> Any:
-            if requires_gradient_sync:
-                self._off.pop(model, None)
-            else:
-                self._off[model] = here()
-            return original(model, requires_gradient_sync, *args, **kwargs)
-
-        return switch

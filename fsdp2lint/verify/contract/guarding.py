@@ -16,6 +16,7 @@ from fsdp2lint.verify.contract.direct_calls import DirectCalls
 from fsdp2lint.verify.contract.early import WATCH, missed
 from fsdp2lint.verify.contract.empty_memory import EmptyMemory
 from fsdp2lint.verify.contract.gradient_sync import GradientSync
+from fsdp2lint.verify.contract.initial_values import InitialValues
 from fsdp2lint.verify.contract.learning_rates import LearningRates
 from fsdp2lint.verify.contract.optimizer_parameters import OptimizerParameters
 from fsdp2lint.verify.contract.partial_values import PartialValues
@@ -40,10 +41,10 @@ _LISTENING: tuple[type[Check], ...] = (
     Training,
 )
 _TOO_LATE = (
-    "the model was built before `guard` was imported: memory of `to_empty` (FSDP217, FSDP251) and clipped "
-    "lists from before `fully_shard` (FSDP220) are watched from the import on"
+    "the model was built before `guard` was imported: memory of `to_empty` (FSDP217, FSDP251), clipped lists "
+    "from before `fully_shard` (FSDP220) and initial values (FSDP232) are watched from the import on"
 )
-_COMPARING: tuple[type[Check], ...] = (Replicas, Buffers)
+_COMPARING: tuple[type[Check], ...] = (Replicas, Buffers, InitialValues)
 
 
 class ContractWarning(UserWarning):
@@ -58,12 +59,18 @@ class _OneModel(Watch):
         self._model = model
         self.left_alone = {id(p) for p in model.parameters() if not is_dtensor(p)}
         self.shards, self.replaced, self.built = WATCH.shards, WATCH.replaced, WATCH.built
+        self.off = WATCH.off
         inside = set(map(id, model.modules()))
+        self.whole = [whole for whole in WATCH.whole if id(whole.module()) in inside]
         self.emptied = [mark for mark in WATCH.emptied if id(mark.owner()) in inside]
 
     def models(self) -> list[Any]:
         """The guarded model."""
         return [self._model]
+
+    def loaded(self) -> bool:
+        """Whether anything was loaded, for whatever model."""
+        return WATCH.loaded()
 
     def already(self) -> list[Any]:
         """It was sharded before."""
@@ -155,7 +162,7 @@ class Guard:
         self._be_patient()
         for check in self._checks:
             check.after_step(optimizer, here())
-        if self._every and self._steps % self._every == 0:
+        if self._every and (self._steps == 1 or self._steps % self._every == 0):
             self.compare()
 
     def _be_patient(self) -> None:
@@ -187,16 +194,16 @@ def guard(model: Any, optimizer: Any, *, every: int = 100, patience: float = 0.0
     It hears optimizer parameters that are not the model's, hooks that are bypassed, gradients that are
     never reduced, memory of ``to_empty`` that nobody filled, partial values that are read, shards that are
     pickled, step counters that are shared, asynchronous saves that are dropped, loaded learning rates that
-    reach nobody, and values that ranks should share and do not.
+    reach nobody, and values that ranks should share and do not, from the first ones on.
 
-    Call it on every rank, after ``fully_shard`` and after the optimizer is built. ``every`` is the
-    number of steps between two comparisons of the values that all ranks should share; a comparison is
-    a collective, ``0`` leaves it out. ``patience`` is the number of seconds without a step after which
+    Call it on every rank, after ``fully_shard`` and after the optimizer is built. What all ranks should
+    share is compared after the first step and then every ``every`` steps; a comparison is a collective,
+    ``0`` leaves it out. ``patience`` is the number of seconds without a step after which
     every rank writes the stacks of its threads to standard error, once and by the one timer of ``faulthandler``;
     ``0`` leaves it out.
 
     What can only be seen before the call is noted from the import of ``guard`` on: where modules are sharded
-    and optimizers are built, and the memory that ``to_empty`` makes, which is filled with numbers that stand
+    (with a sum over each parameter's bits), where optimizers are built, and the memory that ``to_empty`` makes, which is filled with numbers that stand
     for nothing (it may hold anything). A model that is older than the import gets a note that says so.
     """
     return Guard(model, optimizer, every, patience)

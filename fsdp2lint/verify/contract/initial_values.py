@@ -6,72 +6,36 @@ of pieces of several initialisations.
 
 from __future__ import annotations
 
-import functools
-import weakref
 from collections.abc import Iterator
 from typing import Any
 
-from fsdp2lint.verify.contract.bytes import digest, is_dtensor
 from fsdp2lint.verify.contract.check import Check
-from fsdp2lint.verify.contract.watch import (
-    Replaced,
-    Shard,
-    replace_everywhere,
-    wrap_method,
-)
 from fsdp2lint.verify.outcome import Spot, Violation
 
 
 class InitialValues(Check):
-    """Fingerprints of whole parameters as they are sharded; forgotten when they are overwritten."""
+    """Compares parameters as they were sharded; those that were written to before the first step are left out."""
 
     def install(self) -> None:
-        """Listen to sharding and to loading."""
-        from torch import nn
-        from torch.distributed.checkpoint.state_dict_loader import load
-
-        self._facts: dict[str, Any] = {}
-        self._held: list[tuple[str, weakref.ref[Any], str, str]] = []
-        self._loaded = self._checked = False
-        self.watch.listeners.append(self._note)
-        wrap_method(nn.Module, "load_state_dict", self._loading)
-        replace_everywhere(load, self._loading)
+        """Nothing is known before the first step."""
+        self._facts: dict[str, Any] | None = None
 
     def before_step(self, optimizer: Any, at: Spot | None) -> None:
-        """Before the first step: forget what was written to since it was sharded."""
-        if self._checked:
-            return
-        self._checked = True
-        for key, ref, name, before in self._held:
-            module = ref()
-            now = dict(module.named_parameters()).get(name) if module is not None else None
-            if now is None or not is_dtensor(now) or digest(now) != before:
-                self._facts.pop(key, None)
+        """Before the first step: keep what training begins with."""
+        if self._facts is None:
+            self._facts = {
+                whole.key: {
+                    "total": whole.before,
+                    "at": (whole.at.file, whole.at.line) if whole.at else None,
+                    "name": whole.name,
+                }
+                for whole in self.watch.whole
+                if whole.untouched()
+            }
 
     def facts(self) -> Any:
         """By number of the shard and of the parameter in it."""
-        return {} if self._loaded or not self._checked else self._facts
-
-    def _note(self, shard: Shard, replaced: list[Replaced]) -> None:
-        for number, one in enumerate(replaced):
-            if one.old.is_meta or not one.old.requires_grad or self._checked:
-                continue
-            key = f"{shard.order}:{number}"
-            spot = (shard.at.file, shard.at.line) if shard.at else None
-            whole = (
-                "" if is_dtensor(one.old) else digest(one.old)
-            )  # one that TP cut differs by right
-            self._facts[key] = {"digest": whole, "at": spot, "name": one.name}
-            self._held.append((key, weakref.ref(one.module), one.name, digest(one.new)))
-
-    def _loading(self, original: Any) -> Any:
-        @functools.wraps(original)
-        def load(*args: Any, **kwargs: Any) -> Any:
-            result = original(*args, **kwargs)
-            self._loaded = self._loaded or bool(self.watch.shards)
-            return result
-
-        return load
+        return {} if self.watch.loaded() else self._facts or {}
 
     @staticmethod
     def across(ranks: list[Any]) -> Iterator[Violation]:
@@ -80,7 +44,7 @@ class InitialValues(Check):
             fact
             for key, fact in ranks[0].items()
             if all(key in rank for rank in ranks)
-            and len({rank[key]["digest"] for rank in ranks}) > 1
+            and len({rank[key]["total"] for rank in ranks}) > 1
         ]
         if differing:
             first = differing[0]

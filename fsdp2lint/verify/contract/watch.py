@@ -12,6 +12,7 @@ from typing import Any
 
 from fsdp2lint.verify.contract.bytes import is_dtensor
 from fsdp2lint.verify.contract.emptied import Mark, marking
+from fsdp2lint.verify.contract.whole import Whole, after_call, total
 from fsdp2lint.verify.outcome import Spot
 from fsdp2lint.verify.stacks import called_by, here
 
@@ -54,7 +55,7 @@ class Built:
 
 
 class Watch:
-    """Follows ``fully_shard`` and optimizers from the start of a run."""
+    """Follows ``fully_shard``, optimizers and what comes between from the start of a run."""
 
     def __init__(self) -> None:
         self.installed = False
@@ -63,6 +64,8 @@ class Watch:
         """Parameters that ``fully_shard`` took out of their module: by ``id``, with their name."""
         self.left_alone: set[int] = set()
         """Parameters below a sharded module that it did not shard."""
+        self.whole: list[Whole] = []
+        """Trainable parameters as they were when they were sharded."""
         self.built: dict[int, Built] = {}
         self.emptied: list[Mark] = []
         self.emptying: list[Callable[[Mark], None]] = []
@@ -70,6 +73,9 @@ class Watch:
         self.listeners: list[Callable[[Shard, list[Replaced]], None]] = []
         """Called after a shard with what it replaced; nobody may keep a reference, not even a weak
         one, to a new parameter: ``torch.utils.swap_tensors`` refuses those that have any."""
+        self.off: weakref.WeakKeyDictionary[Any, Spot | None] = weakref.WeakKeyDictionary()
+        """Models whose gradients are not reduced now, and where that was said."""
+        self._loaded = False
         self._order = count()
         self._models: list[weakref.ref[Any]] = []
         self._known_shards = -1
@@ -79,11 +85,16 @@ class Watch:
         self.installed = True
         import torch.distributed.fsdp
         from torch import nn
+        from torch.distributed.checkpoint.state_dict_loader import load
+        from torch.distributed.fsdp import FSDPModule
         from torch.optim import Optimizer
 
         replace_everywhere(torch.distributed.fsdp.fully_shard, self._sharding)
         wrap_method(Optimizer, "__init__", self._building)
         wrap_method(nn.Module, "to_empty", lambda original: marking(original, self._empty))
+        wrap_method(nn.Module, "load_state_dict", lambda one: after_call(one, self._load))
+        replace_everywhere(load, lambda one: after_call(one, self._load))
+        wrap_method(FSDPModule, "set_requires_gradient_sync", self._switching)
 
     def already(self) -> list[Any]:
         """Models that were sharded before anybody listened."""
@@ -95,6 +106,10 @@ class Watch:
             self._known_shards = len(self.shards)
             self._models = [weakref.ref(model) for model in _sharded_roots()]
         return [model for ref in self._models if (model := ref()) is not None]
+
+    def loaded(self) -> bool:
+        """Whether anything was loaded since modules were sharded."""
+        return self._loaded
 
     def trainable(self) -> Iterator[tuple[Any, str, Any]]:
         """Model, name and parameter for all that require a gradient."""
@@ -129,8 +144,31 @@ class Watch:
                 full = f"{type(module).__name__.removeprefix('FSDP')}.{name}"
                 self.replaced[id(old[name])] = (weakref.ref(old[name]), full, shard)
                 pairs.append(Replaced(module, name, old[name], parameter))
+        self._note_values(shard, pairs)
         for listener in self.listeners:
             listener(shard, pairs)
+
+    def _note_values(self, shard: Shard, replaced: list[Replaced]) -> None:
+        for number, one in enumerate(replaced):
+            if one.old.requires_grad and not one.old.is_meta:
+                before = None if is_dtensor(one.old) else total(one.old)
+                module, part = weakref.ref(one.module), total(one.new)
+                key = f"{shard.order}:{number}"
+                self.whole.append(Whole(key, one.name, module, shard.at, before, part))
+
+    def _load(self) -> None:
+        self._loaded = self._loaded or bool(self.shards)
+
+    def _switching(self, original: Any) -> Any:
+        @functools.wraps(original)
+        def switch(model: Any, requires_gradient_sync: bool, *args: Any, **kwargs: Any) -> Any:
+            if requires_gradient_sync:
+                self.off.pop(model, None)
+            else:
+                self.off[model] = here()
+            return original(model, requires_gradient_sync, *args, **kwargs)
+
+        return switch
 
     def _empty(self, mark: Mark) -> None:
         self.emptied.append(mark)

@@ -21,8 +21,8 @@ with warnings.catch_warnings(record=True) as said:
     stale = guard(model, whole)
     stale.close()
     watched = guard(model, optimizer, every=2)
-    torch.manual_seed(dist.get_rank())
-    for _ in range(2):
+    for step in range(2):
+        torch.manual_seed(step * dist.get_rank())
         assert [violation.code for violation in watched.violations] == []
         model(torch.randn(4, 6)).sum().backward()
         optimizer.step()
