@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import libcst as cst
 
-from fsdp2lint.edits.displays import displays
+from fsdp2lint.edits.displays import displays, reaching
 from fsdp2lint.edits.layout import Layout, walk
 from fsdp2lint.edits.names import Names, scope_of
 from fsdp2lint.meanings import fsdp1_symbols as facts
@@ -369,22 +369,29 @@ def _arguments(wrapping: Wrapping) -> Iterator[Occurrence]:
             yield _occurrence(wrapping.at.source, arg, "argument", arg.keyword.value, "FSDP101")
         elif arg.star == "**":
             yield _occurrence(wrapping.at.source, arg, "argument", "**", "FSDP101")
-            yield from _entries(wrapping)
+            yield from _entries(wrapping, arg.value)
 
 
-def _entries(wrapping: Wrapping) -> Iterator[Occurrence]:
+def _entries(wrapping: Wrapping, spread: cst.BaseExpression) -> Iterator[Occurrence]:
     """The keywords of a call that come through a dictionary, where its display writes them."""
-    sources = dict.fromkeys((wrapping.at.source, *(site.source for site in wrapping.moment.calls)))
-    for source in sources:
-        for written in source.derived(_displays):
+    calls = wrapping.moment.calls
+    reached = reaching(wrapping.at.source, spread, wrapping.moment)
+    for source in dict.fromkeys((wrapping.at.source, *(site.source for site in calls))):
+        for display, written in source.derived(_displays).items():
+            if reached is not None and (source, display) not in reached:
+                continue
             for name, entry in written.items():
                 if name in wrapping.options:
                     yield _occurrence(source, entry, "argument", name, "FSDP101")
 
 
-def _displays(source: Source) -> tuple[dict[str, cst.CSTNode], ...]:
+def _displays(source: Source) -> dict[cst.CSTNode, dict[str, cst.CSTNode]]:
     """The displays of dictionaries that write keywords of the constructor and nothing else."""
-    return tuple(d for d in displays(source) if len(d) > 1 and d.keys() <= facts.ARGUMENTS)
+    return {
+        node: written
+        for node, written in displays(source).items()
+        if len(written) > 1 and written.keys() <= facts.ARGUMENTS
+    }
 
 
 def _occurrence(

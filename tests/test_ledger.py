@@ -258,3 +258,21 @@ def test_a_string_may_name_two_things_of_fsdp1() -> None:
     text = done.after[0].text
     assert "grad/0._flat_param" in text
     assert made(text).after[0].text == text
+
+
+def test_a_dictionary_that_reaches_no_call_is_not_said_again() -> None:
+    text = HEAD + (
+        "def first(model):\n"
+        "    kwargs = dict(use_orig_params=True, sync_module_states=True)\n"
+        "    print(kwargs)\n"
+        "    return FSDP(model, **kwargs)\n\n\n"
+        "def second(model, more):\n"
+        "    kwargs = dict(use_orig_params=True, sync_module_states=True)\n"
+        "    kwargs.pop(more)\n"
+        "    return FSDP(model, **kwargs)\n\n\n"
+        "first(nn.Linear(4, 4))\nsecond(nn.Linear(4, 4), 'use_orig_params')\n"
+    )
+    done = made(text)
+    assert [e.line for e in done.ledger.manual if e.symbol == "use_orig_params"] == [14]
+    again = migrate(done.after, knowledge.codemods())
+    assert again.changed == []
