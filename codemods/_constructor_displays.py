@@ -152,10 +152,14 @@ def keywords_of(display: Origin) -> Entries | None:
 
 @dataclass(frozen=True)
 class Write:
-    """``name["key"] = value`` after the display; ``sometimes`` it does not run before the call."""
+    """``name["key"] = value`` or an entry of ``name.update(…)`` after the display.
+
+    ``sometimes`` it does not run before the call.
+    """
 
     key: str
-    statement: cst.Assign
+    node: cst.CSTNode
+    statement: cst.Assign | cst.Expr
     value: cst.BaseExpression
     sometimes: bool
 
@@ -186,13 +190,14 @@ def writes_of(source: Source, display: cst.BaseExpression, call: cst.CSTNode) ->
         owner = getattr(node, "value", None)
         if not isinstance(owner, cst.Name) or owner.value != target.value:
             continue
+        more: list[Write] | None = []
         if isinstance(node, cst.Attribute) and node.attr.value in _CHANGING:
+            more = _updates(layout, node, around)
+        elif isinstance(node, cst.Subscript):
+            more = _write(layout, node, around)
+        if more is None:
             return None
-        if isinstance(node, cst.Subscript):
-            one = _write(layout, node, around)
-            if one is None:
-                return None
-            found.append(one)
+        found += more
     return found
 
 
@@ -203,7 +208,7 @@ def _only_target(statement: cst.Assign) -> cst.BaseExpression | None:
 _CHANGING = frozenset({"update", "pop", "setdefault", "clear", "popitem"})
 
 
-def _write(layout: Layout, node: cst.Subscript, around: set[cst.CSTNode]) -> Write | None:
+def _write(layout: Layout, node: cst.Subscript, around: set[cst.CSTNode]) -> list[Write] | None:
     target = layout.parents[node]
     assign = layout.parents[target]
     index = node.slice[0].slice
@@ -211,4 +216,24 @@ def _write(layout: Layout, node: cst.Subscript, around: set[cst.CSTNode]) -> Wri
     if not isinstance(assign, cst.Assign) or not isinstance(key, cst.SimpleString):
         return None
     sometimes = layout.block(assign) not in around
-    return Write(str(key.evaluated_value), assign, assign.value, sometimes)
+    return [Write(str(key.evaluated_value), assign, assign, assign.value, sometimes)]
+
+
+def _updates(layout: Layout, node: cst.Attribute, around: set[cst.CSTNode]) -> list[Write] | None:
+    """What a statement ``name.update(key=value, …)`` or ``name.update({"key": value})`` writes."""
+    call = layout.parents[node]
+    statement = layout.parents[call]
+    if node.attr.value != "update" or not isinstance(statement, cst.Expr):
+        return None
+    if not isinstance(call, cst.Call) or any(arg.star for arg in call.args):
+        return None
+    sometimes = layout.block(statement) not in around
+    found: list[Write] = []
+    for arg in call.args:
+        entries = entries_of(arg.value) if arg.keyword is None else None
+        if arg.keyword is not None:
+            entries = [(arg.keyword.value, arg, arg.value)]
+        if entries is None:
+            return None
+        found += (Write(key, one, statement, value, sometimes) for key, one, value in entries)
+    return found

@@ -270,7 +270,7 @@ def arguments(
                 found[name] = Argument(name, node, value, values, arg, home)
             for one in writes:
                 values = _values(events, one.key, one.value)
-                found[one.key] = Argument(one.key, one.statement, one.value, values, arg)
+                found[one.key] = Argument(one.key, one.node, one.value, values, arg)
                 if one.sometimes:
                     said = f'{dotted(arg.value)}.get("{one.key}")'
                     found[one.key].asked(said)

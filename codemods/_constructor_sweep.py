@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import libcst as cst
 
@@ -33,6 +34,7 @@ from ._constructor_imports import unimports
 from ._constructor_origins import meaning
 from ._constructor_policies import given_to_others
 from ._constructor_precision import FIELDS, NEW, OLD
+from ._constructor_unread import unread_entries
 
 FSDP1 = "torch.distributed.fsdp.FullyShardedDataParallel"
 ENABLE = "torch.distributed.fsdp.wrap.enable_wrap"
@@ -70,6 +72,8 @@ def sweep(program: Program) -> Iterator[Step | Left]:
             if isinstance(node, cst.Assign) and _is_idle(program, source, node):
                 edits += [Remove(source, one) for one in (node, *_writes(source, node))]
                 accounts.append(Account(source, node, "dropped", "nothing reads it any more"))
+            elif isinstance(node, cst.Assign | cst.AnnAssign):
+                edits += unread_entries(source, node, partial(_does_nothing, program, source))
             elif isinstance(node, cst.Call) and not wrapped and not _inside(source, node, edits):
                 if meaning(program, source, node.func) == OLD:
                     edits += _as_policy(program, source, node, accounts)
@@ -120,10 +124,11 @@ def _is_idle(program: Program, source: Source, assign: cst.Assign) -> bool:
     return scope is not source.tree or not _read_elsewhere(program, source, target.value)
 
 
-def _writes(source: Source, assign: cst.Assign) -> list[cst.Assign]:
-    """The statements that write an argument of FSDP1 into a dictionary of them."""
+def _writes(source: Source, assign: cst.Assign) -> list[cst.Assign | cst.Expr]:
+    """The statements that write arguments of FSDP1, and nothing else, into a dictionary of them."""
     found = writes_of(source, assign.value, assign) or []
-    return [one.statement for one in found if one.key in POSITIONS]
+    others = {one.statement for one in found if one.key not in POSITIONS}
+    return [one for one in dict.fromkeys(w.statement for w in found) if one not in others]
 
 
 def _read_elsewhere(program: Program, source: Source, name: str) -> bool:
@@ -139,11 +144,8 @@ def _read_elsewhere(program: Program, source: Source, name: str) -> bool:
 
 def _is_old(program: Program, source: Source, value: cst.BaseExpression) -> bool:
     """Whether an expression makes an object of FSDP1, or a dictionary of its arguments, and does nothing else."""
-    for call in walk(value, into=False):
-        if isinstance(call, cst.Call):
-            made = meaning(program, source, call.func) or dotted(call.func)
-            if made not in {*_SETTINGS, *_PURE}:
-                return False
+    if not _does_nothing(program, source, value):
+        return False
     if any(_is_symbol(meaning(program, source, node)) for node in walk(value)):
         return True
     keys = []
@@ -153,6 +155,15 @@ def _is_old(program: Program, source: Source, value: cst.BaseExpression) -> bool
         found = (getattr(e, "key", None) for e in value.elements)
         keys = [str(k.evaluated_value) for k in found if isinstance(k, cst.SimpleString)]
     return bool(keys) and set(keys) <= set(POSITIONS)
+
+
+def _does_nothing(program: Program, source: Source, value: cst.BaseExpression) -> bool:
+    """Whether an expression makes objects of FSDP1 and plain ones, and has no effect."""
+    return all(
+        (meaning(program, source, call.func) or dotted(call.func)) in {*_SETTINGS, *_PURE}
+        for call in walk(value, into=False)
+        if isinstance(call, cst.Call)
+    )
 
 
 def _is_symbol(name: str) -> bool:
