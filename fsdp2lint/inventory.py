@@ -24,6 +24,7 @@ from fsdp2lint.program import Program
 from fsdp2lint.project import Project
 from fsdp2lint.wrapped import (
     ASKED_FROM_AFAR,
+    is_own,
     kinds,
     of_a_plugin,
     told_apart,
@@ -325,7 +326,7 @@ def _asked_of_models(trace: Trace) -> Iterator[Event]:
         if method in facts.METHODS and called.receiver is not None:
             if called.at.node in of_engines or of_a_plugin(called):
                 continue
-            of_others = method in SHARED_METHODS or _is_own(trace, method)
+            of_others = method in SHARED_METHODS or is_own(trace, method)
             if not of_others or _is_wrapped(called.receiver):
                 yield called
     by_class = {called.at.node for called in trace.calls(f"{FSDP1}.clip_grad_norm_")}
@@ -336,23 +337,6 @@ def _asked_of_models(trace: Trace) -> Iterator[Event]:
     for read in trace.of(Read):
         if read.name in facts.WRAPPED_ATTRIBUTES and _is_wrapped(read.owner):
             yield read
-
-
-def _is_own(trace: Trace, method: str) -> bool:
-    """Whether a method is one of the script's own classes, in a run that takes nothing from FSDP."""
-    if any(source.derived(_takes_from_fsdp) for source in trace.sources):
-        return False
-    return any(f"def {method}(" in source.text for source in trace.sources)
-
-
-def _takes_from_fsdp(source: Source) -> bool:
-    return _FSDP_IMPORT.search(source.text) is not None
-
-
-_FSDP_IMPORT = re.compile(
-    r"^[ \t]*(?:from|import)[ \t]+(?:torch\.distributed\.fsdp|torch\.distributed[ \t]+import[^\n]*\bfsdp)\b",
-    re.MULTILINE,
-)
 
 
 def _is_wrapped(value: Value) -> bool:

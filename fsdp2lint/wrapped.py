@@ -11,9 +11,10 @@ from collections.abc import Iterable, Iterator
 import libcst as cst
 
 from fsdp2lint.edits.layout import Layout, walk
+from fsdp2lint.edits.names import Names
 from fsdp2lint.model.events import Called, Clipped, Event, SyncPaused
 from fsdp2lint.model.guards import Guard, Guards
-from fsdp2lint.model.trace import options
+from fsdp2lint.model.trace import Trace, options
 from fsdp2lint.model.values import External, Module, Value, Wrapped
 from fsdp2lint.program import Program
 from fsdp2lint.source import Source
@@ -100,6 +101,32 @@ def of_a_plugin(called: Called) -> bool:
     """
     given = len(called.arguments) + len(called.keywords)
     return called.name == ".set_state_dict_type" and given < 2 and not called.open
+
+
+def is_own(trace: Trace, method: str) -> bool:
+    """Whether a class of the script's own has a method of this name, in a run that takes nothing from FSDP."""
+    if any(source.derived(_takes_from_fsdp) for source in trace.sources):
+        return False
+    return any(
+        f"def {method}(" in source.text and method in source.derived(_methods)
+        for source in trace.sources
+    )
+
+
+def _takes_from_fsdp(source: Source) -> bool:
+    """Whether any import of a file, wherever it stands, loads something of FSDP."""
+    if "distributed" not in source.text or "fsdp" not in source.text:
+        return False
+    home = "torch.distributed.fsdp"
+    return any(f"{one.loads}.".startswith(f"{home}.") for one in Names.of(source).imports)
+
+
+def _methods(source: Source) -> frozenset[str]:
+    """The names that the class bodies of a file bind."""
+    scopes = Names.of(source).bindings.items()
+    return frozenset(
+        name for scope, bound in scopes if isinstance(scope, cst.ClassDef) for name in bound
+    )
 
 
 def _is_of_an_engine(source: Source, call: cst.Call, name: str) -> bool:

@@ -221,6 +221,15 @@ def test_a_method_of_the_scripts_own_is_not_fsdp1() -> None:
     assert [entry.symbol for entry in done.ledger.entries] == []
 
 
+def test_words_of_a_docstring_take_nothing_from_fsdp() -> None:
+    """Neither an import nor a method is one because a text says so."""
+    said = '"""Elsewhere:\n\nfrom torch.distributed.fsdp import MixedPrecision\n"""\n'
+    assert [entry.symbol for entry in made(said + OWN_SHARDING).ledger.entries] == []
+    function = OWN_SHARDING.replace("    def summon_full_params(self):\n        return", "    of =")
+    unknown = function + "\n\ndef summon_full_params():\n    return None\n"
+    assert [e.symbol for e in made(unknown).ledger.entries] == ["summon_full_params"]
+
+
 def test_beside_fsdp_the_same_word_may_be_of_a_wrapped_model() -> None:
     for line in (
         "from torch.distributed.fsdp import MixedPrecision",
@@ -233,7 +242,8 @@ def test_beside_fsdp_the_same_word_may_be_of_a_wrapped_model() -> None:
 def test_a_plain_value_that_others_are_compared_with_stays() -> None:
     """Also where a class of the script's own keeps FSDP1 in it: new code may compare so, too."""
     done = made(
-        HEAD + "class Custom(FSDP):\n    pass\n\n\n"
+        HEAD
+        + "class Custom(FSDP):\n    def __init__(self, net):\n        super().__init__(net)\n\n\n"
         "def whole(strategy):\n    return strategy == ShardingStrategy.NO_SHARD\n"
     )
     fates = {e.symbol: (e.fate, e.why) for e in done.ledger.entries if e.kind == "symbol"}
@@ -268,9 +278,9 @@ def test_a_dictionary_that_reaches_no_call_is_not_said_again() -> None:
         "    return FSDP(model, **kwargs)\n\n\n"
         "def second(model, more):\n"
         "    kwargs = dict(use_orig_params=True, sync_module_states=True)\n"
-        "    kwargs.pop(more)\n"
+        "    kwargs.pop(more, None)\n"
         "    return FSDP(model, **kwargs)\n\n\n"
-        "first(nn.Linear(4, 4))\nsecond(nn.Linear(4, 4), 'use_orig_params')\n"
+        "first(nn.Linear(4, 4))\nsecond(nn.Linear(4, 4), 'forward_prefetch')\n"
     )
     done = made(text)
     assert [e.line for e in done.ledger.manual if e.symbol == "use_orig_params"] == [14]
