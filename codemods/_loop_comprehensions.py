@@ -13,6 +13,31 @@ _TAKERS = "list tuple set frozenset sorted sum min max any all enumerate dict zi
 """Builtins that go through any iterable that they are given."""
 
 
+def all_of(source: Source, side: cst.CSTNode) -> Edit | None:
+    """What stands for a comprehension that leaves out the parts that are one side of ``part != prefix``.
+
+    ``[p for p in parts if p != prefix]`` becomes ``list(parts)`` when no part is the prefix any more.
+    """
+    layout = Layout.of(source)
+    test = layout.parents[side] if isinstance(side, cst.ComparisonTarget) else None
+    kept = layout.parents[test] if isinstance(test, cst.Comparison) else None
+    if not isinstance(test, cst.Comparison) or not isinstance(kept, cst.CompIf):
+        return None
+    loop = layout.parents[kept]
+    plain = len(test.comparisons) == 1 and isinstance(test.comparisons[0].operator, cst.NotEqual)
+    if not plain or not isinstance(loop, cst.CompFor) or list(loop.ifs) != [kept]:
+        return None
+    holder = layout.parents[loop]
+    if not isinstance(loop.target, cst.Name) or text_of(source, test.left) != loop.target.value:
+        return None
+    if not isinstance(holder, cst.ListComp | cst.SetComp | cst.GeneratorExp):
+        return None
+    name = loop.target.value
+    if text_of(source, holder.elt) != name or loop.inner_for_in or loop.asynchronous:
+        return None
+    return _whole(source, holder, loop)
+
+
 def plainer(source: Source, element: cst.CSTNode, name: str) -> Edit | None:
     """The replacement of the comprehension that ``element`` fills, when it shall be ``name`` itself.
 
@@ -27,6 +52,16 @@ def plainer(source: Source, element: cst.CSTNode, name: str) -> Edit | None:
         return None
     if not isinstance(loop.target, cst.Name) or loop.target.value != name:
         return None
+    return _whole(source, comprehension, loop)
+
+
+def _whole(
+    source: Source,
+    comprehension: cst.ListComp | cst.SetComp | cst.GeneratorExp,
+    loop: cst.CompFor,
+) -> Edit | None:
+    """What a comprehension goes through, in its place."""
+    layout = Layout.of(source)
     over = text_of(source, loop.iter)
     if not isinstance(comprehension, cst.GeneratorExp):
         maker = _MAKERS[type(comprehension)]

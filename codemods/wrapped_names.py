@@ -78,34 +78,13 @@ from ._loop_cleaning import (
     mentions,
     without_prefix,
 )
-from ._loop_comprehensions import plainer
+from ._loop_comprehensions import all_of, plainer
+from ._loop_insides import insides
 from ._loop_models import FSDP_MODULE
 from ._loop_text import receiver_text, text_of
 from ._shared import unimports
 
 CLEAN = f"{HOME}clean_tensor_name"
-_FSDP = "torch.distributed.fsdp."
-_OF_FLAT = ("_flat_param", "_is_flat_param", "_shard_param_infos")
-"""Attributes of units and of flat parameters."""
-_PRIVATE = (
-    "_common_utils",
-    "_dynamo_utils",
-    "_exec_order_utils",
-    "_flat_param",
-    "_init_utils",
-    "_limiter_utils",
-    "_optim_utils",
-    "_runtime_utils",
-    "_shard_utils",
-    "_state_dict_utils",
-    "_trace_utils",
-    "_traversal_utils",
-    "_unshard_param_utils",
-    "_wrap_utils",
-    "flat_param",
-)
-"""The modules of ``torch/distributed/fsdp`` that are FSDP1's alone."""
-FLAT = "torch.distributed.fsdp.FlatParameter"
 WHY = "FSDP2 keeps the names of parameters: there is no prefix to take out"
 _AC_PREFIX = '"_checkpoint_wrapped_module."'
 
@@ -134,15 +113,14 @@ def rewrite(program: Program) -> Iterator[Step | Left]:
         else:
             yield _uncleaned(program, mention, found)
     yield from _clean_tensor_name(program)
-    yield from _insides(program)
+    yield from insides(program, (CLEAN, *CONSTANTS))
 
 
 def _uncleaned(program: Program, mention: Mention, found: Cleaning) -> Step:
     """The name as it is in place of the call that cleans it; no statement that only does that."""
     source, layout = mention.source, Layout.of(mention.source)
     account = Account(source, mention.node, "changed", WHY)
-    names = (*CONSTANTS, "re", "re.sub")
-    unused = tuple(one for name in names for one in unimports(program, source, name))
+    unused = _unused(program, source)
     name = receiver_text(source, found.name)
     statement = layout.parents[found.call]
     if isinstance(statement, cst.Assign) and len(statement.targets) == 1:
@@ -150,6 +128,12 @@ def _uncleaned(program: Program, mention: Mention, found: Cleaning) -> Step:
             return Step((_removal(source, _alone(source, statement)), *unused), (account,))
     plain = plainer(source, found.call, name)
     return Step((plain or Replace(source, found.call, name), *unused), (account,))
+
+
+def _unused(program: Program, source: Source) -> tuple[Edit, ...]:
+    """The imports that only cleaning needed."""
+    names = (*CONSTANTS, "re", "re.sub")
+    return tuple(one for name in names for one in unimports(program, source, name))
 
 
 def _removal(source: Source, statement: cst.CSTNode) -> Remove:
@@ -190,6 +174,9 @@ def _other(program: Program, mention: Mention) -> Step | Left:
         if not without_prefix(node):
             other = parent.right if parent.left is node else parent.left
             return Step((Replace(source, parent, text_of(source, other)),), (account,))
+    whole = all_of(source, parent) if without_prefix(node) == "" else None
+    if whole is not None:
+        return Step((whole, *_unused(program, source)), (account,))
     new = _shorter(node)
     if new is not None:
         return Step((Replace(source, node, new),), (account,))
@@ -241,23 +228,3 @@ def _clean_tensor_name(program: Program) -> Iterator[Step | Left]:
         text = f'{name}.replace({_AC_PREFIX}, "")' if "checkpoint" in program.wrappers else name
         edits = (Replace(source, call, text), *unimports(program, source, CLEAN))
         yield Step(edits, (Account(source, call, "changed", WHY),))
-
-
-def _insides(program: Program) -> Iterator[Left]:
-    """What works on flat parameters, and on other things inside FSDP1."""
-    handled = (CLEAN, *CONSTANTS)
-    for reference in program.references(*(f"{_FSDP}{name}.*" for name in _PRIVATE)):
-        if reference.name not in handled and not reference.name.startswith(FLAT):
-            what = reference.name.rpartition(".")[2]
-            inside = "it is a part of FSDP1's own working"
-            todo = f"FSDP2 has no `{what}`: find out what this is for"
-            yield Left(reference.source, reference.node, inside, todo)
-    why = "FSDP2 has no flat parameters"
-    todo = "FSDP2 has no flat parameters: use the module's own parameters, which are DTensors"
-    for reference in program.references(FLAT, f"{FLAT}.*"):
-        yield Left(reference.source, reference.node, why, todo)
-    for source in program.sources:
-        if any(name in source.text for name in _OF_FLAT):
-            for node in walk(source.tree):
-                if isinstance(node, cst.Attribute) and node.attr.value in _OF_FLAT:
-                    yield Left(source, node, why, todo)

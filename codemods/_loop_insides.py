@@ -1,0 +1,83 @@
+"""What a script does with parts of FSDP1 that are not public, and what a person has to do instead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from fsdp2lint.api import Left, Program, Reference, walk
+
+_FSDP = "torch.distributed.fsdp."
+_PRIVATE = (
+    "_common_utils",
+    "_dynamo_utils",
+    "_exec_order_utils",
+    "_flat_param",
+    "_init_utils",
+    "_limiter_utils",
+    "_optim_utils",
+    "_runtime_utils",
+    "_shard_utils",
+    "_state_dict_utils",
+    "_trace_utils",
+    "_traversal_utils",
+    "_unshard_param_utils",
+    "_wrap_utils",
+    "flat_param",
+)
+"""The modules of ``torch/distributed/fsdp`` that are FSDP1's alone."""
+_FLAT = "torch.distributed.fsdp.FlatParameter"
+_OF_FLAT = ("_flat_param", "_is_flat_param", "_shard_param_infos")
+"""Attributes of units and of flat parameters."""
+
+_INSTEAD = {
+    "_reshard": "call reshard() of the FSDPModule, which frees its gathered parameters",
+    "_unshard": "call unshard() of the FSDPModule, which gathers its parameters",
+    "FlatParamHandle.reshard": "call reshard() of the FSDPModule, which frees its gathered parameters",
+    "FlatParamHandle.unshard": "call unshard() of the FSDPModule, which gathers its parameters",
+    "_unshard_fsdp_state_params": "call unshard() and reshard() of each FSDPModule",
+    "_lazy_init": "delete this, the first forward of the root does it",
+    "_root_pre_forward": "delete this, the hooks of fully_shard do it",
+    "_get_fsdp_states": "go through model.modules() and take each FSDPModule",
+    "_get_fsdp_handles": "go through model.modules() and take each FSDPModule",
+    "_get_fsdp_root_states": "keep the model that fully_shard was called on last",
+    "_is_fsdp_flattened": "test isinstance(parameter, DTensor)",
+    "_module_handle": "ask the FSDPModule itself: it holds its parameters as DTensors",
+    "_FSDPState": "test isinstance(module, FSDPModule)",
+    "_get_module_fsdp_state": "test isinstance(module, FSDPModule)",
+    "TrainingState": "delete what sets or reads FSDP1's state of training: fully_shard keeps its own",
+    "HandleTrainingState": "delete what sets or reads FSDP1's state of training: fully_shard keeps its own",
+    "_post_backward_hook": "delete the patch: fully_shard has hooks of its own",
+    "_pre_backward_hook": "delete the patch: fully_shard has hooks of its own",
+    "_post_backward_final_callback": "delete the patch: fully_shard has hooks of its own",
+    "_auto_wrap": "call fully_shard on each of the modules, children first",
+    "_recursive_wrap": "call fully_shard on each of the modules, children first",
+}
+"""What comes instead of the parts that scripts use most (torch/distributed/fsdp/_runtime_utils.py and others)."""
+
+
+def insides(program: Program, handled: tuple[str, ...]) -> Iterator[Left]:
+    """What works on flat parameters, and on other things inside FSDP1; ``handled`` are seen to elsewhere."""
+    for reference in program.references(*(f"{_FSDP}{name}.*" for name in _PRIVATE)):
+        if reference.name not in handled and not reference.name.startswith(_FLAT):
+            why = "it is a part of FSDP1's own working"
+            yield Left(reference.source, reference.node, why, _todo(reference))
+    why = "FSDP2 has no flat parameters"
+    todo = "FSDP2 has no flat parameters: use the module's own parameters, which are DTensors"
+    for reference in program.references(_FLAT, f"{_FLAT}.*"):
+        yield Left(reference.source, reference.node, why, todo)
+    for source in program.sources:
+        if any(name in source.text for name in _OF_FLAT):
+            for node in walk(source.tree):
+                if isinstance(node, cst.Attribute) and node.attr.value in _OF_FLAT:
+                    yield Left(source, node, why, todo)
+
+
+def _todo(reference: Reference) -> str:
+    parts = reference.name.split(".")
+    what = parts[-1]
+    known = next(
+        (_INSTEAD[name] for name in (".".join(parts[-2:]), *parts) if name in _INSTEAD), ""
+    )
+    return f"FSDP2 has no `{what}`: {known or 'find out what this is for'}"
