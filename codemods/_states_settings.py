@@ -13,6 +13,7 @@ from fsdp2lint.api import (
     Layout,
     Left,
     Names,
+    Optimizer,
     Program,
     Remove,
     Restored,
@@ -21,9 +22,11 @@ from fsdp2lint.api import (
     Step,
     Trace,
     Unimport,
+    Value,
     dotted,
     options,
     scope_of,
+    unwrapped,
 )
 
 from ._states_asked import FSDP1, KINDS, LOCAL_TODO, LOCAL_WHY, SETTER, SHARDED, asked, is_local
@@ -78,10 +81,27 @@ def _same_without(kind: str, via: str) -> bool:
 
 
 def _asked_for(trace: Trace, setter: Called) -> bool:
-    """Whether some state dict is taken or put back afterwards in sight, or nothing can be out of sight."""
-    later = (e.order > setter.order for k in (StateDictTaken, Restored) for e in trace.of(k))
+    """Whether a state dict of it is taken or put back afterwards in sight, or nothing can be out of sight."""
     model = setter.argument(0, "module")
-    return any(later) or (model is not None and all(trace.known(o) for o in options(model)))
+    if model is None:
+        return False
+    taken = [(e.order, e.state.of) for e in trace.of(StateDictTaken)]
+    later = [*taken, *((e.order, e.into) for e in trace.of(Restored))]
+    if any(at > setter.order and _belongs(trace, of, model) for at, of in later):
+        return True
+    return all(trace.known(one) for one in options(model))
+
+
+def _belongs(trace: Trace, of: Value, model: Value) -> bool:
+    """Whether a state is the model's, or that of an optimizer, which is over some model."""
+    if any(isinstance(one, Optimizer) for one in options(of)):
+        return True
+    inner = [unwrapped(one) for one in options(model)]
+    return any(
+        trace.memory.inside(unwrapped(part), whole) or trace.memory.inside(whole, unwrapped(part))
+        for part in options(of)
+        for whole in inner
+    )
 
 
 def _can_go(source: Source, statement: cst.CSTNode | None) -> bool:
