@@ -60,7 +60,7 @@ def _from(
             yield from _from(program, source, node.elements[index].value, None, depth + 1)
     elif isinstance(node, cst.Name) and node.value not in ("None", "True", "False"):
         yield from _of_name(program, source, node, index, depth)
-    elif isinstance(node, cst.Attribute) and (found := _in_module(program, source, node)):
+    elif isinstance(node, cst.Attribute) and (found := in_module(program, source, node)):
         for other, binding in found:
             yield from _of_binding(program, other, binding, node.attr.value, index, depth)
     elif isinstance(node, cst.Call) and isinstance(node.func, cst.Name | cst.Attribute):
@@ -107,7 +107,7 @@ def _of_call(
         scope = names.owner(node.func.value, scope_of(Layout.of(source).ancestors(node)))
         found = list(definitions(program, source, node.func.value, scope or source.tree))
     elif isinstance(node.func, cst.Attribute):
-        found = _in_module(program, source, node.func)
+        found = in_module(program, source, node.func)
     functions = [(s, f) for s, f in found if isinstance(f, cst.FunctionDef)]
     if len(functions) != len(found) or not found:
         yield Origin(source, node if index is None else None)
@@ -120,7 +120,7 @@ def _of_call(
                 yield from _from(program, other, value, index, depth + 1)
 
 
-def _in_module(
+def in_module(
     program: Program, source: Source, node: cst.Attribute
 ) -> list[tuple[Source, cst.CSTNode]]:
     """What binds ``module.name`` in a module of the project."""
@@ -201,4 +201,4 @@ def _bound_value(
     return assign.value, None
 
 
-__all__ = ["Origin", "definitions", "meaning", "origins", "returned"]
+__all__ = ["Origin", "definitions", "in_module", "meaning", "origins", "returned"]

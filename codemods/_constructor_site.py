@@ -28,6 +28,7 @@ from fsdp2lint.api import (
 from fsdp2lint.api import Literal as Constant
 
 from ._constructor_chosen import is_field
+from ._constructor_derived import WHY, derived, of_class
 from ._constructor_displays import display_of, keywords_of, writes_of
 from ._constructor_names import born, function_scope, is_none, is_taken
 from ._constructor_origins import Origin, meaning, origins
@@ -187,8 +188,10 @@ def constructions(program: Program) -> Iterator[Construction | tuple[Source, cst
         if isinstance(parent, cst.Call) and parent.func is reference.node and parent not in seen:
             yield _construction(program, reference.source, parent, ())
         elif isinstance(parent, cst.Arg) and _is_base(reference, parent):
-            why = "a class derived from FSDP1 has no counterpart: fully_shard makes the class"
-            yield reference.source, parent, why
+            around = Layout.of(reference.source).parents[parent]
+            assert isinstance(around, cst.ClassDef)
+            if of_class(program, reference.source, around) is None:
+                yield reference.source, parent, WHY
 
 
 def _is_base(reference: Reference, arg: cst.Arg) -> bool:
@@ -218,6 +221,9 @@ def _given_before(
     """The arguments that ``functools.partial`` gives to the constructor; why they are not known, if so."""
     if meaning(program, source, call.func) == FSDP1 or is_field(program, call.func):
         return {}
+    one = derived(program, source, call.func)
+    if one is not None:
+        return {} if one.only_states else f"its class adds {', '.join(one.own)} to FSDP1"
     found = origins(program, source, call.func)
     if all(meaning(program, one.source, one.node) == FSDP1 for one in found):
         return {}

@@ -22,6 +22,7 @@ from fsdp2lint.api import (
 )
 
 from ._constructor_chosen import Chosen, chosen
+from ._constructor_derived import HANDED_ON, derived, leave, uncalled
 from ._constructor_dictionaries import outside
 from ._constructor_dropped import drop
 from ._constructor_imports import unimports
@@ -65,10 +66,26 @@ def steps(program: Program) -> Iterator[Step | Left]:
         fixed |= more
     for site, why in left:
         yield Left(site.source, site.call, why, TODO.format(why=why))
+    _without_classes(program, done)
     for together in _together(done):
         yield _step(program, together, helpers)
     if not done and not waiting:
+        yield from leave(program)
         yield from sweep(program)
+
+
+def _without_classes(program: Program, done: list[Construction]) -> None:
+    """The classes derived from FSDP1 go with their last calls, where they add nothing to the model."""
+    calls = [site.call.func for site in done if isinstance(site.call, cst.Call)]
+    for one, edits in uncalled(program, calls):
+        base = one.node.bases[0]
+        for site in done:
+            if (
+                isinstance(site.call, cst.Call)
+                and derived(program, site.source, site.call.func) == one
+            ):
+                site.elsewhere[one.node] = tuple(edits)
+                site.account(base, "dropped", HANDED_ON, one.source)
 
 
 def _among_others(program: Program, one: Chosen) -> Step | Left:

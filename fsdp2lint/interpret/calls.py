@@ -9,6 +9,7 @@ from fsdp2lint.interpret.imports import Namespace, module_named
 from fsdp2lint.interpret.unseen import unseen
 from fsdp2lint.meanings.call import Call
 from fsdp2lint.meanings.families import meanings_of
+from fsdp2lint.meanings.fsdp1 import FSDP1
 from fsdp2lint.meanings.project_knowledge import told_of
 from fsdp2lint.meanings.registry import METHODS
 from fsdp2lint.model.events import Called, Forward, Returned
@@ -26,6 +27,7 @@ from fsdp2lint.model.values import (
     Partial,
     Super,
     Value,
+    Wrapped,
     unwrapped,
 )
 
@@ -101,15 +103,16 @@ def _call_bound(machine: Machine, target: Bound, given: Given) -> Value:
 
 def _call_class(machine: Machine, target: Class, given: Given) -> Value:
     made = classes.instantiate(machine, target, *given)
-    if classes.find(machine, target, "__init__") is None:
+    own = classes.find(machine, target, "__init__")
+    if own is None:
         _inherited_init(machine, Super(target, made), given)
     for base in classes.outside(target):
-        if base.name.startswith("torch.optim."):
+        if base.name.startswith("torch.optim.") or (own is None and base.name == FSDP1):
             what = given.asked_of(machine, base.name)
             for meaning in meanings_of(base.name):
-                optimizer = meaning(what)
-                if isinstance(optimizer, Optimizer):
-                    return optimizer
+                known = meaning(what)
+                if isinstance(known, Optimizer | Wrapped):
+                    return known
     return made
 
 

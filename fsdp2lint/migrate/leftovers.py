@@ -8,7 +8,7 @@ import libcst as cst
 
 from fsdp2lint.edits.imports import Unimport
 from fsdp2lint.edits.layout import Layout
-from fsdp2lint.edits.names import Names, imported_module
+from fsdp2lint.edits.names import Names, imported_module, scope_of
 from fsdp2lint.edits.statements import InsertBefore
 from fsdp2lint.inventory import Occurrence, inventory
 from fsdp2lint.meanings import fsdp1_symbols as facts
@@ -35,9 +35,7 @@ def account_for_the_rest(program: Program, ledger: Ledger) -> None:
     """Close every open entry: an import follows its uses, everything else is left to a person."""
     now = inventory(program)
     ledger.entries += ledger.missing(now)
-    wraps = any(
-        one.symbol == WRAPPER and one.code == "FSDP101" for one in now if one.kind == "symbol"
-    )
+    wraps = any(_wraps(one) for one in now if one.kind == "symbol" and one.symbol == WRAPPER)
     by_path = {source.path: source for source in program.sources}
     for entry in ledger.entries:
         if entry.fate == "open" and entry.kind != "import":
@@ -93,15 +91,39 @@ def _local_name(one: Occurrence) -> str:
     return next(i.name for i in Names.of(one.source).imports if i.alias is one.node)
 
 
+def _wraps(one: Occurrence) -> bool:
+    """Whether a use of the wrapper class can call it; a class derived from it does so in its own methods."""
+    layout = Layout.of(one.source)
+    statement = layout.parents.get(layout.parents[one.node])
+    if isinstance(statement, cst.ClassDef):
+        return "super().__init__(" in one.source.code(statement)
+    return one.code == "FSDP101"
+
+
 def _is_compared(source: Source, offset: int) -> bool:
-    """Whether what begins at an offset is one side of a comparison."""
+    """Whether what begins at an offset is one side of a comparison, or one of several on a side."""
     layout = Layout.of(source)
-    return any(
-        layout.span(side)[0] == offset
-        for node in layout.parents
-        if isinstance(node, cst.Comparison)
-        for side in (node.left, *(target.comparator for target in node.comparisons))
-    )
+    for node in layout.parents:
+        if isinstance(node, cst.Comparison):
+            for side in (node.left, *(target.comparator for target in node.comparisons)):
+                if any(layout.span(one)[0] == offset for one in _several(source, side)):
+                    return True
+    return False
+
+
+def _several(source: Source, side: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
+    """The expressions that one side of a comparison writes: those of a tuple, also by its name."""
+    if isinstance(side, cst.Name):
+        names = Names.of(source)
+        scope = names.owner(side.value, scope_of(Layout.of(source).ancestors(side)))
+        bound = names.bindings[scope][side.value] if scope is not None else []
+        assign = Layout.of(source).parents.get(bound[0]) if len(bound) == 1 else None
+        if isinstance(assign, cst.Assign) and isinstance(assign.value, cst.Tuple):
+            side = assign.value
+    if isinstance(side, cst.Tuple | cst.List | cst.Set):
+        yield from (element.value for element in side.elements)
+    else:
+        yield side
 
 
 def _close(entry: Entry) -> None:
