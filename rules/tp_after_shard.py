@@ -45,10 +45,16 @@ fully_shard(model, mesh=mesh["dp"])
 model(torch.randn(4, 8)).sum().backward()
 ```
 
+## Fix safety
+
+Unsafe: the statement (a call, the loop or the `if` around it, the call of a helper) moves above the first
+`fully_shard` of what it distributes, together with the plans, meshes and imports between them that it reads.
+There is no fix when the two stand in different blocks, and when anything between does more to the model than
+shard it or hand its parameters to an optimizer.
+
 ## Known limits
 
-There is no fix: the plan, the meshes and the loop over the blocks have to move together. Only plans in sight with
-`ColwiseParallel` or `RowwiseParallel` are reported.
+Only plans in sight with `ColwiseParallel` or `RowwiseParallel` are reported.
 
 ## References
 
@@ -60,9 +66,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp2lint.api import Container, Finding, Trace, Wrapping, rule
+from fsdp2lint.api import Container, Finding, Fix, Trace, Wrapping, rule, unwrapped
 
-from ._shared import class_name, sharded
+from ._fixes_lifting import lifted
+from ._shared import class_name, overlap, sharded, shards_before
 
 _PARALLEL = "torch.distributed.tensor.parallel."
 _STYLES = (f"{_PARALLEL}ColwiseParallel", f"{_PARALLEL}RowwiseParallel")
@@ -82,7 +89,26 @@ def check(trace: Trace) -> Iterator[Finding]:
             message=f"`parallelize_module({module.words()})` finds parameters that `fully_shard` has "
             "distributed already: ValueError; parallelize first, then shard",
             because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
+            fix=_first(trace, wrapping),
         )
+
+
+def _first(trace: Trace, wrapping: Wrapping) -> Fix | None:
+    """The statement above all that shards what it distributes."""
+    same = [w for w in trace.of(Wrapping) if w.at.node is wrapping.at.node]
+    found = [
+        shard.event
+        for one in same
+        for shard in shards_before(trace, one)
+        if overlap(trace, unwrapped(one.module), shard.module) is not None
+    ]
+    return lifted(
+        trace,
+        wrapping,
+        found,
+        "parallelize over tensors first",
+        "look at what else was meant to happen between the two",
+    )
 
 
 def _distributes(trace: Trace, wrapping: Wrapping) -> bool:
