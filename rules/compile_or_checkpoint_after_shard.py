@@ -48,9 +48,17 @@ fully_shard(model)
 model(torch.randn(4, 8)).sum().backward()
 ```
 
+## Fix safety
+
+Unsafe: the statement (a call, the loop or the `if` around it, the call of a helper) moves above the `fully_shard`
+of the blocks, together with the settings between them that it reads. Where a loop shards each block and replaces
+it by its wrapper at once, `fully_shard` gets the wrapper. There is no fix when the two stand in different blocks,
+when the sharding would still find the unwrapped block (a list that was made before, `isinstance` tests), and when
+anything between does more to the model than shard it or hand its parameters to an optimizer.
+
 ## Known limits
 
-Compiling the root after it was sharded is common and is left alone. There is no fix.
+Compiling the root after it was sharded is common and is left alone.
 
 ## References
 
@@ -62,12 +70,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp2lint.api import Finding, Trace, Wrapping, rule
+from fsdp2lint.api import Finding, Fix, Trace, Wrapping, rule, unwrapped
 
-from ._shared import sharded
+from ._fixes_lifting import lifted
+from ._fixes_wrapping import wrappers_sharded
+from ._shared import overlap, sharded, shards_before
 from ._tensors import has_root_above
 
 _DOES = {"compile": "compiled", "checkpoint": "wrapped for activation checkpointing"}
+_FIRST = {"compile": "compile", "checkpoint": "wrap for activation checkpointing"}
 
 
 @rule(code="FSDP226", group="pedantic")
@@ -85,4 +96,27 @@ def check(trace: Trace) -> Iterator[Finding]:
             message=f"`{module.words()}` is {_DOES[wrapping.by]} after it was sharded; PyTorch's order is "
             "checkpointing, compilation, `fully_shard`",
             because=((shard.event, f"`{module.words()}` is sharded here, before"),),
+            fix=_first(trace, wrapping),
         )
+
+
+def _first(trace: Trace, wrapping: Wrapping) -> Fix | None:
+    """The statement above all that shards what it wraps."""
+    pairs = [
+        (one, shard)
+        for one in trace.of(Wrapping)
+        if one.at.node is wrapping.at.node
+        for shard in shards_before(trace, one)
+        if overlap(trace, unwrapped(one.module), shard.module) is not None
+    ]
+    edits = wrappers_sharded(trace, pairs)
+    if edits is None:
+        return None
+    return lifted(
+        trace,
+        wrapping,
+        [shard.event for _, shard in pairs],
+        f"{_FIRST[wrapping.by]} first",
+        "look at what else was meant to happen between the two",
+        edits,
+    )
