@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from fsdp2lint.api import External, Instance, Value
+from collections.abc import Iterator
 
-from ._shared import Shard, class_name
+from fsdp2lint.api import External, Instance, Trace, Value
+
+from ._shared import Shard, class_name, shards, together
 
 LOW = ("torch.bfloat16", "torch.float16", "torch.half")
 
@@ -23,3 +25,11 @@ def dtype_of(policy: Value | None, name: str) -> str | None:
         return None
     value = policy.part(f".{name}")
     return value.name if isinstance(value, External) else None
+
+
+def around(trace: Trace, shard: Shard) -> Iterator[Shard]:
+    """The shardings of modules around that of an inner one."""
+    for other in shards(trace):
+        outer = other.module is not shard.module and trace.inside(shard.module, other.module)
+        if outer and together(other.guards, shard.guards):
+            yield other

@@ -66,10 +66,17 @@ fully_shard(model, mp_policy=outer)
 model(torch.randn(4, 8)).sum().backward()
 ```
 
+## Fix safety
+
+Safe: the script could not run. `output_dtype` leaves a policy that is made for inner modules only; where the
+policy is another one's too, or made in another file, the inner call gets `dataclasses.replace(policy,
+output_dtype=None)`, a second policy that keeps the rest. There is no fix where the policy is not an argument of
+the call by name (`**kwargs`), or where one call shards the root and its parts.
+
 ## Known limits
 
 Only policies and layers in sight: the root's forward must be in the project and call a layer of `torch.nn`
-after the inner module. There is no fix: one policy often serves both.
+after the inner module.
 
 ## References
 
@@ -83,8 +90,9 @@ from collections.abc import Iterator
 
 from fsdp2lint.api import Finding, Forward, Trace, Value, options, rule, unwrapped
 
-from ._policies import dtype_of, policy_of
-from ._shared import Shard, class_name, shards, shards_before, together
+from ._fixes_policies import for_the_root_only
+from ._policies import around, dtype_of, policy_of
+from ._shared import Shard, class_name, shards, shards_before
 
 _STRICT = (
     "torch.nn.Linear",
@@ -104,7 +112,7 @@ def check(trace: Trace) -> Iterator[Finding]:
         given = dtype_of(policy, "output_dtype")
         if given is None or given == dtype_of(policy, "param_dtype"):
             continue
-        for root in _roots(trace, shard):
+        for root in around(trace, shard):
             lower = dtype_of(policy_of(root), "param_dtype")
             if lower is None or lower == given:
                 continue
@@ -119,16 +127,9 @@ def check(trace: Trace) -> Iterator[Finding]:
                     (root.event, f"`{root.module.words()}` is sharded here"),
                     (after, "this layer computes after it"),
                 ),
+                fix=for_the_root_only(trace, shard),
             )
             break
-
-
-def _roots(trace: Trace, shard: Shard) -> Iterator[Shard]:
-    """The shardings of modules around that of an inner one."""
-    for other in shards(trace):
-        around = other.module is not shard.module and trace.inside(shard.module, other.module)
-        if around and together(other.guards, shard.guards):
-            yield other
 
 
 def _next_layer(trace: Trace, shard: Shard, root: Shard) -> Forward | None:
