@@ -41,6 +41,12 @@ with torch.no_grad():
 fully_shard(model)
 ```
 
+## Fix safety
+
+Unsafe: the statement with the write moves above the `fully_shard` calls of its model when all stand in one block,
+it does nothing but write into tensors (also in the functions that it calls), and nothing between uses the model
+otherwise. Random values are then drawn by each rank for itself: the ranks need one seed.
+
 ## Known limits
 
 Writes into columns (`w[:, i]`) reach the shard and are fine. Silent while parameters may be gathered, with
@@ -58,8 +64,10 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Iterator
 
-from fsdp2lint.api import Called, Container, Finding, Part, Trace, Value, Written, rule
+from fsdp2lint.api import Called, Container, Event, Finding, Part, Trace, Value, Written, rule
 
+from ._fixes_writing import written_before
+from ._shared import Shard
 from ._tensors import asks_for_kind, is_plain, shard_of
 
 _WRITING = tuple(
@@ -72,28 +80,37 @@ _INDEX = re.compile(r"\[-?\d+\]\Z")
 @rule(code="FSDP249", group="correctness")
 def check(trace: Trace) -> Iterator[Finding]:
     """Writes that reach no shard."""
+    lost = list(_lost(trace))
+    nodes = {event.at.node for event, *_ in lost}
+    for event, tensor, shard, message in lost:
+        yield Finding(
+            at=event,
+            message=message,
+            because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
+            fix=written_before(trace, event, tensor, nodes),
+        )
+
+
+def _lost(trace: Trace) -> Iterator[tuple[Event, Value, Shard, str]]:
+    """Each lost write: its event, the tensor, the sharding, and what to say of it."""
     for written in trace.of(Written):
-        shard = shard_of(trace, written, written.owner)
+        tensor = written.owner
+        shard = shard_of(trace, written, tensor)
         if written.name != "data" or shard is None or asks_for_kind(written):
             continue
         if is_plain(trace, written, written.value):
-            yield Finding(
-                at=written,
-                message=f"`{written.owner.words()}` is sharded: the tensor that is put into its `.data` is not "
-                "the shard that the next forward gathers, so the write is lost",
-                because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
+            message = (
+                f"`{tensor.words()}` is sharded: the tensor that is put into its `.data` is not the shard that "
+                "the next forward gathers, so the write is lost"
             )
+            yield written, tensor, shard, message
     for called in trace.of(Called):
         row = _row(called)
         shard = None if row is None or asks_for_kind(called) else shard_of(trace, called, row.owner)
         if row is None or shard is None or "shard_placement_fn" in shard.event.options:
             continue
-        yield Finding(
-            at=called,
-            message=f"`{row.words()}` is a copy of a row that lies on one of the ranks: what is written into "
-            "it is lost",
-            because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
-        )
+        message = f"`{row.words()}` is a copy of a row that lies on one of the ranks: what is written into it is lost"
+        yield called, row.owner, shard, message
 
 
 def _row(called: Called) -> Part | None:

@@ -73,3 +73,47 @@ def test_output_dtype_leaves_by_position() -> None:
 )
 def test_output_dtype_stays(body: str) -> None:
     assert after(MIXED + body + TRAINED, "FSDP255") == (IMPORTS + MIXED + body + TRAINED, False)
+
+
+LOST = "with torch.no_grad():\n    net.weight[0].zero_()\n"
+BUILT = 'dist.init_process_group("gloo")\nnet = nn.Linear(8, 8)\n'
+LOOP = "def shard_all(module):\n    for part in module.children():\n        fully_shard(part)\n\n\n"
+
+
+@pytest.mark.parametrize(
+    "shard",
+    [
+        "fully_shard(net)\n",
+        "net = fully_shard(net)\n",
+        "shard_all(net)\nfully_shard(net)\n",
+    ],
+)
+def test_a_lost_write_moves_above_the_sharding(shard: str) -> None:
+    head = IMPORTS + LOOP + BUILT
+    new = head + LOST + shard
+    assert after(new.removeprefix(IMPORTS).replace(LOST + shard, shard + LOST), "FSDP249") == (
+        new,
+        True,
+    )
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        # what is loaded between would be written over
+        "fully_shard(net)\nnet.load_state_dict(kept)\n" + LOST,
+        # the row is chosen between
+        "fully_shard(net)\nrow = 3\nnet.weight.data[row].zero_()\n",
+        # other work stands beside it
+        "fully_shard(net)\n" + LOST + "    print(net.weight)\n",
+        "fully_shard(net)\ntorch.manual_seed(1)\nnn.init.normal_(net.weight[0])\n",
+        # it is made of the shard
+        "fully_shard(net)\nnn.init.zeros_(net.weight[net.weight.device_mesh.get_local_rank()])\n",
+        # the two stand in different functions
+        "def shard(net):\n    fully_shard(net)\n    print('sharded')\n    return net\n\n\n"
+        "net = shard(net)\n" + LOST,
+    ],
+)
+def test_a_lost_write_stays(body: str) -> None:
+    body = BUILT + "kept = net.state_dict()\n" + body
+    assert after(body, "FSDP249") == (IMPORTS + body, False)
