@@ -40,9 +40,16 @@ model = nn.Linear(8, 8).cuda()
 fully_shard(model)
 ```
 
+## Fix safety
+
+Unsafe: `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))` comes above the start of the process group, or above
+the move, whichever surely runs for GPUs. torchrun sets `LOCAL_RANK`; where a launcher does not, or gives each
+process one visible GPU, the line is wrong. Safe in a script that needs `LOCAL_RANK` itself; a name that holds it
+is used. There is no fix where the script starts the ranks, or hands them their numbers.
+
 ## Known limits
 
-There is no fix: where a launcher gives each process one visible GPU, GPU 0 is right. Silent when the script
+Where a launcher gives each process one visible GPU, GPU 0 is right. Silent when the script
 names `CUDA_VISIBLE_DEVICES`, calls any function that chooses a device, passes `device_id` anywhere, or uses a
 launcher library in the same run. The damage needs several GPUs and was not run here.
 
@@ -64,11 +71,12 @@ from fsdp2lint.api import (
     Moved,
     Sharded,
     Trace,
-    options,
     rule,
     unwrapped,
 )
 
+from ._devices import to_current
+from ._fixes_devices import device_chosen
 from ._meshes import INIT
 from ._shared import overlap, together
 
@@ -88,7 +96,7 @@ def check(trace: Trace) -> Iterator[Finding]:
     if trace.truncated or trace.entry != "__main__" or _chosen(trace):
         return
     for moved in trace.of(Moved):
-        if not _to_current(moved):
+        if not to_current(moved):
             continue
         started = _on_nccl(trace, moved)
         sharded = next(
@@ -107,17 +115,9 @@ def check(trace: Trace) -> Iterator[Finding]:
             message=f"no device was chosen: every rank puts the whole `{moved.module.words()}` on GPU 0; call "
             "`torch.cuda.set_device` with the local rank before",
             because=((started, "the process group on NCCL, without `device_id`"),),
+            fix=device_chosen(trace, moved, started),
         )
         return
-
-
-def _to_current(moved: Moved) -> bool:
-    """Whether a move goes to the current GPU."""
-    if moved.how == "cuda":
-        return not moved.to
-    return moved.how == "to" and any(
-        isinstance(v, Literal) and v.value == "cuda" for one in moved.to for v in options(one)
-    )
 
 
 def _on_nccl(trace: Trace, moved: Moved) -> GroupStarted | None:

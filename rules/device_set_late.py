@@ -43,9 +43,15 @@ model = nn.Linear(8, 8)
 fully_shard(model)
 ```
 
+## Fix safety
+
+Unsafe: the statement moves above the first sharding, and above meshes and moves to the GPU before that, when
+all stand in one block, it does nothing else, and nothing between binds what it reads. What else was made on the
+first device stays there.
+
 ## Known limits
 
-There is no fix: what else was done on the first device has to move too. Silent when a device was chosen
+Silent when a device was chosen
 before as well, and for sharding on a CPU mesh. A device that is chosen by the global rank is not reported: on
 one host it is the same.
 
@@ -59,8 +65,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp2lint.api import Finding, Literal, Sharded, Trace, rule
+from fsdp2lint.api import (
+    Called,
+    Event,
+    Finding,
+    Fix,
+    GroupStarted,
+    Literal,
+    Moved,
+    Sharded,
+    Trace,
+    rule,
+)
 
+from ._devices import to_current
+from ._fixes_effects import Effect, holds
 from ._meshes import INIT
 from ._shared import class_name, together
 
@@ -88,6 +107,7 @@ def check(trace: Trace) -> Iterator[Finding]:
                     message=f"the device is chosen after `{sharded.module.words()}` was sharded: its shards are "
                     "on another device by then",
                     because=((sharded, f"`{sharded.module.words()}` is sharded here, before"),),
+                    fix=_moved(trace, chosen),
                 )
                 break
 
@@ -103,3 +123,31 @@ def _on_cpu(trace: Trace) -> bool:
 
 def _in_context(sharded: Sharded) -> bool:
     return any(class_name(c) in _CONTEXTS for c in sharded.within)
+
+
+def _moved(trace: Trace, chosen: Called) -> Fix | None:
+    """The choice above everything that asks for the current device."""
+    asking: list[Event] = list(trace.before(chosen, Sharded))
+    asking += (m for m in trace.before(chosen, Moved) if to_current(m))
+    asking += (c for c in trace.calls(INIT) if trace.precedes(c, chosen))
+    effect = Effect.among(chosen, asking)
+    if effect is None or not effect.is_only({chosen.at.node}) or effect.disturbed():
+        return None
+    if _asks_the_group(trace, effect) and not _started_above(trace, effect):
+        return None
+    return effect.above("choose the device before the sharding", "look at what was made before it")
+
+
+def _asks_the_group(trace: Trace, effect: Effect) -> bool:
+    """Whether the statement calls functions that need a process group."""
+    return any(
+        called.name.startswith("torch.distributed.") and holds(effect.line, called)
+        for called in trace.of(Called)
+    )
+
+
+def _started_above(trace: Trace, effect: Effect) -> bool:
+    """Whether the process group is surely started above the first of the statements to move over."""
+    started = list(trace.before(effect.moving, GroupStarted))
+    below = any(holds(one, event) for one in effect.between for event in started)
+    return not below and any(effect.moving.guards.implies(s.guards) for s in started)

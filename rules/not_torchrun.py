@@ -72,7 +72,6 @@ from fsdp2lint.api import (
     Finding,
     Fix,
     Layout,
-    Literal,
     Part,
     Replace,
     Sharded,
@@ -81,27 +80,24 @@ from fsdp2lint.api import (
     rule,
 )
 
-from ._shared import is_none
+from ._launch import from_environment, from_torchrun, text
 
 _SET = "os.environ.__setitem__"
-_READ = ("os.getenv", "os.environ.get", "os.environ.__getitem__")
 _INIT = "torch.distributed.init_process_group"
-_BY_HAND = ("rank", "world_size", "store")
 _ENVIRONMENT = ("os.environ", "os.getenv", "torch.distributed.is_")
-_OWN = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 
 
 @rule(code="FSDP406", group="suspicious")
 def check(trace: Trace) -> Iterator[Finding]:
     """Ports that nobody listens at."""
-    if not trace.of(Sharded) or not _from_torchrun(trace):
+    if not trace.of(Sharded) or not from_torchrun(trace):
         return
     for written in trace.calls(_SET):
         port = written.arguments[1]
-        if _text(written.arguments[0]) != "MASTER_PORT" or _text(port) in (None, "29500"):
+        if text(written.arguments[0]) != "MASTER_PORT" or text(port) in (None, "29500"):
             continue
         started = next((c for c in trace.after(written, Called) if c.name == _INIT), None)
-        if started is None or _asks(written) or not _from_environment(started):
+        if started is None or _asks(written) or not from_environment(started):
             continue
         yield Finding(
             at=written,
@@ -110,30 +106,6 @@ def check(trace: Trace) -> Iterator[Finding]:
             because=((started, "the process group is started here, from the environment"),),
             fix=_left_alone(written),
         )
-
-
-def _text(value: Value) -> str | None:
-    known = value.value if isinstance(value, Literal) else None
-    return known if isinstance(known, str) else None
-
-
-def _from_torchrun(trace: Trace) -> bool:
-    """Whether the script reads its local rank from the environment and sets no rank there itself."""
-    if any(_text(c.arguments[0]) in _OWN for c in trace.calls(_SET)):
-        return False
-    if any(trace.calls("os.environ.update", "os.putenv")):
-        return False
-    return any(c.arguments and _text(c.arguments[0]) == "LOCAL_RANK" for c in trace.calls(*_READ))
-
-
-def _from_environment(started: Called) -> bool:
-    """Whether a start takes rank, size and address from the environment."""
-    method = started.argument(1, "init_method")
-    return (
-        not started.open
-        and not any(name in started.keywords for name in _BY_HAND)
-        and (is_none(method) or (method is not None and _text(method) == "env://"))
-    )
 
 
 def _asks(written: Called) -> bool:

@@ -24,7 +24,7 @@ UNSAFE = """
     FSDP318 FSDP319 FSDP322 FSDP324 FSDP327 FSDP328 FSDP401 FSDP406 FSDP416
     FSDP501 FSDP510 FSDP511
 """
-EITHER = "FSDP210 FSDP216 FSDP417"
+EITHER = "FSDP210 FSDP216 FSDP405 FSDP417"
 ONLY_UNSAFE = {
     "FSDP218": "every rank must reach the `full_tensor` that comes in",
     "FSDP229": "the branch behind `isinstance` was dead so far",

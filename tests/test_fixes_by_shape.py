@@ -117,3 +117,88 @@ def test_a_lost_write_moves_above_the_sharding(shard: str) -> None:
 def test_a_lost_write_stays(body: str) -> None:
     body = BUILT + "kept = net.state_dict()\n" + body
     assert after(body, "FSDP249") == (IMPORTS + body, False)
+
+
+NCCL = 'dist.init_process_group("nccl")\n'
+ON_GPU = "net = nn.Linear(8, 8).cuda()\nfully_shard(net)\n"
+CHOICE = "torch.cuda.set_device({})\n"
+RANK = 'rank = int(os.environ["LOCAL_RANK"])\n'
+CHOSEN = [
+    (NCCL, "import os\n\n", CHOICE.format('int(os.environ["LOCAL_RANK"])')),
+    ("import os\n" + RANK + NCCL, "", CHOICE.format("rank")),
+    (
+        "import os\n\n\ndef start():\n    " + RANK + "    print(rank)\n\n\nstart()\n" + NCCL,
+        "",
+        CHOICE.format('int(os.environ["LOCAL_RANK"])'),
+    ),
+]
+
+
+@pytest.mark.parametrize(("head", "imports", "choice"), CHOSEN)
+def test_a_device_is_chosen(head: str, imports: str, choice: str) -> None:
+    new = imports + IMPORTS + head.replace(NCCL, choice + NCCL) + ON_GPU
+    assert after(head + ON_GPU, "FSDP405") == (new, True)
+
+
+def test_a_device_is_chosen_above_the_move_where_the_backend_comes_from_elsewhere() -> None:
+    head = 'def start(backend):\n    dist.init_process_group(backend)\n\n\nstart("nccl")\n'
+    choice = CHOICE.format('int(os.environ["LOCAL_RANK"])')
+    new = "import os\n\n" + IMPORTS + head + choice + ON_GPU
+    assert after(head + ON_GPU, "FSDP405") == (new, True)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        # the script numbers its ranks itself
+        'dist.init_process_group("nccl", rank=0, world_size=2)\n' + ON_GPU,
+        'import os\nos.environ["RANK"] = "0"\n' + NCCL + ON_GPU,
+        # whether there is a GPU is asked elsewhere
+        "def start(backend, device):\n    dist.init_process_group(backend)\n"
+        '    return nn.Linear(8, 8).to(device)\n\n\nnet = start("nccl", "cuda")\nfully_shard(net)\n',
+    ],
+)
+def test_no_device_is_chosen(body: str) -> None:
+    assert after(body, "FSDP405") == (IMPORTS + body, False)
+
+
+SHARDED = NCCL + "net = nn.Linear(8, 8)\n{}fully_shard(net)\n{}"
+
+
+@pytest.mark.parametrize(
+    ("head", "line"),
+    [
+        ("", CHOICE.format("dist.get_rank() % 8")),
+        ("index = 3\n", "if torch.cuda.is_available():\n    " + CHOICE.format("index")),
+        ("def choose():\n    " + CHOICE.format("0") + "\n\n", "choose()\n"),
+    ],
+)
+def test_a_choice_moves_above_the_sharding(head: str, line: str) -> None:
+    new = IMPORTS + head + SHARDED.format(line, "")
+    assert after(head + SHARDED.format("", line), "FSDP417") == (new, True)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        SHARDED.format("", "index = 3\n" + CHOICE.format("index")),
+        SHARDED.format(
+            "", "if torch.cuda.is_available():\n    " + CHOICE.format("0") + "    print()\n"
+        ),
+    ],
+)
+def test_a_choice_stays_below_the_sharding(body: str) -> None:
+    assert after(body, "FSDP417") == (IMPORTS + body, False)
+
+
+def test_a_choice_moves_above_the_function_that_shards() -> None:
+    head = "def build():\n    net = nn.Linear(8, 8)\n    fully_shard(net)\n    return net\n\n\n"
+    lines = (NCCL, "net = build()\n", CHOICE.format("dist.get_rank() % 8"))
+    new = IMPORTS + head + "".join((lines[0], lines[2], lines[1]))
+    assert after(head + "".join(lines), "FSDP417") == (new, True)
+
+
+def test_a_choice_by_the_rank_stays_below_the_start_of_the_group() -> None:
+    head = f"def build():\n    {NCCL}    net = nn.Linear(8, 8)\n    fully_shard(net)\n\n\n"
+    body = head + "build()\n" + CHOICE.format("dist.get_rank() % 8")
+    assert after(body, "FSDP417") == (IMPORTS + body, False)
