@@ -27,15 +27,17 @@ WHY = "a context manager of the script's own switches the synchronisation off an
 def by_helper(source: Source, sites: Sequence[cst.BaseExpression], ddp: bool) -> Step:
     """``no_sync(model)``, a function of the file, in place of ``model.no_sync()``.
 
-    ``sites`` are calls of it, of a name that holds it, or the method where it is not called at once.
+    ``sites`` are calls of it, of a name that holds it, or the method where it is not called at once. What is
+    held comes from another file when nothing in this one asks for it: then nothing changes here.
     """
     asked = [n for n in sites if not isinstance(n, cst.Call) or isinstance(n.func, cst.Attribute)]
     if len(asked) < len(sites):
         kept = (n for n in walk(source.tree) if _is_kept(source, n) and n not in asked)
         asked += (n for n in kept if isinstance(n, cst.Attribute))
+    if not asked:
+        return Step((), ())
     layout = Layout.of(source)
-    places = sorted(asked, key=lambda n: layout.span(n)[0])
-    helpers = Helpers.above(source, places[0] if places else sites[0])
+    helpers = Helpers.above(source, min(asked, key=lambda n: layout.span(n)[0]))
     name = helpers.add("no_sync", _pausing(ddp))
     edits: list[Edit] = []
     accounts = [Account(source, call, "changed", WHY) for call in sites]
@@ -51,6 +53,31 @@ def by_helper(source: Source, sites: Sequence[cst.BaseExpression], ddp: bool) ->
             edits += (Replace(source, node, f"{partial.text}({name}, {model})"), *partial.edits)
             accounts.append(Account(source, node, "changed", WHY))
     return Step((*edits, *helpers.all_edits()), tuple(accounts))
+
+
+def by_name(source: Source, asked: cst.Call, ddp: bool) -> Step:
+    """The same in place of ``getattr(model, "no_sync")``, with or without a default, called at once or not."""
+    parents = Layout.of(source).parents
+    around = parents[asked]
+    called = isinstance(around, cst.Call) and around.func is asked
+    place = around if isinstance(around, cst.Call) and called else asked
+    helpers = Helpers.above(source, asked)
+    name = helpers.add("no_sync", _pausing(ddp=False))
+    model = text_of(source, asked.args[0].value)
+    paused, edits = f"{name}({model})", [*helpers.all_edits()]
+    if not called:
+        partial = name_for(source, asked, "functools.partial")
+        paused = f"{partial.text}({name}, {model})"
+        edits += partial.edits
+    if ddp or len(asked.args) > 2:
+        sharded = name_for(source, asked, FSDP_MODULE)
+        other = source.code(asked) if ddp else text_of(source, asked.args[2].value)
+        paused += f" if isinstance({model}, {sharded.text}) else {other}{'()' * called}"
+        edits += sharded.edits
+        if not isinstance(parents[place], cst.Assign | cst.Return | cst.WithItem):
+            paused = f"({paused})"
+    edits.append(Replace(source, place, paused))
+    return Step(tuple(edits), (Account(source, asked, "changed", WHY, own=True),))
 
 
 def _is_kept(source: Source, node: cst.CSTNode) -> bool:

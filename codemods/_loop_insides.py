@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from fsdp2lint.api import Left, Program, Reference, walk
+from fsdp2lint.api import Layout, Left, Program, Read, Source, dotted, walk, wrapper
+
+from ._loop_models import FSDP1
 
 _FSDP = "torch.distributed.fsdp."
 _PRIVATE = (
@@ -30,6 +32,8 @@ _PRIVATE = (
 _FLAT = "torch.distributed.fsdp.FlatParameter"
 _OF_FLAT = ("_flat_param", "_is_flat_param", "_shard_param_infos")
 """Attributes of units and of flat parameters."""
+_OF_UNITS = ("_handle", "_is_root", "_has_params", "_fsdp_use_orig_params")
+"""Attributes of FSDP1's units that other classes may have too (torch/distributed/fsdp/_common_utils.py)."""
 
 _INSTEAD = {
     "_reshard": "call reshard() of the FSDPModule, which frees its gathered parameters",
@@ -44,6 +48,9 @@ _INSTEAD = {
     "_get_fsdp_root_states": "keep the model that fully_shard was called on last",
     "_is_fsdp_flattened": "test isinstance(parameter, DTensor)",
     "_module_handle": "ask the FSDPModule itself: it holds its parameters as DTensors",
+    "_handle": "use the module's own parameters, which are DTensors",
+    "_has_params": "ask the module for its parameters",
+    "_is_root": "compare with the model that fully_shard was called on last",
     "_FSDPState": "test isinstance(module, FSDPModule)",
     "_get_module_fsdp_state": "test isinstance(module, FSDPModule)",
     "TrainingState": "delete what sets or reads FSDP1's state of training: fully_shard keeps its own",
@@ -62,7 +69,7 @@ def insides(program: Program, handled: tuple[str, ...]) -> Iterator[Left]:
     for reference in program.references(*(f"{_FSDP}{name}.*" for name in _PRIVATE)):
         if reference.name not in handled and not reference.name.startswith(_FLAT):
             why = "it is a part of FSDP1's own working"
-            yield Left(reference.source, reference.node, why, _todo(reference))
+            yield Left(reference.source, reference.node, why, _todo(reference.name))
     why = "FSDP2 has no flat parameters"
     todo = "FSDP2 has no flat parameters: use the module's own parameters, which are DTensors"
     for reference in program.references(_FLAT, f"{_FLAT}.*"):
@@ -72,10 +79,38 @@ def insides(program: Program, handled: tuple[str, ...]) -> Iterator[Left]:
             for node in walk(source.tree):
                 if isinstance(node, cst.Attribute) and node.attr.value in _OF_FLAT:
                     yield Left(source, node, why, todo)
+    for source, node in _of_units(program):
+        yield Left(source, node, "it is a part of FSDP1's own working", _todo(node.attr.value))
 
 
-def _todo(reference: Reference) -> str:
-    parts = reference.name.split(".")
+def _of_units(program: Program) -> Iterator[tuple[Source, cst.Attribute]]:
+    """What is read of a unit: of a model in sight, or where the function asks if it is FSDP1's."""
+    found: dict[cst.Attribute, Source] = {}
+    for _, read in program.of(Read):
+        node = read.at.node
+        if read.name in _OF_UNITS and wrapper(read.owner) == "fsdp1":
+            if isinstance(node, cst.Attribute) and node.attr.value == read.name:
+                found[node] = read.at.source
+    for reference in program.references(FSDP1):
+        source = reference.source
+        around = list(Layout.of(source).ancestors(reference.node))
+        asked = next((n for n in around if _is_test(n)), None)
+        if isinstance(asked, cst.Call) and any(name in source.text for name in _OF_UNITS):
+            model = source.code(asked.args[0].value)
+            scope = next((n for n in around if isinstance(n, cst.FunctionDef)), source.tree)
+            for node in walk(scope):
+                if isinstance(node, cst.Attribute) and node.attr.value in _OF_UNITS:
+                    if source.code(node.value) == model:
+                        found[node] = source
+    return ((source, node) for node, source in found.items())
+
+
+def _is_test(node: cst.CSTNode) -> bool:
+    return isinstance(node, cst.Call) and len(node.args) == 2 and dotted(node.func) == "isinstance"
+
+
+def _todo(name: str) -> str:
+    parts = name.split(".")
     what = parts[-1]
     known = next(
         (_INSTEAD[name] for name in (".".join(parts[-2:]), *parts) if name in _INSTEAD), ""

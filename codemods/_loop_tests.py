@@ -15,6 +15,7 @@ from fsdp2lint.api import (
     Replace,
     Source,
     Step,
+    Trace,
     kinds,
     name_for,
 )
@@ -29,20 +30,29 @@ def is_fsdp_module(source: Source, node: cst.CSTNode, model: str) -> tuple[str, 
     return f"isinstance({model}, {name.text})", Step(name.edits, ())
 
 
-def hasattr_steps(program: Program, name: str) -> Iterator[Step]:
-    """``hasattr(model, name)`` asked of what FSDP1 wraps: DDP's models keep their answer."""
+def asked_by_name(
+    program: Program, builtin: str, name: str
+) -> Iterator[tuple[list[tuple[Trace, Called]], cst.Call, frozenset[str]]]:
+    """Calls of ``hasattr`` or ``getattr`` that ask for ``name``, with the kinds of models they ask."""
     for events in program.sites(Called):
         called, call = events[0][1], events[0][1].at.node
-        if called.name != "builtins.hasattr" or not isinstance(call, cst.Call):
+        if called.name != f"builtins.{builtin}" or not isinstance(call, cst.Call):
+            continue
+        wanted = called.argument(1, "")
+        if not isinstance(wanted, Literal) or wanted.value != name:
             continue
         asked = [e.argument(0, "") for _, e in events]
-        wanted = called.argument(1, "")
-        if not isinstance(wanted, Literal) or wanted.value != name or len(call.args) != 2:
-            continue
         found = kinds(program, [value for value in asked if value is not None])
-        source = called.at.source
+        if "fsdp1" in found:
+            yield events, call, found
+
+
+def hasattr_steps(program: Program, name: str) -> Iterator[Step]:
+    """``hasattr(model, name)`` asked of what FSDP1 wraps: DDP's models keep their answer."""
+    for events, call, found in asked_by_name(program, "hasattr", name):
+        source = events[0][1].at.source
         test, needed = is_fsdp_module(source, call, text_of(source, call.args[0].value))
-        if "fsdp1" not in found or _asked_already(source, call, test):
+        if len(call.args) != 2 or _asked_already(source, call, test):
             continue
         if name == "no_sync" and "ddp" in found:
             test = f"({test} or {source.code(call)})"

@@ -5,7 +5,8 @@
 In place of `with model.no_sync():` the synchronisation of gradients is switched off before the block and on again
 behind it. A choice between `no_sync()` and `nullcontext()` becomes one switch before the forward. Where the context
 is kept, handed on, given to an `ExitStack`, or where DDP may wrap the model in another run, a context manager of the
-same meaning comes into the file. A test `hasattr(model, "no_sync")` becomes one for `FSDPModule`.
+same meaning comes into the file. A test `hasattr(model, "no_sync")` becomes one for `FSDPModule`, as does
+`getattr(model, "no_sync", default)`; where nothing is computed backwards, the default will do.
 
 ## Why
 
@@ -70,6 +71,7 @@ import libcst as cst
 
 from fsdp2lint.api import (
     Account,
+    Backward,
     Edit,
     InsertAfter,
     InsertBefore,
@@ -90,7 +92,7 @@ from fsdp2lint.api import (
     walk,
 )
 
-from ._loop_contexts import by_helper
+from ._loop_contexts import by_helper, by_name
 from ._loop_sync import (
     Block,
     Paused,
@@ -99,10 +101,11 @@ from ._loop_sync import (
     block_of,
     may_be_left,
 )
-from ._loop_tests import hasattr_steps
+from ._loop_tests import asked_by_name, hasattr_steps
 from ._loop_text import has_comment, is_path, text_of
 
 _UNUSED = ("contextlib.nullcontext", "contextlib")
+_NOTHING_BACKWARDS = "no backward runs here: modules of FSDP2 take the default"
 WHY = "gradients are kept back by the module's switch, which the backward reads"
 
 
@@ -138,6 +141,18 @@ def rewrite(program: Program) -> Iterator[Step | Left]:
     for source, calls in rest.items():
         yield by_helper(source, calls, source in ddp)
     yield from hasattr_steps(program, "no_sync")
+    yield from _by_name(program)
+
+
+def _by_name(program: Program) -> Iterator[Step]:
+    """``getattr(model, "no_sync", default)``: the default will do where nothing is computed backwards."""
+    for events, call, found in asked_by_name(program, "getattr", "no_sync"):
+        source = events[0][1].at.source
+        if is_path(text_of(source, call.args[0].value)):
+            if len(call.args) > 2 and not any(trace.of(Backward) for trace, _ in events):
+                yield Step((), (Account(source, call, "preserved", _NOTHING_BACKWARDS, own=True),))
+            else:
+                yield by_name(source, call, "ddp" in found)
 
 
 def _switched(

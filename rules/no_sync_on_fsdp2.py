@@ -55,7 +55,8 @@ that is not the script itself it stays unsafe: others may come there with a mode
 There is no fix where the model is not surely sharded whenever the block is reached, where the block is left by
 `return`, `break` or `continue`, where the backward runs in code that cannot be followed, and where the context
 manager comes from a helper. A branch that tests for DDP, or for anything that the sharded branch does not test, is believed to be
-about another model.
+about another model. `hasattr` and `getattr` with a default are judged only where a backward runs: without one, nothing has to be
+kept back.
 
 ## References
 
@@ -69,7 +70,20 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from fsdp2lint.api import Event, Finding, Literal, Site, SyncPaused, Trace, Value, rule, walk
+from fsdp2lint.api import (
+    Backward,
+    Called,
+    Event,
+    Finding,
+    Literal,
+    Site,
+    SyncPaused,
+    Trace,
+    Value,
+    options,
+    rule,
+    walk,
+)
 
 from ._fixes_sync import switched_instead
 from ._shared import serves_both, sharded, wrapped_before
@@ -95,24 +109,37 @@ def check(trace: Trace) -> Iterator[Finding]:
 
 
 def _asked(trace: Trace) -> Iterator[tuple[Event, Value, str]]:
+    tested = list(_tested(trace))
+    defaulted = {id(asked) for called, asked in tested if called.name == "builtins.getattr"}
     for paused in trace.of(SyncPaused):
-        yield paused, paused.module, "asking for it raises AttributeError"
+        if _is_method_call(paused) or not any(id(o) in defaulted for o in options(paused.module)):
+            yield paused, paused.module, "asking for it raises AttributeError"
+    if not trace.of(Backward):
+        return  # there are no gradients to keep back: whatever it is told will do
+    for called, asked in tested:
+        if called.name == "builtins.hasattr":
+            yield called, asked, "this is always false and its branch is dead"
+        else:
+            yield called, asked, "this is always the default"
+
+
+def _tested(trace: Trace) -> Iterator[tuple[Called, Value]]:
+    """Where the script asks by name for what may not be there."""
     for called in trace.calls("builtins.hasattr", "builtins.getattr"):
         named = called.argument(1, "name")
-        if not isinstance(named, Literal) or named.value != "no_sync":
-            continue
-        if called.name == "builtins.hasattr":
-            yield called, called.arguments[0], "this is always false and its branch is dead"
-        elif len(called.arguments) > 2:
-            yield called, called.arguments[0], "this is always the default"
+        if isinstance(named, Literal) and named.value == "no_sync":
+            if called.name == "builtins.hasattr" or len(called.arguments) > 2:
+                yield called, called.arguments[0]
+
+
+def _is_method_call(event: Event) -> bool:
+    call = event.at.node
+    return isinstance(call, cst.Call) and isinstance(call.func, cst.Attribute)
 
 
 def _read(event: Event) -> Event | Site:
     """Where the method is asked for: elsewhere than at its call when the script keeps it under a name."""
-    call = event.at.node
-    if not isinstance(event, SyncPaused) or not isinstance(call, cst.Call):
-        return event
-    if isinstance(call.func, cst.Attribute):
+    if not isinstance(event, SyncPaused) or _is_method_call(event):
         return event
     found = [one for one in walk(event.at.source.tree) if _names_it(one)]
     return Site(event.at.source, found[0], found[0]) if len(found) == 1 else event

@@ -186,11 +186,6 @@ SETTINGS = frozenset(
 )
 """Those that no other module has."""
 
-PRIVATE_ATTRIBUTES = frozenset(
-    {"_fsdp_wrapped_module", "_flat_param", "_handle", "_is_root", "_fsdp_use_orig_params"}
-)
-"""Attributes that nothing but FSDP1 has; ``_handle`` and ``_is_root`` only on a wrapped model."""
-
 UNMISTAKABLE_ATTRIBUTES = frozenset(
     {"_fsdp_wrapped_module", "_flat_param", "_is_flat_param", "_shard_param_infos"}
 )
