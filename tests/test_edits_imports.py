@@ -16,6 +16,7 @@ from fsdp2lint.source import Source
 from tests.editing import edited
 
 FSDP1 = "torch.distributed.fsdp.FullyShardedDataParallel"
+SHARD_HOME = "torch.distributed.fsdp"
 SHARD = "torch.distributed.fsdp.fully_shard"
 POLICY = "torch.distributed.fsdp.MixedPrecisionPolicy"
 
@@ -127,6 +128,21 @@ def test_several_names_of_several_fixes_share_one_import() -> None:
     fixes = [name_for(source, here(source), name).edits for name in (SHARD, POLICY, SHARD)]
     line = "from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard\n"
     assert combine(fixes).texts == {source: f"import torch\n{line}HERE\n"}
+
+
+@pytest.mark.parametrize(
+    ("text", "head"),
+    [
+        ("import numpy\nHERE\n", f"{{}}\n\nimport numpy\nfrom {SHARD_HOME} import fully_shard\n"),
+        ('"""Says."""\nHERE\n', f'"""Says."""\n\n{{}}\n\nfrom {SHARD_HOME} import fully_shard\n'),
+    ],
+)
+def test_new_imports_of_a_kind_make_one_paragraph(text: str, head: str) -> None:
+    source = Source("a.py", text)
+    wanted = (SHARD, "functools.partial", "contextlib.contextmanager")
+    fixes = [name_for(source, here(source), name).edits for name in wanted]
+    standard = "from contextlib import contextmanager\nfrom functools import partial"
+    assert combine(fixes).texts == {source: f"{head.format(standard)}HERE\n"}
 
 
 def test_modules() -> None:

@@ -23,7 +23,7 @@ from fsdp2lint.edits.layout import Layout
 from fsdp2lint.edits.names import Imported, Names, scope_of
 from fsdp2lint.edits.statements import Insert, Remove
 from fsdp2lint.edits.text import Edit
-from fsdp2lint.edits.where import Place, place_for, runs_before
+from fsdp2lint.edits.where import Place, inserts, place_for, runs_before
 from fsdp2lint.source import Source
 
 WITH_TORCH = frozenset(
@@ -108,15 +108,15 @@ class AddImport(Edit):
             place = place_for(self.source, edit.node, edit.module, edit.name)
             places.setdefault(place, {})[edit.item] = None
         found: list[Change] = []
-        new: dict[cst.CSTNode, list[Insert]] = {}
+        apart = [(place, sorted(items)) for place, items in places.items() if place.merge is None]
         for place, items in places.items():
             if place.merge is not None:
                 found += _merged(self.layout, place.merge, list(items))
-            else:
-                insert = place.insert(self.source, sorted(items))
-                new.setdefault(self.layout.block(insert.statement), []).append(insert)
-        for inserts in new.values():
-            for change in block_changes(self.layout, inserts):
+        new: dict[cst.CSTNode, list[Insert]] = {}
+        for insert in inserts(self.source, apart):
+            new.setdefault(self.layout.block(insert.statement), []).append(insert)
+        for of_block in new.values():
+            for change in block_changes(self.layout, of_block):
                 change.level = -1  # above what else is inserted here
                 found.append(change)
         return found

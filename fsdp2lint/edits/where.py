@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import libcst as cst
@@ -26,17 +26,30 @@ class Place:
     gap: bool = False
     merge: cst.ImportFrom | None = None
 
-    def insert(self, source: Source, items: Sequence[str]) -> Insert:
-        """The new statement."""
-        text = f"from {self.module} import {', '.join(items)}" if self.module else ""
+    def text(self, source: Source, items: Sequence[str]) -> str:
+        """The new statement, or those that import ``items`` themselves."""
         if not self.module:
-            text = "\n".join(f"import {item}" for item in items)
-        elif len(text) > Layout.of(source).width and len(items) > 1:
+            return "\n".join(f"import {item}" for item in items)
+        text = f"from {self.module} import {', '.join(items)}"
+        if len(text) > Layout.of(source).width and len(items) > 1:
             lines = "".join(f"    {item},\n" for item in items)
-            text = f"from {self.module} import (\n{lines})"
-        if self.gap:
-            text = f"\n{text}" if self.after else f"{text}\n\n"
-        return Insert(source, self.beside, text, after=self.after)
+            return f"from {self.module} import (\n{lines})"
+        return text
+
+
+def inserts(source: Source, new: Sequence[tuple[Place, Sequence[str]]]) -> Iterator[Insert]:
+    """The new statements; what makes a paragraph of its own makes one with others of its kind."""
+    paragraphs: dict[tuple[cst.CSTNode, bool, bool], list[str]] = {}
+    for place, items in sorted(new, key=lambda one: (bool(one[0].module), one[0].module)):
+        text = place.text(source, items)
+        if place.gap:
+            foreign = (place.module or place.plain).partition(".")[0] not in sys.stdlib_module_names
+            paragraphs.setdefault((place.beside, place.after, foreign), []).append(text)
+        else:
+            yield Insert(source, place.beside, text, after=place.after)
+    for (beside, after, _), lines in sorted(paragraphs.items(), key=lambda one: one[0][2]):
+        text = "\n".join(lines)
+        yield Insert(source, beside, f"\n{text}" if after else f"{text}\n\n", after=after)
 
 
 def place_for(source: Source, node: cst.CSTNode, module: str, name: str) -> Place:
