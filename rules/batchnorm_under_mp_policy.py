@@ -36,10 +36,18 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 dist.init_process_group("gloo")
 model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8))
-fully_shard(model[1], mp_policy=MixedPrecisionPolicy(cast_forward_inputs=True))
+for norm in model.modules():
+    if isinstance(norm, nn.BatchNorm1d):
+        fully_shard(norm)
 fully_shard(model, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))
 model(torch.randn(4, 8)).sum().backward()
 ```
+
+## Fix safety
+
+Unsafe: above the call, `fully_shard` gives each norm inside the module a group of its own, with the other
+arguments of the call and without its policy. There is no fix where the call shards the norm itself (a loop over
+all layers), or where other modules inside were sharded before and a norm has no name of its own.
 
 ## Known limits
 
@@ -56,10 +64,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp2lint.api import Finding, Forward, Literal, Sharded, Trace, rule
+from fsdp2lint.api import Called, Finding, Forward, Literal, Sharded, Trace, rule
 
+from ._fixes_norms import grouped_apart
 from ._policies import LOW, dtype_of, policy_of
-from ._shared import class_name, sharded
+from ._shared import Shard, class_name, sharded
 
 _NORMS = tuple(
     f"torch.nn.{name}" for name in "BatchNorm1d BatchNorm2d BatchNorm3d SyncBatchNorm".split()
@@ -82,6 +91,20 @@ def check(trace: Trace) -> Iterator[Finding]:
     """Norms in low precision."""
     if not trace.of(Forward) or any(map(_chooses_norms, trace.of(Sharded))):
         return
+    found = list(_lowered(trace))
+    for built, shard, lower in found:
+        calls = [other for other, s, _ in found if s.event.at.node is shard.event.at.node]
+        yield Finding(
+            at=shard.event,
+            message=f"`{built.result.words()}` is in a group whose parameters are gathered in `{lower}`, "
+            "unlike its running statistics: give it a group of its own without `param_dtype`",
+            because=((built, "the norm is built here"),),
+            fix=grouped_apart(trace, shard, [other.result for other in calls]),
+        )
+
+
+def _lowered(trace: Trace) -> Iterator[tuple[Called, Shard, str]]:
+    """The norms that are gathered in low precision, each with its group and the dtype."""
     last = trace.events[-1]
     for built in trace.calls(*_NORMS):
         affine = built.argument(3, "affine")
@@ -92,12 +115,6 @@ def check(trace: Trace) -> Iterator[Finding]:
         found = sharded(trace, last, built.result)
         if found is None or found[0].guards.excludes(built.guards):
             continue
-        shard = found[0]
-        lower = dtype_of(policy_of(shard), "param_dtype")
+        lower = dtype_of(policy_of(found[0]), "param_dtype")
         if lower in LOW:
-            yield Finding(
-                at=shard.event,
-                message=f"`{built.result.words()}` is in a group whose parameters are gathered in `{lower}`, "
-                "unlike its running statistics: give it a group of its own without `param_dtype`",
-                because=((built, "the norm is built here"),),
-            )
+            yield built, found[0], lower
