@@ -30,12 +30,11 @@ from fsdp2lint.api import (
     Trace,
     Value,
     Wrapping,
-    walk,
 )
 
 from ._exposed import exposed
 from ._meta import touches
-from ._region import Region, region
+from ._region import Region, leaves, region
 from ._shared import asks_for_fsdp2
 
 _CARRIED = (Called, Wrapping, Assigned, Read, Iterated, Returned, Operated, Augmented, Exited)
@@ -65,10 +64,13 @@ def lifted(
     title: str,
     note: str,
     more: Sequence[Edit] = (),
+    *,
+    whatever: bool = False,
 ) -> Fix | None:
     """Move the statement of an event above the first of some shardings, with the settings that it reads.
 
-    None unless all stand in one block and nothing between cares. ``more`` are further edits of the fix.
+    None unless all stand in one block and nothing between cares; with ``whatever`` the model may do anything
+    between. ``more`` are further edits of the fix.
     """
     found = region(trace, moving, above)
     if found is None:
@@ -81,7 +83,7 @@ def lifted(
         if staying in carried:
             continue
         jumping = [one for one in found.statements[index:] if one in carried]
-        if _cares(trace, found, staying, modules):
+        if leaves(staying) or (not whatever and _cares(trace, found, staying, modules)):
             return None
         if any(_conflict(found, one, staying) for one in jumping):
             return None
@@ -123,7 +125,7 @@ def _can_move(
     """Whether what happens in a statement can happen before the sharding too."""
     if isinstance(statement, cst.SimpleStatementLine) and len(statement.body) != 1:
         return False
-    if _leaves(statement):
+    if leaves(statement):
         return False
     for event in found.happened[statement]:
         tests = (guard.test for guard in event.guards)
@@ -145,8 +147,8 @@ def _for_shards(event: Event) -> bool:
 
 
 def _cares(trace: Trace, found: Region, statement: cst.CSTNode, modules: Collection[Value]) -> bool:
-    """Whether a statement that stays may leave, or does more to the model than to shard it."""
-    return _leaves(statement) or any(
+    """Whether a statement that stays does more to the model than to shard it."""
+    return any(
         not isinstance(event, _HARMLESS)
         and not (isinstance(event, Called) and _asks(event))
         and (not isinstance(event, _JUMPED) or _about(trace, event, modules))
@@ -170,14 +172,6 @@ def _subjects(event: Event) -> Iterator[Value]:
         for one in several if isinstance(held, dict | tuple) else (held,):
             if isinstance(one, Value):
                 yield one
-
-
-def _leaves(statement: cst.CSTNode) -> bool:
-    """Whether a statement may leave its block."""
-    loop = isinstance(statement, cst.For | cst.While)
-    kinds: tuple[type[cst.CSTNode], ...] = (cst.Return, cst.Raise, cst.Yield, cst.Await)
-    kinds = kinds if loop else (*kinds, cst.Break, cst.Continue)
-    return any(isinstance(node, kinds) for node in walk(statement, into=False))
 
 
 def _conflict(found: Region, moving: cst.CSTNode, staying: cst.CSTNode) -> bool:

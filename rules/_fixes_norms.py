@@ -72,9 +72,7 @@ def _arguments(site: Site) -> tuple[str, list[Edit]] | None:
         if one.star == "*":
             return None
         if one.star:
-            plain = name_for(
-                site.source, site.node, "torch.distributed.fsdp.MixedPrecisionPolicy"
-            )
+            plain = name_for(site.source, site.node, "torch.distributed.fsdp.MixedPrecisionPolicy")
             edits += plain.edits
             text += f', **{{**{value}, "{_POLICY}": {plain.text}()}}'
         elif one.keyword is None:

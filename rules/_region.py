@@ -124,6 +124,14 @@ def region(trace: Trace, moving: Event, above: Sequence[Event]) -> Region | None
     return None
 
 
+def leaves(statement: cst.CSTNode) -> bool:
+    """Whether a statement may leave its block."""
+    loop = isinstance(statement, cst.For | cst.While)
+    kinds: tuple[type[cst.CSTNode], ...] = (cst.Return, cst.Raise, cst.Yield, cst.Await)
+    kinds = kinds if loop else (*kinds, cst.Break, cst.Continue)
+    return any(isinstance(node, kinds) for node in walk(statement, into=False))
+
+
 def _between(
     trace: Trace,
     site: Site,

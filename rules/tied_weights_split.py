@@ -43,9 +43,15 @@ fully_shard(model)
 model(torch.randn(4, 8)).sum().backward()
 ```
 
+## Fix safety
+
+Unsafe: one call shards both in a list, in the place of the two, or where the one end has its call and the other
+was left to a module around it; the weight then stays gathered from the forward of the one to that of the other.
+There is no fix when the calls have other arguments, stand in different blocks or in a loop, or when names are
+bound anew between them. A tie that comes too late moves above the call that shards both ends.
+
 ## Known limits
 
-There is no fix: a list must be sharded where both modules are at hand, or both are left to the root.
 Weights that a library ties (`tie_word_embeddings`) are not seen.
 
 ## References
@@ -58,10 +64,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp2lint.api import Assigned, Finding, Forward, Part, Trace, Value, rule, unwrapped
+from fsdp2lint.api import Assigned, Finding, Fix, Forward, Part, Trace, Value, rule, unwrapped
 
+from ._fixes_lifting import lifted
+from ._fixes_ties import grouped
 from ._parts import OWN_WEIGHTS
-from ._shared import Shard, cases, overlap, sharded, shards, together
+from ._shared import Shard, cases, overlap, sharded, shards, shards_before, together
 
 
 @rule(code="FSDP214", group="correctness")
@@ -83,12 +91,14 @@ def check(trace: Trace) -> Iterator[Finding]:
                 message=f"{said} are one weight, but `fully_shard` puts them into two groups: ValueError at "
                 "the first forward (before torch 2.12 they part silently); shard both in one list",
                 because=((tied, "tied here"),),
+                fix=grouped(trace, first, second, (owner, other)),
             )
         elif _too_late(trace, tied, owner, other):
             yield Finding(
                 at=tied,
                 message=f"{said} are tied after the sharded model has computed: the next forward "
                 "puts each one's own weight back; tie them before `fully_shard`",
+                fix=_tied_first(trace, tied, owner, other),
             )
 
 
@@ -140,4 +150,20 @@ def _too_late(trace: Trace, tied: Assigned, one: Value, other: Value) -> bool:
         and overlap(trace, other, forward.module) is other
         and sharded(trace, forward, forward.module) is not None
         for forward in trace.before(tied, Forward)
+    )
+
+
+def _tied_first(trace: Trace, tied: Assigned, one: Value, other: Value) -> Fix | None:
+    """The tie above the first sharding that takes the one end, when it takes the other one too."""
+    before = sorted(shards_before(trace, tied), key=lambda shard: shard.order)
+    taking = [[s for s in before if trace.inside(end, s.module)] for end in (one, other)]
+    if not all(taking) or taking[0][0].event is not taking[1][0].event:
+        return None
+    return lifted(
+        trace,
+        tied,
+        [taking[0][0].event],
+        "tie the weights before they are sharded",
+        "the two are one weight from the beginning, also in what ran between",
+        whatever=True,
     )
