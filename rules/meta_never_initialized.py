@@ -48,11 +48,17 @@ model(torch.randn(4, 8)).sum().backward()
 optimizer.step()
 ```
 
+## Fix safety
+
+Unsafe: below the statement each layer's `reset_parameters` is called, and then what the constructor applies to
+itself (`self.apply(self.initialise)`), if it does. There is no fix unless all layers of the model are in sight
+and have that method, own no parameters or buffers beside it, share no weights, and get no values in another way.
+
 ## Known limits
 
 Any call between that is handed the model, a part of it or one of its parameters counts as an initialisation,
 unless it is known to give no values. Silent when the model is never trained (measurements of memory do that
-on purpose), and when a load fills it. There is no fix: only the project knows its initialisation.
+on purpose), and when a load fills it.
 
 ## References
 
@@ -64,8 +70,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp2lint.api import Finding, Moved, Stepped, Trace, rule, unwrapped
+import libcst as cst
 
+from fsdp2lint.api import Finding, Fix, InsertAfter, Moved, Stepped, Trace, rule, unwrapped
+
+from ._fixes import own_statement, path_text, receiver_of
+from ._fixes_values import values_for
 from ._meta import built_on_meta, first_forward, valued
 
 
@@ -90,4 +100,29 @@ def check(trace: Trace) -> Iterator[Finding]:
                 (built, "built on the meta device here"),
                 (forward, "it computes here for the first time"),
             ),
+            fix=_initialised(trace, moved),
         )
+
+
+def _initialised(trace: Trace, moved: Moved) -> Fix | None:
+    """The statements that give the parameters values, below the one that gives them memory."""
+    site = moved.at
+    statement = own_statement(site)
+    name = path_text(site, receiver_of(site))
+    if not name or statement is None:
+        return None
+    if isinstance(statement, cst.Assign) and not all(
+        site.source.code(one.target) == name for one in statement.targets
+    ):
+        return None
+    emptied = [one for one in trace.of(Moved) if one.at.node is site.node]
+    texts = {values_for(trace, one, one.module, name) for one in emptied}
+    if len(texts) != 1 or "" in texts:
+        return None
+    edit = InsertAfter(site.source, site.node, texts.pop())
+    return Fix(
+        "initialise the parameters",
+        (edit,),
+        "unsafe",
+        "each layer gets the values that torch gives it by default: look at what the model wants beside",
+    )
