@@ -42,10 +42,17 @@ model.reset_parameters()
 model(torch.randn(4, 8)).sum().backward()
 ```
 
+## Fix safety
+
+Unsafe: below the `fully_shard` of the whole model come `to_empty`, on the device of the mesh or of the process
+group, each layer's `reset_parameters`, and what the constructor applies to itself (`self.apply(self.initialise)`),
+if it does. There is no fix when the device is not in sight, when the model is built on the meta device only under a
+condition or in parts, and unless all its layers are in sight and have that method, own no parameters or buffers
+beside it, share no weights, and get no values in another way.
+
 ## Known limits
 
 Silent as soon as the model was handed to code that cannot be followed, and for layers of libraries.
-There is no fix: `to_empty` needs the device and the project's own initialisation.
 
 ## References
 
@@ -59,6 +66,7 @@ from collections.abc import Iterator
 
 from fsdp2lint.api import Finding, Forward, Trace, Value, rule
 
+from ._fixes_memory import materialized
 from ._meta import born_on_meta, given_memory, plain
 from ._shared import sharded, together
 
@@ -91,4 +99,5 @@ def check(trace: Trace) -> Iterator[Finding]:
                     (called, "built without memory here"),
                     (shard.event, f"`{shard.module.words()}` is sharded here"),
                 ),
+                fix=materialized(trace, forward, module),
             )
