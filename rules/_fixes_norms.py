@@ -1,82 +1,101 @@
-"""Norms in groups of their own, without the precision policy of the module around them."""
+"""The fix of a norm that is summed over the ranks once more: the norm of all ranks, and no sum."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+import libcst as cst
 
-from fsdp2lint.api import Edit, Fix, InsertBefore, Module, Site, Trace, Value, name_for
+from fsdp2lint.api import (
+    Called,
+    Collective,
+    Container,
+    Edit,
+    Either,
+    Fix,
+    Layout,
+    Literal,
+    Part,
+    Remove,
+    Replace,
+    Trace,
+    Value,
+    name_for,
+    options,
+)
 
-from ._fixes import call_of, first_argument, free_name, own_statement, path_text
-from ._shared import Shard, class_name, shards
+from ._fixes import stands_alone
+from ._norm_loops import BEGINNING, SummingLoop, is_name, summing_loop
 
-_ATTRIBUTES = re.compile(r"(\.\w+)+\Z")
-_POLICY = "mp_policy"
+_NOTE = "the number becomes smaller: look at what was fitted to it"
 
 
-def grouped_apart(trace: Trace, shard: Shard, norms: Sequence[Value]) -> Fix | None:
-    """A ``fully_shard`` for each of the norms, above the call whose group takes them.
+_MAKING = ("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.get_total_norm", ".full_tensor")
+_JOINING = ("torch.stack", "torch.cat")
 
-    None where a norm could be sharded twice: the call is for the norm itself, or others inside are sharded too.
+
+def without_sum(trace: Trace, collective: Collective, value: Value) -> Fix | None:
+    """The statement that sums goes; None where it is more than the call, or other functions bring the value."""
+    statement = stands_alone(collective.at)
+    if statement is None or not _made_here(trace, collective, value, 14):
+        return None
+    edit = Remove(collective.at.source, statement)
+    return Fix("leave the norm as it is", (edit,), "unsafe", _NOTE)
+
+
+def _made_here(trace: Trace, collective: Collective, value: Value, depth: int) -> bool:
+    """Whether a value is made of nothing but norms that the function which sums has asked for itself."""
+    if depth == 0 or isinstance(value, Literal):
+        return depth > 0
+    made = [c for c in trace.of(Called) if c.result is value]
+    if any(c.name in _MAKING for c in made):
+        return all(c.moment.calls == collective.moment.calls for c in made)
+    parts: list[Value] = []
+    if isinstance(value, Either):
+        parts += options(value)
+    elif isinstance(value, Container):
+        parts += (held for _, held in trace.memory.entries(value))
+    elif any(c.name in (*_JOINING, *BEGINNING) for c in made):
+        parts += made[0].arguments
+        return not made[0].keywords and all(
+            _made_here(trace, collective, p, depth - 1) for p in parts
+        )
+    elif isinstance(value, Part):
+        key = value.key[1:] if isinstance(value.key, tuple) else ()
+        parts += (value.owner, *(o for o in key if isinstance(o, Value)))
+    return bool(parts) and all(_made_here(trace, collective, p, depth - 1) for p in parts)
+
+
+def by_the_utility(trace: Trace, collective: Collective) -> Fix | None:
+    """`get_total_norm` in place of a loop over parameters, the sum and the root.
+
+    None unless the four stand one below the other and nothing else uses what the loop adds up.
     """
-    site = shard.event.at
-    call = call_of(site)
-    name = "" if call is None else path_text(site, first_argument(call))
-    given = _arguments(site)
-    if call is None or not name or given is None or own_statement(site) is None:
+    found = summing_loop(trace, collective.at)
+    if found is None:
         return None
-    together = [s.module for s in shards(trace) if s.event.at.node is site.node]
-    if len(shard.event.modules) > 1 or any(norm in together for norm in norms):
-        return None
-    inner = [
-        s.module
-        for s in shards(trace)
-        if s.event.at.node is not site.node and any(trace.inside(s.module, m) for m in together)
+    source = collective.at.source
+    utility = name_for(source, found.summed, "torch.nn.utils.get_total_norm")
+    text = _asked(Layout.of(source), found, utility.text)
+    edits: list[Edit] = [
+        Remove(source, found.begun),
+        Remove(source, found.loop),
+        Replace(source, found.summed, text),
+        *utility.edits,
     ]
-    rest, edits = given
-    function = site.source.code(call.func)
-    if inner:
-        paths = [norm.words().removeprefix(shard.module.words()) for norm in norms]
-        if len(together) > 1 or not all(isinstance(one, Module) for one in inner):
-            return None
-        if not all(_ATTRIBUTES.match(path) for path in paths):
-            return None
-        lines = [f"{function}({name}{path}{rest})" for path in dict.fromkeys(paths)]
+    layout = Layout.of(source)
+    around = layout.parents[found.root]
+    if isinstance(around, cst.Assign) and is_name(around.targets[0].target, found.total):
+        edits.append(Remove(source, around))
     else:
-        loop = free_name(site, "norm", "batch_norm", "module")
-        classes = [name_for(site.source, site.node, c) for c in sorted(set(map(class_name, norms)))]
-        edits += [edit for one in classes for edit in one.edits]
-        said = ", ".join(one.text for one in classes)
-        said = f"({said})" if len(classes) > 1 else said
-        lines = [
-            f"for {loop} in {name}.modules():",
-            f"    if isinstance({loop}, {said}):",
-            f"        {function}({loop}{rest})",
-        ]
-    edits.append(InsertBefore(site.source, site.node, "\n".join(lines)))
-    return Fix(
-        "give each BatchNorm a group of its own, without the policy",
-        tuple(edits),
-        "unsafe",
-        "the norms compute in float32, which is slower, and what they train is another result",
-    )
+        edits.append(Replace(source, found.root, found.total))
+    return Fix("ask `get_total_norm` for the norm", tuple(edits), "unsafe", _NOTE)
 
 
-def _arguments(site: Site) -> tuple[str, list[Edit]] | None:
-    """The further arguments of a ``fully_shard`` call without its policy, and the import that they need."""
-    call = call_of(site)
-    edits: list[Edit] = []
-    text = ""
-    for one in () if call is None else call.args[1:]:
-        value = site.source.code(one.value)
-        if one.star == "*":
-            return None
-        if one.star:
-            plain = name_for(site.source, site.node, "torch.distributed.fsdp.MixedPrecisionPolicy")
-            edits += plain.edits
-            text += f', **{{**{value}, "{_POLICY}": {plain.text}()}}'
-        elif one.keyword is None:
-            return None
-        elif one.keyword.value != _POLICY:
-            text += f", {one.keyword.value}={value}"
-    return text, edits
+def _asked(layout: Layout, found: SummingLoop, utility: str) -> str:
+    """The statement that asks for the norm, on three lines where one would be too long."""
+    indent = layout.indentation(layout.line(layout.statement(found.summed)))
+    start, end = f"{found.total} = {utility}(", ").full_tensor()"
+    line = f"{start}[{found.gradients}]{end}"
+    if len(indent + line) <= layout.width:
+        return line
+    below = layout.newline + indent
+    return f"{start}{below}{layout.unit}[{found.gradients}]{below}{end}"

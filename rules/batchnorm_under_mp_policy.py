@@ -66,7 +66,7 @@ from collections.abc import Iterator
 
 from fsdp2lint.api import Called, Finding, Forward, Literal, Sharded, Trace, rule
 
-from ._fixes_norms import grouped_apart
+from ._fixes_batchnorm import grouped_apart
 from ._policies import LOW, dtype_of, policy_of
 from ._shared import Shard, class_name, sharded
 

@@ -46,11 +46,17 @@ norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0).full_tensor()
 print(norm)
 ```
 
+## Fix safety
+
+Unsafe: the number becomes smaller, and something may have been fitted to it. A loop that adds up the squares of
+`p.grad.norm().full_tensor()`, the sum over the ranks and the root below it become one
+`torch.nn.utils.get_total_norm(…).full_tensor()`, in the dtype of the gradients. Elsewhere the call of
+`all_reduce` goes, if the norm was made in the same function and nothing else is summed with it.
+
 ## Known limits
 
 Silent where the sum is divided by the number of ranks, where another operation than the sum is asked for, and
-where local shards are taken (`p.grad.to_local()`), of which the sum is right. There is no fix: what is done with
-the number decides what must go.
+where local shards are taken (`p.grad.to_local()`), of which the sum is right.
 
 ## References
 
@@ -67,15 +73,19 @@ from fsdp2lint.api import (
     Clipped,
     Collective,
     Container,
+    Either,
     Finding,
+    Fix,
     Literal,
     Parameters,
     Part,
     Trace,
     Value,
+    options,
     rule,
 )
 
+from ._fixes_norms import by_the_utility, without_sum
 from ._shared import Shard, sharded
 from ._sums import sums_over_ranks
 
@@ -86,7 +96,7 @@ def check(trace: Trace) -> Iterator[Finding]:
     for collective in trace.of(Collective):
         value = sums_over_ranks(trace, collective)
         shard = None if value is None else _norm_of_all(trace, value, 14)
-        if shard is None:
+        if value is None or shard is None:
             continue
         said = shard.module.words()
         yield Finding(
@@ -94,7 +104,18 @@ def check(trace: Trace) -> Iterator[Finding]:
             message=f"this norm is that of all shards of `{said}` already: the sum over the ranks counts every "
             "gradient once for each of them",
             because=((shard.event, f"`{said}` is sharded here"),),
+            fix=_fix(trace, collective, value),
         )
+
+
+def _fix(trace: Trace, collective: Collective, value: Value) -> Fix | None:
+    """The sum away, if it is of nothing else whenever it is made."""
+    for other in trace.of(Collective):
+        if other.at.node is collective.at.node:
+            summed = sums_over_ranks(trace, other)
+            if summed is None or _norm_of_all(trace, summed, 14) is None:
+                return None
+    return by_the_utility(trace, collective) or without_sum(trace, collective, value)
 
 
 def _norm_of_all(trace: Trace, value: Value, depth: int, whole: bool = False) -> Shard | None:
@@ -104,6 +125,11 @@ def _norm_of_all(trace: Trace, value: Value, depth: int, whole: bool = False) ->
         return clipped
     if depth == 0:
         return None
+    if isinstance(value, Either):
+        for one in options(value):
+            found_one = _norm_of_all(trace, one, depth - 1, whole)
+            if found_one is not None:
+                return found_one
     if isinstance(value, Container):
         found = [_norm_of_all(trace, v, depth - 1, whole) for _, v in trace.memory.entries(value)]
         return found[0] if found and None not in found else None

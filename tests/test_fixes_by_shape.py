@@ -202,3 +202,67 @@ def test_a_choice_by_the_rank_stays_below_the_start_of_the_group() -> None:
     head = f"def build():\n    {NCCL}    net = nn.Linear(8, 8)\n    fully_shard(net)\n\n\n"
     body = head + "build()\n" + CHOICE.format("dist.get_rank() % 8")
     assert after(body, "FSDP417") == (IMPORTS + body, False)
+
+
+NORM = "def norm(net):\n{}\n\nnorm(net)\n"
+SUM = "    dist.all_reduce(total)\n"
+GRADS = "nn.utils.get_total_norm({}).full_tensor()"
+WRAPPED = "\n        [p.grad for p in net.parameters() if p.grad is not None]\n    "
+BY_HAND = [
+    (
+        "    total = 0.0\n    for p in net.parameters():\n        if p.grad is not None:\n"
+        "            total += p.grad.detach().norm(2).full_tensor() ** 2\n"
+        + SUM
+        + "    total = total ** 0.5\n    return total\n",
+        f"    total = {GRADS.format(WRAPPED)}\n    return total\n",
+    ),
+    (
+        "    total = torch.zeros(1)\n    for p in net.parameters():\n"
+        "        total = total + p.grad.data.norm(2.0).full_tensor().pow(2)\n"
+        + SUM
+        + "    size = total.sqrt()\n    print(size)\n",
+        f"    total = {GRADS.format('[p.grad for p in net.parameters()]')}\n"
+        "    size = total\n    print(size)\n",
+    ),
+    (
+        "    squares = [p.grad.norm().full_tensor() ** 2 for p in net.parameters()]\n"
+        "    total = torch.stack(squares).sum()\n" + SUM + "    return total.sqrt()\n",
+        "    squares = [p.grad.norm().full_tensor() ** 2 for p in net.parameters()]\n"
+        "    total = torch.stack(squares).sum()\n    return total.sqrt()\n",
+    ),
+]
+NOT_BY_HAND = [
+    # another function brings the norm, and may bring other numbers
+    "    total = summed(nn.utils.clip_grad_norm_(net.parameters(), 1.0).full_tensor())\n    return total\n",
+    # a loss is summed with it
+    "    total = nn.utils.clip_grad_norm_(net.parameters(), 1.0).full_tensor() + net(torch.randn(4, 8)).sum()\n"
+    + SUM,
+    # the value of the call is used
+    "    total = nn.utils.clip_grad_norm_(net.parameters(), 1.0).full_tensor()\n"
+    "    work = dist.all_reduce(total, async_op=True)\n    work.wait()\n",
+]
+SUMMED = "def summed(total):\n" + SUM + "    return total\n\n\n"
+SHARD_AND_TRAIN = BUILT + "fully_shard(net)\n" + TRAINED
+
+
+@pytest.mark.parametrize(("before", "made"), BY_HAND)
+def test_a_norm_is_not_summed_again(before: str, made: str) -> None:
+    new = IMPORTS + SHARD_AND_TRAIN + NORM.format(made)
+    assert after(SHARD_AND_TRAIN + NORM.format(before), "FSDP246") == (new, True)
+
+
+@pytest.mark.parametrize("body", NOT_BY_HAND)
+def test_a_norm_with_an_unclear_sum_stays(body: str) -> None:
+    body = SHARD_AND_TRAIN + SUMMED + NORM.format(body)
+    assert after(body, "FSDP246") == (IMPORTS + body, False)
+
+
+def test_the_squares_stay_where_they_are_used_again() -> None:
+    body = (
+        "    total = 0.0\n    for p in net.parameters():\n"
+        "        total += p.grad.norm().full_tensor() ** 2\n"
+        + SUM
+        + "    size = total.sqrt()\n    return size, total\n"
+    )
+    new = IMPORTS + SHARD_AND_TRAIN + NORM.format(body.replace(SUM, ""))
+    assert after(SHARD_AND_TRAIN + NORM.format(body), "FSDP246") == (new, True)
