@@ -25,11 +25,14 @@ def pages() -> Iterator[tuple[str, str]]:
     """The name and the text of each generated page."""
     rules = knowledge.rules()
     rows = [
-        f"| [{r.code}](rules/{r.name}.md) | {r.name} | {r.group} | {r.summary} |" for r in rules
+        f"| [{r.code}](rules/{r.name}.md) | {r.name} | {r.group} | {r.fix or ''} | {r.summary} |"
+        for r in rules
     ]
     yield (
         "rules.md",
-        _table("Rules", "| code | name | group | what it reports |\n|---|---|---|---|", rows),
+        _table(
+            "Rules", "| code | name | group | fix | what it reports |\n|---|---|---|---|---|", rows
+        ),
     )
     for rule in rules:
         head = f"# {rule.code} {rule.name}\n\n*{rule.group}*\n\n"

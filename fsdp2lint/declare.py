@@ -11,6 +11,7 @@ sections of :data:`SECTIONS`, each a line of its own that begins with ``## ``.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from fsdp2lint.steps import Kept, Left, Respelling, Step
 
 Group = Literal["correctness", "suspicious", "perf", "pedantic", "migration"]
+FixSafety = Literal["safe", "unsafe", "sometimes-safe"]
+"""How safe the fixes of a rule are; ``sometimes-safe``: the page says when they are."""
+
 Check = Callable[["Trace"], Iterator["Finding"]]
 
 SECTIONS = (
@@ -58,6 +62,17 @@ class Rule:
     def summary(self) -> str:
         """The first line of the page."""
         return self.page.strip().splitlines()[0]
+
+    @property
+    def fix(self) -> FixSafety | None:
+        """How safe its fixes are, as the page says it; None when it has none.
+
+        The section ``Fix safety`` begins with ``Safe`` or ``Unsafe``, and names the other where that happens too.
+        """
+        said = set(re.findall(r"\b(?:un)?safe\b", self.section("Fix safety").lower()))
+        if said == {"safe", "unsafe"}:
+            return "sometimes-safe"
+        return None if not said else "safe" if said == {"safe"} else "unsafe"
 
     def section(self, heading: str) -> str:
         """The text under a heading of the page; empty when it has none."""

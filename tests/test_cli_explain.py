@@ -18,6 +18,9 @@ def test_rule(tmp_path: Path) -> None:
     every = json.loads(program("rule", "--all", "-f", "json", cwd=tmp_path).stdout)
     assert [one["code"] for one in every] == sorted(one["code"] for one in every)
     assert {"FSDP201", "FSDP900"} <= {one["code"] for one in every}
+    fixes = {one["code"]: one["fix"] for one in every}
+    shown = ("FSDP201", "FSDP203", "FSDP210", "FSDP211", "FSDP901")
+    assert [fixes[code] for code in shown] == ["unsafe", "safe", "sometimes-safe", None, "safe"]
 
 
 def test_trace() -> None:

@@ -71,6 +71,16 @@ def test_a_rule_that_explains_a_fix_has_a_fixture_that_gets_it(rule: Rule) -> No
     assert bool(offered(rule)) == bool(rule.section("Fix safety"))
 
 
+NOT_HERE = {"FSDP413": {"unsafe"}}
+"""Fixes that no fixture gets, since what they make needs a device."""
+
+
+@every_rule
+def test_a_rule_declares_how_safe_the_fixes_of_its_fixtures_are(rule: Rule) -> None:
+    seen = offered(rule) | NOT_HERE.get(rule.code, set())
+    assert rule.fix == ("sometimes-safe" if len(seen) > 1 else next(iter(seen), None))
+
+
 def test_all_fixes_leave_of_the_tour_what_has_none(tmp_path: Path) -> None:
     shutil.copytree(TOUR, tmp_path / "tour")
     fixed = program("check", "tour", "--fix", "--unsafe-fixes", "-f", "json", cwd=tmp_path)

@@ -94,6 +94,7 @@ def _json(rules: Sequence[Rule]) -> str:
             "since": rule.since,
             "until": rule.until or None,
             "preview": rule.preview,
+            "fix": rule.fix,
             "summary": rule.summary,
             "explanation": rule.page.strip(),
             "accuracy": _accuracy(seen.get(rule.code)),
