@@ -14,6 +14,7 @@ from fsdp2lint.api import (
     Rank,
     Source,
     Trace,
+    Value,
     name_for,
     options,
     scope_of,
@@ -27,6 +28,11 @@ def to_current(moved: Moved) -> bool:
     return moved.how == "to" and any(
         isinstance(v, Literal) and v.value == "cuda" for one in moved.to for v in options(one)
     )
+
+
+def is_global(value: Value | None) -> bool:
+    """Whether a value is the rank among all ranks."""
+    return isinstance(value, Rank) and value.scope == "global"
 
 
 def own_local_rank(trace: Trace, source: Source, node: cst.CSTNode) -> str:

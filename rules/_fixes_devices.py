@@ -1,16 +1,34 @@
-"""The fix of a script that chooses no device: the rank on the host chooses it."""
+"""The fixes of devices: one is chosen where none was, earlier, or by the rank on the host."""
 
 from __future__ import annotations
 
 import libcst as cst
 
-from fsdp2lint.api import Fix, GroupStarted, InsertBefore, Layout, Moved, Name, Site, Trace
+from fsdp2lint.api import (
+    Arguments,
+    Called,
+    Event,
+    Fix,
+    GroupStarted,
+    InsertBefore,
+    Layout,
+    Moved,
+    Name,
+    Part,
+    Sharded,
+    Site,
+    Trace,
+    Value,
+)
 
-from ._devices import local_rank, own_local_rank, spelled
+from ._devices import is_global, local_rank, own_local_rank, spelled, to_current
 from ._fixes import call_of
+from ._fixes_effects import Effect, holds
 from ._launch import from_environment, from_outside, from_torchrun, needs_local_rank
+from ._meshes import INIT
 
 _INIT = "torch.distributed.init_process_group"
+_UNSET = "whoever starts the ranks must set `LOCAL_RANK`"
 _PLAIN = (cst.Call, cst.Arg, cst.Attribute)
 _STATEMENTS = (cst.Expr, cst.Assign, cst.AnnAssign, cst.Return)
 
@@ -35,7 +53,7 @@ def device_chosen(trace: Trace, moved: Moved, started: GroupStarted) -> Fix | No
     edits = (insert, *setter.edits, *rank.edits)
     title = "choose the device of the rank"
     if not from_torchrun(trace) or not (own or needs_local_rank(trace)):
-        return Fix(title, edits, "unsafe", "whoever starts the ranks must set `LOCAL_RANK`")
+        return Fix(title, edits, "unsafe", _UNSET)
     if source is not trace.source:
         return Fix(title, edits, "unsafe", "other scripts may come here with a device of their own")
     return Fix(title, edits, "safe")
@@ -66,3 +84,55 @@ def _surely(site: Site) -> bool:
         if not isinstance(around, _PLAIN):
             return False
     return False
+
+
+def chosen_before(trace: Trace, chosen: Called) -> Fix | None:
+    """The choice above everything that asks for the current device."""
+    asking: list[Event] = list(trace.before(chosen, Sharded))
+    asking += (m for m in trace.before(chosen, Moved) if to_current(m))
+    asking += (c for c in trace.calls(INIT) if trace.precedes(c, chosen))
+    effect = Effect.among(chosen, asking)
+    if effect is None or not effect.is_only({chosen.at.node}) or effect.disturbed():
+        return None
+    if _asks_the_group(trace, effect) and not _started_above(trace, effect):
+        return None
+    return effect.above("choose the device before the sharding", "look at what was made before it")
+
+
+def _asks_the_group(trace: Trace, effect: Effect) -> bool:
+    """Whether the statement calls functions that need a process group."""
+    return any(
+        called.name.startswith("torch.distributed.") and holds(effect.line, called)
+        for called in trace.of(Called)
+    )
+
+
+def _started_above(trace: Trace, effect: Effect) -> bool:
+    """Whether the process group is surely started above the first of the statements to move over."""
+    started = list(trace.before(effect.moving, GroupStarted))
+    below = any(holds(one, event) for one in effect.between for event in started)
+    return not below and any(effect.moving.guards.implies(s.guards) for s in started)
+
+
+def by_local_rank(trace: Trace, chosen: Called) -> Fix | None:
+    """The local rank in place of the global one, if nothing else is a device by that number."""
+    call, source = call_of(chosen.at), chosen.at.source
+    if call is None or len(call.args) != 1 or call.args[0].star:
+        return None
+    for called in trace.calls(".to", ".cuda", "torch.device"):
+        if any(_names_global(v) for v in (*called.arguments, *called.keywords.values())):
+            return None
+    own = own_local_rank(trace, source, call)
+    rank = Name(own) if own else local_rank(source, call)
+    edit = Arguments(source, call).replace(call.args[0], rank.text)
+    title, edits = "choose the device by the local rank", (edit, *rank.edits)
+    if needs_local_rank(trace):
+        return Fix(title, edits, "safe")
+    return Fix(title, edits, "unsafe", _UNSET)
+
+
+def _names_global(value: Value) -> bool:
+    """Whether a value is the global rank, or a text with it (``f"cuda:{rank}"``)."""
+    key = value.key if isinstance(value, Part) and isinstance(value.key, tuple) else ()
+    held = [v for v in key[1:] if isinstance(v, Value)] if key[:1] == ("format",) else []
+    return any(is_global(v) for v in (value, *held))

@@ -1,15 +1,16 @@
-"""The device of the rank is chosen after the model was sharded.
+"""The device of the rank is chosen after the model was sharded, or by a number that counts over all hosts.
 
 ## What it does
 
 Finds `torch.cuda.set_device` and `torch.accelerator.set_device_index` that are called for the first time
-after a `fully_shard` call.
+after a `fully_shard` call, and those that are given the global rank in a script that knows its local rank too.
 
 ## Why is this bad
 
 `fully_shard` moves a model on the CPU to the current device and makes its streams and buffers there. Until a
 device is chosen that is device 0, or what PyTorch guesses from the rank: the shards of several ranks may meet
-on one device, and what is made later lies on another one. Choose the device first, from `LOCAL_RANK`.
+on one device, and what is made later lies on another one. Choose the device first, from `LOCAL_RANK`. The global rank is the
+same number on one host only; on the second one there is no such device ("invalid device ordinal").
 
 ## Example
 
@@ -47,13 +48,14 @@ fully_shard(model)
 
 Unsafe: the statement moves above the first sharding, and above meshes and moves to the GPU before that, when
 all stand in one block, it does nothing else, and nothing between binds what it reads. What else was made on the
-first device stays there.
+first device stays there. Safe for the global rank, in whose place the local one comes, in a script that cannot
+run without `LOCAL_RANK`: on one host both are the same, and on several the call raised. There is no fix where the
+script also makes or names devices by that number.
 
 ## Known limits
 
-Silent when a device was chosen
-before as well, and for sharding on a CPU mesh. A device that is chosen by the global rank is not reported: on
-one host it is the same.
+Silent when a device was chosen before as well, and for sharding on a CPU mesh. A script that reads no local
+rank may be for one host only: there the global rank is not reported.
 
 ## References
 
@@ -65,21 +67,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp2lint.api import (
-    Called,
-    Event,
-    Finding,
-    Fix,
-    GroupStarted,
-    Literal,
-    Moved,
-    Sharded,
-    Trace,
-    rule,
-)
+from fsdp2lint.api import Called, Finding, Literal, Rank, Sharded, Trace, Value, rule
 
-from ._devices import to_current
-from ._fixes_effects import Effect, holds
+from ._devices import is_global
+from ._fixes_devices import by_local_rank, chosen_before
 from ._meshes import INIT
 from ._shared import class_name, together
 
@@ -98,18 +89,47 @@ def check(trace: Trace) -> Iterator[Finding]:
     if trace.truncated or _on_cpu(trace):
         return
     for chosen in trace.calls(*_SETTERS):
-        if any(earlier.order < chosen.order for earlier in trace.calls(*_SETTERS)):
-            continue
-        for sharded in trace.before(chosen, Sharded):
-            if together(sharded.guards, chosen.guards) and not _in_context(sharded):
-                yield Finding(
-                    at=chosen,
-                    message=f"the device is chosen after `{sharded.module.words()}` was sharded: its shards are "
-                    "on another device by then",
-                    because=((sharded, f"`{sharded.module.words()}` is sharded here, before"),),
-                    fix=_moved(trace, chosen),
-                )
-                break
+        read = _local_rank_read(trace, chosen)
+        if is_global(_index(chosen)) and read is not None:
+            yield Finding(
+                at=chosen,
+                message=f"`{chosen.at.code}` counts over all hosts: on the second host there is no such device; "
+                "choose by the local rank",
+                because=((read, "the rank on this host is read here"),),
+                fix=by_local_rank(trace, chosen),
+            )
+        elif not any(earlier.order < chosen.order for earlier in trace.calls(*_SETTERS)):
+            yield from _late(trace, chosen)
+
+
+def _late(trace: Trace, chosen: Called) -> Iterator[Finding]:
+    """The choice, when a model was sharded before it."""
+    for sharded in trace.before(chosen, Sharded):
+        if together(sharded.guards, chosen.guards) and not _in_context(sharded):
+            yield Finding(
+                at=chosen,
+                message=f"the device is chosen after `{sharded.module.words()}` was sharded: its shards are "
+                "on another device by then",
+                because=((sharded, f"`{sharded.module.words()}` is sharded here, before"),),
+                fix=chosen_before(trace, chosen),
+            )
+            return
+
+
+def _index(chosen: Called) -> Value | None:
+    return chosen.argument(0, "device")
+
+
+def _local_rank_read(trace: Trace, chosen: Called) -> Called | None:
+    """Where a script that shards has read its rank on the host, on a path to the choice or from it."""
+    if not trace.of(Sharded):
+        return None
+    for called in trace.of(Called):
+        result = called.result
+        if isinstance(result, Rank) and result.scope == "local":
+            if together(called.guards, chosen.guards):
+                return called
+    return None
 
 
 def _on_cpu(trace: Trace) -> bool:
@@ -123,31 +143,3 @@ def _on_cpu(trace: Trace) -> bool:
 
 def _in_context(sharded: Sharded) -> bool:
     return any(class_name(c) in _CONTEXTS for c in sharded.within)
-
-
-def _moved(trace: Trace, chosen: Called) -> Fix | None:
-    """The choice above everything that asks for the current device."""
-    asking: list[Event] = list(trace.before(chosen, Sharded))
-    asking += (m for m in trace.before(chosen, Moved) if to_current(m))
-    asking += (c for c in trace.calls(INIT) if trace.precedes(c, chosen))
-    effect = Effect.among(chosen, asking)
-    if effect is None or not effect.is_only({chosen.at.node}) or effect.disturbed():
-        return None
-    if _asks_the_group(trace, effect) and not _started_above(trace, effect):
-        return None
-    return effect.above("choose the device before the sharding", "look at what was made before it")
-
-
-def _asks_the_group(trace: Trace, effect: Effect) -> bool:
-    """Whether the statement calls functions that need a process group."""
-    return any(
-        called.name.startswith("torch.distributed.") and holds(effect.line, called)
-        for called in trace.of(Called)
-    )
-
-
-def _started_above(trace: Trace, effect: Effect) -> bool:
-    """Whether the process group is surely started above the first of the statements to move over."""
-    started = list(trace.before(effect.moving, GroupStarted))
-    below = any(holds(one, event) for one in effect.between for event in started)
-    return not below and any(effect.moving.guards.implies(s.guards) for s in started)

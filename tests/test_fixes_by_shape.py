@@ -266,3 +266,22 @@ def test_the_squares_stay_where_they_are_used_again() -> None:
     )
     new = IMPORTS + SHARD_AND_TRAIN + NORM.format(body.replace(SUM, ""))
     assert after(SHARD_AND_TRAIN + NORM.format(body), "FSDP246") == (new, True)
+
+
+READ = 'import os\nhere = int(os.environ["LOCAL_RANK"])\n'
+
+
+def test_the_rank_on_the_host_chooses() -> None:
+    body = READ + NCCL + CHOICE.format("{}") + "net = nn.Linear(8, 8)\nfully_shard(net)\n"
+    new = IMPORTS + body.format("here")
+    assert after(body.format("dist.get_rank()"), "FSDP417") == (new, True)
+
+
+def test_the_rank_stays_where_devices_are_named_by_it() -> None:
+    body = (
+        READ
+        + NCCL
+        + CHOICE.format("dist.get_rank()")
+        + 'net = nn.Linear(8, 8).to(f"cuda:{dist.get_rank()}")\nfully_shard(net)\n'
+    )
+    assert after(body, "FSDP417") == (IMPORTS + body, False)
