@@ -15,6 +15,7 @@ import libcst as cst
 from fsdp2lint.api import (
     Called,
     Escaped,
+    External,
     Layout,
     Partial,
     Program,
@@ -22,6 +23,7 @@ from fsdp2lint.api import (
     Source,
     Trace,
     Value,
+    canonical,
     children,
     dotted,
     options,
@@ -30,7 +32,7 @@ from fsdp2lint.api import (
 from ._constructor_custom import Mapped, mapped
 from ._constructor_names import born, class_of, external, is_none, only_binding
 from ._constructor_origins import Origin, meaning
-from ._constructor_site import Argument, Construction, sources_of
+from ._constructor_site import FSDP1, Argument, Construction, sources_of
 
 WRAP = "torch.distributed.fsdp.wrap."
 BY_CLASS = {
@@ -342,11 +344,18 @@ def _given_to_others(program: Program) -> set[cst.CSTNode]:
 def _given_away(trace: Trace) -> Iterator[Value]:
     """The values that other calls than FSDP1's get, and those that go out of sight."""
     for called in trace.of(Called):
-        if called.name not in _HARMLESS:
+        if called.name not in _HARMLESS and not _is_for_fsdp1(called):
             for value in (*called.arguments, *called.keywords.values()):
                 yield from options(value)
     for escaped in trace.of(Escaped):
         yield from options(escaped.value)
+
+
+def _is_for_fsdp1(called: Called) -> bool:
+    """Whether this is ``functools.partial(FSDP, …)``."""
+    first = called.arguments[0] if called.arguments else None
+    fsdp1 = isinstance(first, External) and canonical(first.name) == FSDP1
+    return called.name == "functools.partial" and fsdp1
 
 
 _HARMLESS = frozenset(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import libcst as cst
 
@@ -26,6 +27,7 @@ from ._constructor_derived import HANDED_ON, derived, leave, uncalled
 from ._constructor_dictionaries import outside
 from ._constructor_dropped import drop
 from ._constructor_imports import unimports
+from ._constructor_partials import partials
 from ._constructor_plan import Plan
 from ._constructor_policies import Nothing, Policy, policy_of
 from ._constructor_precision import place, precision
@@ -47,7 +49,9 @@ def steps(program: Program) -> Iterator[Step | Left]:
     others = chosen(program)
     for among in others:
         yield _among_others(program, among)
-    known = {call for among in others for call in among.calls}
+    handed, made = _handed_on(program, {among.node for among in others})
+    yield from made
+    known = {call for among in (*others, *handed) for call in among.calls}
     for one in constructions(program):
         if isinstance(one, Construction):
             sites.append(one)
@@ -74,6 +78,22 @@ def steps(program: Program) -> Iterator[Step | Left]:
         yield from sweep(program)
 
 
+def _handed_on(
+    program: Program, known: set[cst.BaseExpression]
+) -> tuple[list[Chosen], list[Step | Left]]:
+    """What becomes of the partial calls that are handed on; what calls one that stays is not theirs."""
+    handed = partials(program, known)
+    made = [_among_others(program, among) for among in handed]
+    stays = [among for among, one in zip(handed, made, strict=True) if isinstance(one, Left)]
+    old = {call for among in stays for call in among.calls}
+    if old:
+        handed = [
+            replace(among, calls=tuple(c for c in among.calls if c not in old)) for among in handed
+        ]
+        made = [_among_others(program, among) for among in handed]
+    return handed, made
+
+
 def _without_classes(program: Program, done: list[Construction]) -> None:
     """The classes derived from FSDP1 go with their last calls, where they add nothing to the model."""
     calls = [site.call.func for site in done if isinstance(site.call, cst.Call)]
@@ -97,6 +117,9 @@ def _among_others(program: Program, one: Chosen) -> Step | Left:
         return Left(source, one.node, found, TODO.format(why=found))
     site, made = Construction(program, source, one.node, one.events, one.node, found), Plan()
     policy = planned(site, made, helpers)
+    both = {is_part(events) for events in by_call(one.events)} == {True, False}
+    if both and "mixed_precision" in found:
+        policy = "whether inputs are cast depends on which of the modules it is given is the root"
     if isinstance(policy, str):
         return Left(source, one.node, policy, TODO.format(why=policy))
     writer = Writer(site, made, policy, helpers)
