@@ -204,7 +204,7 @@ def _call_object(machine: Machine, target: Value, given: Given) -> Value:
         return (
             target  # an attribute in one framework, a method in another: `is_world_process_zero()`
         )
-    if isinstance(target, Literal | Namespace):
+    if isinstance(target, (Literal, Namespace)):
         return machine.unknown()
     return unseen(given.asked_of(machine, target.words(), target))
 

@@ -22,9 +22,11 @@ from fsdp2lint.model.values import (
     Not,
     Optimizer,
     Parameters,
+    Part,
     Partial,
     Rank,
     StateDict,
+    Unknown,
     Value,
     Wrapped,
 )
@@ -69,8 +71,14 @@ _MAIN_RANK: dict[tuple[str, object], bool] = {
 _FLIPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "==": "==", "!=": "!="}
 
 
+_UNCERTAIN = frozenset({Part, Unknown})
+"""The most frequent kinds of values: nothing is known of what they are."""
+
+
 def truth(machine: Machine, value: Value) -> bool | None:
     """Whether ``value`` is true, when that is certain."""
+    if type(value) in _UNCERTAIN:
+        return None
     if isinstance(value, Literal):
         return bool(value.value)
     if isinstance(value, Container):
@@ -89,6 +97,8 @@ def truth(machine: Machine, value: Value) -> bool | None:
 
 def clauses(machine: Machine, test: Value, taken: bool, site: Site) -> frozenset[Clause] | None:
     """What holds where ``test`` came out as ``taken``; None when it cannot come out so."""
+    if type(test) in _UNCERTAIN:
+        return asked(test, taken, site)
     known = truth(machine, test)
     if known is not None:
         return frozenset() if known is taken else IMPOSSIBLE

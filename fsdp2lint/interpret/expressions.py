@@ -25,10 +25,10 @@ def name(machine: Machine, node: cst.Name) -> Value:
     constant = _CONSTANTS.get(node.value)
     if constant is not None:
         return machine.literal(constant[0])
-    found = machine.frame.scope.read(node.value, machine.here)
+    found = machine.frames[-1].scope.read(node.value, machine.here)
     if found is None:
         return _not_bound(machine, node.value)
-    if isinstance(found, Promise | Either):
+    if isinstance(found, (Promise, Either)):
         return machine.spread(found, lambda one: kept(machine, one))
     return found
 
@@ -106,8 +106,9 @@ def attribute(machine: Machine, node: cst.Attribute) -> Value:
 @handles(cst.Subscript)
 def subscript(machine: Machine, node: cst.Subscript) -> Value:
     owner = machine.eval(node.value)
-    if len(node.slice) == 1 and isinstance(node.slice[0].slice, cst.Index):
-        key = machine.eval(node.slice[0].slice.value)
+    first = node.slice[0].slice
+    if len(node.slice) == 1 and type(first) is cst.Index:
+        key = machine.eval(first.value)
         return machine.item(owner, key, machine.site(node))
     bounds = [bound for element in node.slice for bound in _bounds(machine, element.slice)]
     if len(node.slice) == 1 and all(isinstance(b, Literal) for b in bounds):

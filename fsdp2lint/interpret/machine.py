@@ -64,6 +64,8 @@ MAX_STEPS = 35_000
 MAX_ENTERED = 1_500
 """Project calls entered for one entry."""
 
+_TOLD_WHEN_ESCAPED = (Instance, Wrapped, Optimizer, Parameters, StateDict, Container)
+
 
 class Machine:
     """One run through the project, from one entry."""
@@ -89,6 +91,7 @@ class Machine:
         self.walked: set[cst.CSTNode] = set()
         self.made: list[Function] = []
         self.run_bodies: set[cst.CSTNode] = set()
+        self._sites: dict[cst.CSTNode, Site] = {}
         self._externals: dict[str, External] = {}
         self._literals: dict[tuple[type, object], Literal] = {}
         self._mains: dict[str, MainRank] = {}
@@ -109,7 +112,11 @@ class Machine:
     def site(self, node: cst.CSTNode) -> Site:
         """A place in the running code."""
         frame = self.frames[-1]
-        return Site(frame.source, node, frame.statement or node)
+        statement = frame.statement or node
+        known = self._sites.get(node)
+        if known is None or known.statement is not statement:
+            known = self._sites[node] = Site(frame.source, node, statement)
+        return known
 
     def moment(self, site: Site) -> Moment:
         """The present moment, at ``site``."""
@@ -125,11 +132,9 @@ class Machine:
 
     def escape(self, value: Value, site: Site, to: str) -> None:
         """``value`` goes out of sight: code that cannot be followed gets hold of it."""
-        if isinstance(value, Literal | External) or self.here.impossible:
+        if isinstance(value, (Literal, External)) or self.here.impossible:
             return
-        if self.memory.escape(value) and isinstance(
-            value, Instance | Wrapped | Optimizer | Parameters | StateDict | Container
-        ):
+        if self.memory.escape(value) and isinstance(value, _TOLD_WHEN_ESCAPED):
             self.record(Escaped(self.moment(site), value, to))
 
     # -- making values -------------------------------------------------------------------------
@@ -177,7 +182,7 @@ class Machine:
 
     def is_module(self, value: Value) -> bool:
         """Whether ``value`` is an ``nn.Module``: built as one, wrapped, used as one, or a part of one."""
-        if isinstance(value, Module | Wrapped) or value in self.modules_known:
+        if isinstance(value, (Module, Wrapped)) or value in self.modules_known:
             return True
         if isinstance(value, Either):
             return all(self.is_module(v) for _, v in value.options)

@@ -60,7 +60,7 @@ _COMPARISON: dict[type[cst.BaseCompOp], str] = {
 @handles(cst.UnaryOperation)
 def unary(machine: Machine, node: cst.UnaryOperation) -> Value:
     value = machine.eval(node.expression)
-    if isinstance(node.operator, cst.Not):
+    if type(node.operator) is cst.Not:
         return conditions.invert(machine, value)
     if (
         isinstance(node.operator, cst.Minus)
@@ -76,7 +76,7 @@ def binary(machine: Machine, node: cst.BinaryOperation) -> Value:
     """Walks the left spine of a long chain in a loop: libcst nests ``a + b + c + …`` that way."""
     spine: list[cst.BinaryOperation] = []
     first: cst.BaseExpression = node
-    while isinstance(first, cst.BinaryOperation):
+    while type(first) is cst.BinaryOperation:
         spine.append(first)
         first = first.left
     value = machine.eval(first)
@@ -141,10 +141,10 @@ def _fold(left: Any, symbol: str, right: Any) -> object:
 @handles(cst.BooleanOperation)
 def boolean(machine: Machine, node: cst.BooleanOperation) -> Value:
     """``a and b``: the right side stands under the left one's guard."""
-    symbol = "and" if isinstance(node.operator, cst.And) else "or"
+    symbol = "and" if type(node.operator) is cst.And else "or"
     spine: list[cst.BaseExpression] = []
     first: cst.BaseExpression = node
-    while isinstance(first, cst.BooleanOperation) and type(first.operator) is type(node.operator):
+    while type(first) is cst.BooleanOperation and type(first.operator) is type(node.operator):
         spine.append(first.right)
         first = first.left
     here = machine.here

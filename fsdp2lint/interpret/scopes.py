@@ -30,8 +30,11 @@ class Scope:
 
     def write(self, name: str, here: Guards, value: Value) -> None:
         """Bind a name in this scope (or where ``global``/``nonlocal`` says)."""
-        target = self.elsewhere.get(name, self)
-        target.names.setdefault(name, Variable()).write(here, value)
+        names = self.elsewhere.get(name, self).names
+        variable = names.get(name)
+        if variable is None:
+            variable = names[name] = Variable()
+        variable.write(here, value)
 
     def read(self, name: str, here: Guards) -> Value | None:
         """What the name stands for, looked up as Python does; None when nothing binds it."""

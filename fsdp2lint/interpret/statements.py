@@ -53,19 +53,15 @@ def run(machine: Machine, block: Sequence[cst.CSTNode]) -> None:
             machine.walked.add(statement)
         for one in getattr(statement, "body", ()) if type(statement) in _LINES else (statement,):
             frame.statement = statement
-            _one(machine, one)
+            handler = HANDLERS.get(type(one))
+            if handler is not None:
+                handler(machine, one)
     frame.statement = outer
-
-
-def _one(machine: Machine, statement: cst.CSTNode) -> None:
-    handler = HANDLERS.get(type(statement))
-    if handler is not None:
-        handler(machine, statement)
 
 
 def run_body(machine: Machine, body: cst.BaseSuite) -> None:
     """Run the body of a compound statement."""
-    if isinstance(body, cst.SimpleStatementSuite):
+    if type(body) is cst.SimpleStatementSuite:
         run(machine, [body])
     else:
         run(machine, body.body)
@@ -116,22 +112,23 @@ _AUGMENTED: dict[type[cst.BaseAugOp], str] = {
 }
 
 
-def bind(machine: Machine, target: cst.CSTNode, value: Value) -> None:
+def bind(machine: Machine, target: Any, value: Value) -> None:
     """Assign to a target: a name, an attribute, an entry, or several at once."""
-    if isinstance(target, cst.Name):
+    kind = type(target)  # libcst's classes are abstract: to ask for instances of them is slow
+    if kind is cst.Name:
         name_value(value, target.value)
-        machine.frame.scope.write(target.value, machine.here, value)
-    elif isinstance(target, cst.Attribute):
+        machine.frames[-1].scope.write(target.value, machine.here, value)
+    elif kind is cst.Attribute:
         owner = machine.eval(target.value)
         machine.set(owner, target.attr.value, value, machine.site(target))
-    elif isinstance(target, cst.Subscript):
+    elif kind is cst.Subscript:
         owner = machine.eval(target.value)
         for element in target.slice:
-            if isinstance(element.slice, cst.Index):
+            if type(element.slice) is cst.Index:
                 store(machine, owner, machine.eval(element.slice.value), value, target)
-    elif isinstance(target, cst.Tuple | cst.List):
+    elif kind is cst.Tuple or kind is cst.List:
         _bind_several(machine, target.elements, value)
-    elif isinstance(target, cst.StarredElement):
+    elif kind is cst.StarredElement:
         bind(machine, target.value, value)
 
 
@@ -191,9 +188,17 @@ def continue_(machine: Machine, node: cst.Continue) -> None:
 
 def leave(machine: Machine, node: cst.CSTNode, how: str) -> None:
     """Control does not go on behind ``node``; a departure that depends on the rank is written down."""
-    if any(rank_dependent(g.test) for clause in machine.here.clauses for g in clause):
+    if _depends_on_rank(machine.here):
         machine.record(Exited(machine.moment(machine.site(node)), how, machine.here))
     machine.here = NEVER
+
+
+def _depends_on_rank(here: Guards) -> bool:
+    for clause in here.clauses:
+        for guard in clause:
+            if rank_dependent(guard.test):
+                return True
+    return False
 
 
 @handles(cst.Assert)

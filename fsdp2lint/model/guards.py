@@ -35,7 +35,7 @@ MAX_CLAUSES = 24
 class Guard:
     """One side of one test. Equality is by test and side; where it was asked is kept for the reader."""
 
-    __slots__ = ("_hash", "_inverse", "equals", "site", "taken", "test")
+    __slots__ = ("_hash", "_inverse", "_unit", "equals", "site", "taken", "test")
 
     def __init__(self, test: Value, taken: bool, site: Site | None = None) -> None:
         self.test = test
@@ -43,6 +43,7 @@ class Guard:
         self.site = site
         self._hash = hash((id(test), taken))
         self._inverse: Guard | None = None
+        self._unit: frozenset[Clause] | None = None
         self.equals = _equality(test) if taken else None
         """The value that the test then equals, and the constant; None when it says no such thing."""
 
@@ -57,6 +58,13 @@ class Guard:
             self._inverse = Guard(self.test, not self.taken, self.site)
             self._inverse._inverse = self
         return self._inverse
+
+    @property
+    def unit(self) -> frozenset[Clause]:
+        """The clauses that say just this, the same object each time."""
+        if self._unit is None:
+            self._unit = frozenset((frozenset((self,)),))
+        return self._unit
 
     def words(self) -> str:
         """``cfg.fsdp`` or ``not cfg.fsdp``, in the script's own words."""
@@ -187,7 +195,18 @@ class Guards:
         if not self.clauses or not other.clauses or self is other:
             return False
         added = other.clauses - self.clauses
-        return bool(added) and self._with(added) is None
+        if len(added) != 1:
+            return bool(added) and self._with(added) is None
+        (clause,) = added
+        if len(clause) != 1:
+            return self._with(added) is None
+        (guard,) = clause  # one test more, which is what is asked most often
+        test = guard.test
+        if test in self.units:
+            return True
+        if guard.equals is not None and _two_constants(self.units, {test: guard}):
+            return True
+        return test in self.open and _no_way_out(self.longer, {**self.units, test: guard})
 
     def implies(self, other: Guards) -> bool:
         """Whether wherever these hold, ``other`` holds too."""
@@ -296,7 +315,7 @@ NEVER = Guards(impossible=True)
 
 def unit(guard: Guard) -> frozenset[Clause]:
     """The clauses that say just ``guard``."""
-    return frozenset((frozenset((guard,)),))
+    return guard.unit
 
 
 def asked(test: Value, taken: bool, site: Site) -> frozenset[Clause]:
@@ -340,7 +359,8 @@ def negated(clauses: frozenset[Clause]) -> frozenset[Clause]:
     if product == 1:
         if len(clauses) > MAX_CLAUSE:
             return frozenset()
-        return frozenset((frozenset([~guard for clause in clauses for guard in clause]),))
+        every = [~guard for clause in clauses for guard in clause]
+        return every[0].unit if len(every) == 1 else frozenset((frozenset(every),))
     result: frozenset[Clause] | None = None
     for clause in clauses:
         sides = frozenset([frozenset((~guard,)) for guard in clause])

@@ -39,37 +39,39 @@ class Variable:
 
     def __init__(self) -> None:
         self.bindings: list[tuple[Guards, Value]] = []
-        self._known: dict[Guards, Value | None] = {}
+        self._known: dict[Guards, Value | None] | None = None
 
     def write(self, here: Guards, value: Value) -> None:
         """Bind under the guards ``here``; what it surely shadows is forgotten."""
         if here.impossible:
             return
-        self._known.clear()
-        self.bindings = [(g, v) for g, v in self.bindings if not g.implies(here)]
-        self.bindings.append((here, value))
+        self._known = None
+        left = [(g, v) for g, v in self.bindings if not g.implies(here)] if here.clauses else []
+        self.bindings = [*left, (here, value)]
 
     def forget(self, here: Guards) -> None:
         """Delete the bindings that hold only where ``here`` holds."""
         if not here.impossible:
-            self._known.clear()
+            self._known = None
             self.bindings = [(g, v) for g, v in self.bindings if not g.implies(here)]
 
     def value(self, here: Guards) -> Value | None:
         """What it stands for where ``here`` holds: one value, an Either of several, or nothing."""
-        try:
+        bindings = self.bindings
+        if len(bindings) == 1:  # nearly always
+            guards, value = bindings[0]
+            return value if not guards.clauses or not guards.excludes(here) else None
+        if self._known is None:
+            self._known = {}
+        elif here in self._known:
             return self._known[here]
-        except KeyError:
-            found = self._known[here] = choose(self.read(here), here)
-            return found
+        found = self._known[here] = choose(self.read(here), here)
+        return found
 
     def read(self, here: Guards) -> list[tuple[Guards, Value]]:
         """The bindings that can hold ``here``, latest first; the last one surely holds, if any does."""
-        bindings = self.bindings
-        if len(bindings) == 1 and not bindings[0][0].clauses:
-            return bindings
         found = []
-        for guards, value in reversed(bindings):
+        for guards, value in reversed(self.bindings):
             if guards.excludes(here):
                 continue
             found.append((guards, value))
@@ -91,7 +93,13 @@ class Memory:
 
     def write(self, owner: Value, key: Hashable, here: Guards, value: Value) -> None:
         """Store ``value`` as the attribute or entry ``key`` of ``owner``."""
-        self.fields.setdefault(owner, {}).setdefault(key, Variable()).write(here, value)
+        fields = self.fields.get(owner)
+        if fields is None:
+            fields = self.fields[owner] = {}
+        variable = fields.get(key)
+        if variable is None:
+            variable = fields[key] = Variable()
+        variable.write(here, value)
         self.hold(owner, value)
 
     def forget(self, owner: Value, key: Hashable, here: Guards) -> None:
@@ -102,19 +110,25 @@ class Memory:
 
     def hold(self, owner: Value, value: Value) -> None:
         """Remember that ``value`` can be reached from ``owner``."""
-        for one in value.options if isinstance(value, Either) else ((ALWAYS, value),):
-            holders = self.held_by.setdefault(one[1], [])
-            if owner not in holders and one[1] is not owner:
+        for one in [v for _, v in value.options] if isinstance(value, Either) else (value,):
+            holders = self.held_by.get(one)
+            if holders is None:
+                holders = self.held_by[one] = []
+            if one is not owner and owner not in holders:
                 holders.append(owner)
 
     def read(self, owner: Value, key: Hashable, here: Guards) -> Value | None:
         """The attribute or entry ``key`` of ``owner``; None when nothing was ever stored."""
-        variable = self.fields.get(owner, {}).get(key)
+        fields = self.fields.get(owner)
+        if fields is None:
+            return None
+        variable = fields.get(key)
         return None if variable is None else variable.value(here)
 
     def entries(self, owner: Value, here: Guards = ALWAYS) -> Iterator[tuple[Hashable, Value]]:
         """The attributes or entries of ``owner`` that can be there, in the order of their making."""
-        for key, variable in self.fields.get(owner, {}).items():
+        fields = self.fields.get(owner)
+        for key, variable in fields.items() if fields is not None else ():
             value = variable.value(here)
             if value is not None:
                 yield key, value

@@ -113,12 +113,20 @@ class Part(Value):
     owner: Value
 
     def __init__(self, owner: Value, key: Hashable) -> None:
-        super().__init__()
         self.owner = owner
         self.key = key
-        self.depth = owner.depth
+        self.label = ""
+        self.seat = None
+        self.ranked = None
+        self._parts = None
+        self.asked = None
+        depth = owner.depth
         if isinstance(key, tuple):
-            self.depth = deeper(owner, *(o for o in key if isinstance(o, Value)))
+            for operand in key:
+                if isinstance(operand, Value) and operand.depth > depth:
+                    depth = operand.depth
+            depth += 1
+        self.depth = depth
 
     @property
     def name(self) -> str | None:
