@@ -216,9 +216,10 @@ class Program:
         todo: list[cst.CSTNode] = [source.tree]
         while todo:
             node = todo.pop()
-            if isinstance(node, cst.Import | cst.ImportFrom):
+            # libcst's classes are abstract: to ask for instances of them is slow
+            if type(node) is cst.Import or type(node) is cst.ImportFrom:
                 continue
-            if isinstance(node, cst.Name | cst.Attribute):
+            if type(node) is cst.Name or type(node) is cst.Attribute:
                 text = dotted(node)
                 target = self._target(source, layout, names, node, text) if text else ""
                 if target:

@@ -18,7 +18,7 @@ MAX_FOLLOWED = 400_000
 """Files beyond this size (bytes) are not followed into when another file imports them."""
 
 MAX_FOLLOWED_TOTAL = 2_000_000
-"""How many characters of imported files are parsed for one project before imports stay unfollowed."""
+"""How many characters of imported files belong to one project before imports stay unfollowed."""
 
 TOTAL_STEPS = 330_000
 """Expressions evaluated for all entries together before each gets less and less."""
@@ -163,11 +163,15 @@ class Project:
         return self._finder.resolve_below(package, name)
 
     def source(self, path: str) -> Source | None:
-        """The source at ``path``; None when it cannot be read or is not worth following into."""
-        if path in self._known:
-            return self._known[path]
-        self._known[path] = found = self._read(path)
-        return found
+        """The parsed source at ``path``; None when it cannot be read or is not worth following into."""
+        source = self.followed(path)
+        return source if source is not None and is_parsed(source) else None
+
+    def followed(self, path: str) -> Source | None:
+        """The source at ``path``, perhaps not parsed yet: many a module is imported and never used."""
+        if path not in self._known:
+            self._known[path] = self._read(path)
+        return self._known[path]
 
     def passed_through(self, path: str) -> Source | None:
         """The text at ``path``, for whoever asks only where its imports lead: it may be parsed, or not."""
@@ -177,11 +181,7 @@ class Project:
         source = self._decoded(path)
         if source is None or self._followed + len(source.text) > MAX_FOLLOWED_TOTAL:
             return None
-        try:
-            self._followed += len(source.text)
-            source.tree  # noqa: B018  a file that cannot be parsed is not followed
-        except (Unreadable, ValueError):
-            return None
+        self._followed += len(source.text)
         return source
 
     def _decoded(self, path: str) -> Source | None:
@@ -204,6 +204,15 @@ class Project:
             return Source.decode(raw, _shown(path))
         except (Unreadable, ValueError):
             return None
+
+
+def is_parsed(source: Source) -> bool:
+    """Whether a source has a tree; it is parsed if it was not yet."""
+    try:
+        source.tree  # noqa: B018
+    except (Unreadable, ValueError):
+        return False
+    return True
 
 
 def _shown(path: str) -> str:

@@ -20,12 +20,14 @@ def imports(trace: Trace, word: str) -> Iterator[tuple[Source, cst.ImportFrom, s
     without ``word``.
     """
     for source in trace.sources:
-        if word in source.text and source.derived(_imported, word):
+        if source.derived(_imported, word):
             yield from ((source, node, module) for node, module in source.derived(_unconditional))
 
 
 def _imported(source: Source, word: str) -> bool:
     """Whether the text has such a statement at all: most files only use the word."""
+    if word not in source.text:
+        return False
     return re.search(rf"\bfrom[\s\\]+[\w.]*{re.escape(word)}", source.text) is not None
 
 

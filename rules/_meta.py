@@ -50,9 +50,11 @@ def born_on_meta(trace: Trace) -> list[tuple[Called, Guards]]:
 
 
 def _on_meta(trace: Trace, called: Called) -> Iterator[Guards]:
+    device = called.keywords.get("device")
+    if device is None and not called.within:
+        return  # nearly all
     if not has_parameters(trace, called.result, 0):
         return
-    device = called.keywords.get("device")
     devices = [device] if device is not None else list(called.within)
     for one in devices:
         for guards, value in cases(called, one):

@@ -70,9 +70,9 @@ _SPREADING = ("auto", "balanced", "balanced_low_0", "sequential")
 @rule(code="FSDP242", group="suspicious")
 def check(trace: Trace) -> Iterator[Finding]:
     """Models that are spread twice."""
-    for loaded in trace.of(Called):
+    for loaded in trace.calls_named(lambda name: name.endswith(".from_pretrained")):
         given = loaded.keywords.get("device_map")
-        if not loaded.name.endswith(".from_pretrained") or given is None:
+        if given is None:
             continue
         spread = [
             v.value for v in options(given) if isinstance(v, Literal) and v.value in _SPREADING

@@ -98,6 +98,7 @@ _HAPPENS = {
     "full_optim_state_dict": "it finds no FSDP1 module",
     "sharded_optim_state_dict": "it finds no FSDP1 module",
 }
+_HELPERS = tuple(f"{_FSDP1}.{name}" for name in _HAPPENS)
 _INNER = ("module", "_fsdp_wrapped_module")
 _WRAPPERS = (_FSDP1, "torch.nn.parallel.DistributedDataParallel", "torch.nn.DataParallel")
 
@@ -105,7 +106,7 @@ _WRAPPERS = (_FSDP1, "torch.nn.parallel.DistributedDataParallel", "torch.nn.Data
 @rule(code="FSDP229", group="correctness")
 def check(trace: Trace) -> Iterator[Finding]:
     """FSDP1's helpers on models of FSDP2."""
-    for called in trace.of(Called):
+    for called in trace.calls(*_HELPERS, "builtins.isinstance"):
         yield from _found(trace, called, *_asked(called))
     for read in trace.of(Read):
         if read.name in _INNER and isinstance(read.owner, Module) and not _in_a_test(read):

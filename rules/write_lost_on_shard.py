@@ -104,7 +104,7 @@ def _lost(trace: Trace) -> Iterator[tuple[Event, Value, Shard, str]]:
                 "the next forward gathers, so the write is lost"
             )
             yield written, tensor, shard, message
-    for called in trace.of(Called):
+    for called in trace.calls_named(_writes):
         row = _row(called)
         shard = None if row is None or asks_for_kind(called) else shard_of(trace, called, row.owner)
         if row is None or shard is None or "shard_placement_fn" in shard.event.options:
@@ -113,12 +113,16 @@ def _lost(trace: Trace) -> Iterator[tuple[Event, Value, Shard, str]]:
         yield called, row.owner, shard, message
 
 
+def _writes(name: str) -> bool:
+    return name in _WRITING or (name.startswith(_INIT) and name.endswith("_"))
+
+
 def _row(called: Called) -> Part | None:
     """The row of a tensor that a call writes into."""
     written: Value | None = None
     if called.name in _WRITING:
         written = called.receiver
-    elif called.name.startswith(_INIT) and called.name.endswith("_"):
+    elif _writes(called.name):
         written = called.argument(0, "tensor")
     return written if isinstance(written, Part) and _is_index(written.key) else None
 

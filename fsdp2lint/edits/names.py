@@ -40,6 +40,29 @@ class Imported:
     scope: cst.CSTNode
 
 
+_BINDING_NOTHING = frozenset(
+    {
+        cst.BinaryOperation,
+        cst.Call,
+        cst.Comparison,
+        cst.ComparisonTarget,
+        cst.Element,
+        cst.Expr,
+        cst.If,
+        cst.Index,
+        cst.IndentedBlock,
+        cst.Integer,
+        cst.Return,
+        cst.SimpleStatementLine,
+        cst.SimpleString,
+        cst.Subscript,
+        cst.SubscriptElement,
+        cst.Tuple,
+    }
+)
+"""The most frequent kinds of nodes of which only what they hold can bind or name anything."""
+
+
 class Names:
     """The names of one source; made once for each by :meth:`of`."""
 
@@ -89,8 +112,12 @@ class Names:
             self._visit(node, scope)
 
     def _visit(self, node: cst.CSTNode, scope: cst.CSTNode) -> None:
-        if isinstance(node, cst.Name):
+        if type(node) is cst.Name:  # the most frequent ones first: libcst's classes are abstract
             self.uses.setdefault(node.value, []).append(scope)
+        elif type(node) is cst.Attribute or type(node) is cst.Arg:
+            self._later(scope, node.value)
+        elif type(node) in _BINDING_NOTHING:
+            self._later(scope, *children(node))
         elif isinstance(node, cst.Import | cst.ImportFrom):
             self._import(node, scope)
         elif isinstance(node, cst.FunctionDef | cst.Lambda):
@@ -105,8 +132,6 @@ class Names:
             self._declared(node, scope)
         elif isinstance(node, cst.Annotation):
             self._annotation(node, scope)
-        elif isinstance(node, cst.Attribute | cst.Arg):
-            self._later(scope, node.value)
         elif isinstance(node, cst.Del):
             self._later(scope, node.target)
         else:
@@ -237,7 +262,7 @@ def imported_module(node: cst.ImportFrom) -> str:
 
 def naming(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
     """The children that can name something: not the names that parameters and keywords bind."""
-    if isinstance(node, cst.Arg | cst.Attribute):
+    if type(node) is cst.Arg or type(node) is cst.Attribute:
         yield node.value
     elif isinstance(node, cst.Param):
         yield from (c for c in (node.annotation, node.default) if c is not None)

@@ -128,7 +128,7 @@ def _stands(run: Run, project: Project, reached: Reached) -> bool:
     if not project.budget.allows(run.rations):
         return False
     for path, source, loaded in run.modules:
-        found = None if os.path.isdir(path) else project.source(path)
+        found = None if os.path.isdir(path) else project.followed(path)
         if (found is None) is not (source is None) or (loaded and found is not source):
             return False
     return True

@@ -238,9 +238,10 @@ def _unreached_methods(cls: Class, reached: Reached) -> list[Function]:
 def _live(machine: Machine, cls: Class, methods: list[Function]) -> None:
     """``__init__``, then the methods that nothing else has called by then, bases' methods included.
 
-    The hooks that a framework calls in a known order run in it, as one stage.
+    The hooks that a framework calls in a known order run in it, as one stage. Half of the ration is
+    there for each method, whatever those before it took, as long as all together keep within it.
     """
-    machine.steps = 0
+    machine.steps = before = 0
     me = life(machine, cls)
     every = [f for c in reversed(list(lineage(cls))) if isinstance(c, Class) for f in methods_of(c)]
     names = {f.name: f for f in every}
@@ -250,7 +251,9 @@ def _live(machine: Machine, cls: Class, methods: list[Function]) -> None:
         if function.node in machine.run_bodies:
             continue
         machine.stage = 1 if function in hooks else stage
-        machine.steps = machine.ration.half_of(machine.steps)
+        kept = machine.ration.half_of(machine.steps)
+        before += machine.steps - kept
+        machine.steps = kept if machine.ration.covers(before + kept) else machine.ration.steps + 1
         bound = 0 if function.kind == "staticmethod" else 1
         first: tuple[Value, ...] = (me,) if function.kind == "" else (cls,)
         _run_stranger(machine, function, first if bound else ())

@@ -12,6 +12,7 @@ from libcst.helpers import get_full_name_for_node
 from fsdp2lint.interpret.scopes import Scope
 from fsdp2lint.model.guards import ALWAYS
 from fsdp2lint.model.values import Container, External, Literal, Value
+from fsdp2lint.project import is_parsed
 from fsdp2lint.walk import walk
 
 if TYPE_CHECKING:
@@ -33,8 +34,14 @@ class Namespace(Value):
         self.loaded = False
 
     def load(self, machine: Machine, name: str = "") -> None:
-        """Run the module, once; a module that is still loading is read as far as it is."""
+        """Run the module, once; a module that is still loading is read as far as it is.
+
+        One that cannot be parsed is of unknown content from then on.
+        """
         if self.loaded or self.source is None:
+            return
+        if not is_parsed(self.source):
+            self.source = None
             return
         self.loaded = True
         self.scope = Scope("module", self.source)
@@ -98,7 +105,7 @@ def namespace(machine: Machine, path: str, spelled: str) -> Namespace:
     """The module at ``path``, one for each run."""
     known = machine.namespaces.get(path)
     if known is None:
-        source = None if os.path.isdir(path) else machine.project.source(path)
+        source = None if os.path.isdir(path) else machine.project.followed(path)
         known = machine.namespaces[path] = Namespace(path, spelled, source)
     return known
 

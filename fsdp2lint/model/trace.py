@@ -80,12 +80,21 @@ class Trace:
 
     def calls(self, *names: str) -> Iterator[Called]:
         """All calls of the functions with these canonical names (``.method`` for methods)."""
+        places = self._indexed_calls()
+        asked = [places[name] for name in dict.fromkeys(names) if name in places]
+        return map(self.of(Called).__getitem__, merge(*asked))
+
+    def calls_named(self, wanted: Callable[[str], bool]) -> Iterator[Called]:
+        """All calls of the functions whose canonical names are ``wanted``."""
+        return self.calls(*filter(wanted, self._indexed_calls()))
+
+    def _indexed_calls(self) -> dict[str, list[int]]:
+        """Where among the calls those of each name stand."""
         called = self.of(Called)
         for place in range(self._indexed, len(called)):
             self._places.setdefault(called[place].name, []).append(place)
         self._indexed = len(called)
-        asked = [self._places[name] for name in dict.fromkeys(names) if name in self._places]
-        return map(called.__getitem__, merge(*asked))
+        return self._places
 
     def before(self, event: Event, kind: type[E]) -> Iterator[E]:
         """Events of a kind that surely precede ``event`` on a path they share, latest first."""
