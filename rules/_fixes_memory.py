@@ -68,8 +68,8 @@ def _name(shard: Shard) -> str:
 
 
 def _all_on_meta(trace: Trace, shard: Shard) -> bool:
-    """Whether every layer with parameters was built without memory whenever the model is sharded."""
-    born = {c.result for c, guards in born_on_meta(trace) if shard.guards.implies(guards)}
+    """Whether every layer with parameters is built without memory whenever it is built."""
+    born = {c.result for c, guards in born_on_meta(trace) if c.guards.implies(guards)}
     layers = (
         c.result
         for c in trace.of(Called)

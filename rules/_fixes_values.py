@@ -9,6 +9,7 @@ from fsdp2lint.api import (
     Bound,
     Called,
     Class,
+    Container,
     Event,
     External,
     Function,
@@ -18,8 +19,10 @@ from fsdp2lint.api import (
     Part,
     Site,
     Trace,
+    Unknown,
     Value,
     Written,
+    options,
     unwrapped,
     walk,
 )
@@ -45,6 +48,7 @@ _EMPTY = frozenset(
 )
 """Modules without parameters of their own."""
 
+_OF_NO_MODULE = ("argparse.", "builtins.", "json.", "math.", "os.", "sys.", "yaml.")
 _INITS = tuple(
     f".{name}"
     for name in "add_ copy_ div_ fill_ fill_diagonal_ mul_ normal_ sub_ trunc_normal_ uniform_ zero_".split()
@@ -81,7 +85,9 @@ def values_for(trace: Trace, event: Event, module: Value, name: str) -> str:
 
 def _resets(trace: Trace, module: Value) -> bool:
     """Whether ``reset_parameters``, asked of each module that has it, gives all that this one owns values."""
-    if not isinstance(module, Instance):
+    if not isinstance(module, Instance) or module in trace.memory.loose:
+        return False
+    if not all(_seen(trace, value) for _, value in trace.memory.entries(module)):
         return False
     known = class_name(module)
     if known:
@@ -97,6 +103,23 @@ def _resets(trace: Trace, module: Value) -> bool:
     children = {str(key).lstrip(".") for key, _ in trace.memory.children(module)}
     required = [p for p in resets.params.params[1:] if p.default is None]
     return own <= said and not (children & said) and not required
+
+
+def _seen(trace: Trace, value: Value) -> bool:
+    """Whether it is in sight what an attribute is: nothing that could be a layer of another library."""
+    for one in options(value):
+        root = one
+        while isinstance(root, Part):
+            root = root.owner
+        if isinstance(one, Part) and isinstance(root, External):
+            if not root.name.startswith(_OF_NO_MODULE):
+                return False
+        elif isinstance(one, Container):
+            if not all(_seen(trace, held) for _, held in trace.memory.entries(one)):
+                return False
+        elif isinstance(one, Unknown) or (class_name(one) and not class_name(one).startswith(_NN)):
+            return False
+    return True
 
 
 def _plain(trace: Trace, layer: Value) -> bool:
@@ -117,7 +140,10 @@ def _own(trace: Trace, module: Value) -> set[str]:
     found = {
         str(key).lstrip(".")
         for key, value in trace.memory.entries(module)
-        if class_name(value) in (f"{_NN}Parameter", f"{_NN}Buffer", f"{_NN}ParameterList")
+        if any(
+            class_name(one).startswith((f"{_NN}Param", f"{_NN}param", f"{_NN}Buf"))
+            for one in options(value)
+        )
     }
     for called in trace.calls(*_OWN):
         if called.receiver is module:

@@ -64,32 +64,36 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp2lint.api import Called, Finding, Forward, Literal, Sharded, Trace, rule
+from fsdp2lint.api import Called, Finding, Forward, Literal, Part, Trace, Value, rule
 
 from ._fixes_batchnorm import grouped_apart
 from ._policies import LOW, dtype_of, policy_of
-from ._shared import Shard, class_name, sharded
+from ._shared import Shard, class_name, sharded, shards
+from ._walks import walk_of
 
 _NORMS = tuple(
     f"torch.nn.{name}" for name in "BatchNorm1d BatchNorm2d BatchNorm3d SyncBatchNorm".split()
 )
 
 
-def _chooses_norms(sharding: Sharded) -> bool:
-    """Whether it shards what a loop over the modules has found to be a batch norm."""
-    return any(
-        isinstance(guard.test.key, tuple)
+def _chooses(trace: Trace, shard: Shard, norm: Value) -> bool:
+    """Whether it is a loop over modules that shards what it finds to be a batch norm, this one perhaps."""
+    asks = any(
+        isinstance(guard.test, Part)
+        and isinstance(guard.test.key, tuple)
         and guard.test.key[0] == "isinstance"
         and guard.taken
         and any("BatchNorm" in getattr(cls, "name", "") for cls in guard.test.key[1:])
-        for guard in sharding.guards
+        for guard in shard.guards
     )
+    walk = walk_of(trace, shard) if asks else None
+    return asks and (walk is None or trace.inside(norm, walk.root))
 
 
 @rule(code="FSDP240", group="suspicious")
 def check(trace: Trace) -> Iterator[Finding]:
     """Norms in low precision."""
-    if not trace.of(Forward) or any(map(_chooses_norms, trace.of(Sharded))):
+    if not trace.of(Forward):
         return
     found = list(_lowered(trace))
     for built, shard, lower in found:
@@ -114,6 +118,8 @@ def _lowered(trace: Trace) -> Iterator[tuple[Called, Shard, str]]:
             continue
         found = sharded(trace, last, built.result)
         if found is None or found[0].guards.excludes(built.guards):
+            continue
+        if any(_chooses(trace, shard, built.result) for shard in shards(trace)):
             continue
         lower = dtype_of(policy_of(found[0]), "param_dtype")
         if lower in LOW:

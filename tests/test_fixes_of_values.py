@@ -88,7 +88,13 @@ def start(part):
     if isinstance(part, nn.Linear):
         nn.init.zeros_(part.bias)
 """
+SETTINGS = """\
+self.width, self.flag, self.names = 4, sys.argv[1:], ["one", "two"]
+        self.size = self.width // 2
+        self.act = nn.functional.gelu
+"""
 GIVEN = {
+    "whatever the settings": (SETTINGS, "", RESET),
     "by the layers": ("", "", RESET),
     "by a class of the project": (SCALE, "", RESET),
     "by what it applies to itself": (OF_ITSELF, "", RESET + "net.apply(net.start)\n"),
@@ -130,6 +136,12 @@ def test_the_values_are_those_of_the_constructor(tmp_path: Path) -> None:
 NOT_GIVEN = {
     "a parameter of its own": "self.scale = nn.Parameter(torch.ones(4))",
     "a buffer of its own": 'self.register_buffer("seen", torch.zeros(4))',
+    "a parameter of its own, perhaps": "self.scale = nn.Parameter(torch.empty(4)) if sys.argv[1:] else None",
+    "a layer of another library": "import tool\n        self.look = tool.Layer(4)",
+    "a layer that torch has changed": "from torch.nn.utils import parametrizations\n"
+    "        self.look = parametrizations.weight_norm(nn.Linear(4, 4))",
+    "a list of layers of another library": "import tool\n        self.looks = nn.ModuleList([tool.Layer(4)])",
+    "what has no name": "for name in sys.argv:\n            setattr(self, name, nn.Parameter(torch.empty(4)))",
     "a plain tensor": "self.seen = torch.arange(4)",
     "a layer of another kind": "self.look = nn.MultiheadAttention(4, 2)",
     "a row that stays zero": "self.words = nn.Embedding(8, 4, padding_idx=0)",
