@@ -8,6 +8,7 @@ from fsdp2lint.api import (
     Assigned,
     Called,
     Event,
+    External,
     Forward,
     Guards,
     Instance,
@@ -172,6 +173,8 @@ def _gives_none(called: Called) -> bool:
 def touches(trace: Trace, value: Value | None, module: Value) -> bool:
     """Whether a value is in or around a module, or made of it: a parameter, a buffer, an element of its parts."""
     for one in () if value is None else options(value):
+        if isinstance(one, Literal | External):
+            continue  # a number that the module holds too
         seen: Value | None = one
         while seen is not None:
             if isinstance(seen, Parameters):
