@@ -24,6 +24,10 @@ from fsdp2lint.api import (
 from ._fixes import call_of, first_argument, sites_together
 from ._shared import Shard, shards
 
+_APPLY = (
+    "torch.distributed.algorithms._checkpoint.checkpoint_wrapper.apply_activation_checkpointing"
+)
+
 
 def wrappers_sharded(
     trace: Trace, pairs: Sequence[tuple[Wrapping, Shard]]
@@ -35,6 +39,10 @@ def wrappers_sharded(
     edits: dict[cst.CSTNode, Edit | None] = {}
     for wrapping, shard in pairs:
         if wrapping.result is wrapping.module:
+            if _wrapped_below(trace, wrapping, shard) and not _finds_wrappers(
+                trace, wrapping, shard
+            ):
+                return None
             continue
         if not _takes_the_place(trace, wrapping):
             return None
@@ -52,6 +60,21 @@ def wrappers_sharded(
             return None
         edits[shard.event.at.node] = Replace(shard.event.at.source, handed, place)
     return [edit for edit in edits.values() if edit is not None]
+
+
+def _wrapped_below(trace: Trace, wrapping: Wrapping, shard: Shard) -> bool:
+    """Whether wrappers come around what is inside a module, and this is of what is inside it."""
+    inner = shard.module is not unwrapped(wrapping.module)
+    applied = any(one.at.node is wrapping.at.node for one in trace.calls(_APPLY))
+    return applied and inner and trace.inside(shard.module, wrapping.module)
+
+
+def _finds_wrappers(trace: Trace, wrapping: Wrapping, shard: Shard) -> bool:
+    call = call_of(shard.event.at)
+    handed = None if call is None else first_argument(call)
+    if handed is None or _told_by_class(shard):
+        return False
+    return _read_anew(trace, wrapping, shard, handed)
 
 
 def _takes_the_place(trace: Trace, wrapping: Wrapping) -> bool:

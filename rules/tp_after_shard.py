@@ -49,8 +49,8 @@ model(torch.randn(4, 8)).sum().backward()
 
 Unsafe: the statement (a call, the loop or the `if` around it, the call of a helper) moves above the first
 `fully_shard` of what it distributes, together with the plans, meshes and imports between them that it reads.
-There is no fix when the two stand in different blocks, and when anything between does more to the model than
-shard it or hand its parameters to an optimizer.
+There is no fix when the two stand in different blocks, when anything between does more to the model than shard it
+or hand its parameters to an optimizer, and when `fully_shard` is not given a mesh: both need slices of one.
 
 ## Known limits
 
@@ -69,7 +69,7 @@ from collections.abc import Iterator
 from fsdp2lint.api import Container, Finding, Fix, Trace, Wrapping, rule, unwrapped
 
 from ._fixes_lifting import lifted
-from ._shared import class_name, overlap, sharded, shards_before
+from ._shared import class_name, is_none, overlap, sharded, shards_before
 
 _PARALLEL = "torch.distributed.tensor.parallel."
 _STYLES = (f"{_PARALLEL}ColwiseParallel", f"{_PARALLEL}RowwiseParallel")
@@ -102,6 +102,10 @@ def _first(trace: Trace, wrapping: Wrapping) -> Fix | None:
         for shard in shards_before(trace, one)
         if overlap(trace, unwrapped(one.module), shard.module) is not None
     ]
+    if any(is_none(event.options.get("mesh")) for event in found):
+        return (
+            None  # the default mesh of `fully_shard` has no parent in common with that of the plan
+        )
     return lifted(
         trace,
         wrapping,

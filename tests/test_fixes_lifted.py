@@ -12,7 +12,9 @@ HEAD = """\
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
+    apply_activation_checkpointing, checkpoint_wrapper
+)
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
@@ -21,17 +23,18 @@ class Net(nn.Module):
     def __init__(self):
         super().__init__()
         self.blocks = nn.ModuleList([nn.Linear(8, 8) for _ in range(2)])
+        self.tower = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
         self.head = nn.Linear(8, 8)
 
     def forward(self, x):
         for block in self.blocks:
             x = block(x)
-        return self.head(x)
+        return self.head(self.tower(x))
 
 def shard(model):
     for block in model.blocks:
-        fully_shard(block)
-    fully_shard(model)
+        fully_shard(block, mesh=mesh["dp"])
+    fully_shard(model, mesh=mesh["dp"])
     return model
 
 def split(module, mesh):
@@ -42,9 +45,10 @@ mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("dp", "tp"))
 net = Net()
 """
 TAIL = "net(torch.randn(4, 8)).sum().backward()\n"
-BLOCKS = "for block in net.blocks:\n    fully_shard(block)\n"
-ROOT = "fully_shard(net)\n"
+BLOCKS = 'for block in net.blocks:\n    fully_shard(block, mesh=mesh["dp"])\n'
+ROOT = 'fully_shard(net, mesh=mesh["dp"])\n'
 SHARD = BLOCKS + ROOT
+SHARD_B = 'fully_shard(b, mesh=mesh["dp"])\n'
 OF_B = 'parallelize_module(b, mesh["tp"], plan)\n'
 SPLIT = 'parallelize_module(net.head, mesh["tp"], plan)\n'
 PLAN = "plan = ColwiseParallel()\n"
@@ -94,8 +98,8 @@ LIFTED = {
         PLAN + ALL + SHARD + "adam = torch.optim.Adam(net.parameters())\n",
     ),
     "within a round of a loop": (
-        PLAN + f"for b in net.blocks:\n    fully_shard(b)\n    {OF_B}" + ROOT,
-        PLAN + f"for b in net.blocks:\n    {OF_B}    fully_shard(b)\n" + ROOT,
+        PLAN + f"for b in net.blocks:\n    {SHARD_B}    {OF_B}" + ROOT,
+        PLAN + f"for b in net.blocks:\n    {OF_B}    {SHARD_B}" + ROOT,
     ),
 }
 STAYING = {
@@ -104,6 +108,7 @@ STAYING = {
     "the model has another name then": "other = shard(net)\n"
     + PLAN
     + SPLIT.replace("net", "other"),
+    "the meshes have nothing in common": "fully_shard(net)\n" + PLAN + SPLIT,
     "the model computes between": SHARD + "net(torch.randn(4, 8))\n" + PLAN + SPLIT,
     "the model is loaded between": SHARD + "net.load_state_dict(torch.load('a'))\n" + PLAN + SPLIT,
     "code that cannot be seen has it between": SHARD
@@ -137,6 +142,7 @@ def test_tensor_parallelism_stays_where_it_needs_something(body: str) -> None:
     assert changed(body, "FSDP227") == (body, True)
 
 
+TOWER = "for layer in net.tower:\n    fully_shard(layer)\nfully_shard(net.tower)\n"
 WRAPPED_FIRST = {
     "each block of a loop": (
         "for i, b in enumerate(net.blocks):\n    fully_shard(b)\n"
@@ -154,6 +160,10 @@ WRAPPED_FIRST = {
         "for name, b in net.blocks.named_children():\n    b = checkpoint_wrapper(b)\n"
         "    fully_shard(b)\n    net.blocks.register_module(name, b)\n" + ROOT,
     ),
+    "all that a module holds": (
+        TOWER + ROOT + "apply_activation_checkpointing(net.tower)\n",
+        "apply_activation_checkpointing(net.tower)\n" + TOWER + ROOT,
+    ),
     "in place": (
         SHARD + "for b in net.blocks:\n    b.compile()\n",
         "for b in net.blocks:\n    b.compile()\n" + SHARD,
@@ -162,6 +172,10 @@ WRAPPED_FIRST = {
 SHARDED_STILL = {
     "by its class": "for b in net.blocks:\n    if isinstance(b, nn.Linear):\n        fully_shard(b)\n"
     "fully_shard(net)\nnet.blocks[0] = torch.compile(net.blocks[0])\n",
+    "by its class, in a module that holds it": TOWER.replace(
+        "    fully_shard(l", "    if isinstance(layer, nn.Linear):\n        fully_shard(l"
+    )
+    + "fully_shard(net)\napply_activation_checkpointing(net.tower)\n",
     "out of a list": "found = list(net.blocks)\nfor b in found:\n    fully_shard(b)\nfully_shard(net)\n"
     "for i in range(2):\n    net.blocks[i] = torch.compile(net.blocks[i])\n",
     "by another name": "last = net.head\nfully_shard(last)\nfully_shard(net)\n"
