@@ -12,6 +12,7 @@ from fsdp2lint.edits.names import Names, imported_module, scope_of
 from fsdp2lint.edits.statements import InsertBefore
 from fsdp2lint.inventory import Occurrence, inventory
 from fsdp2lint.meanings import fsdp1_symbols as facts
+from fsdp2lint.meanings.registry import canonical
 from fsdp2lint.migrate.ledger import Entry, Ledger
 from fsdp2lint.program import Program
 from fsdp2lint.source import Source
@@ -27,8 +28,10 @@ def unused_imports(program: Program) -> Iterator[Step]:
     for one in inventory(program):
         if one.kind != "import" or (one.source, _local_name(one)) in taken:
             continue
-        target = next(i.loads for i in Names.of(one.source).imports if i.alias is one.node)
-        yield Step((Unimport(one.source, target),), ())
+        target = next(i for i in Names.of(one.source).imports if i.alias is one.node)
+        name = canonical(program.origin(one.source, target.loads, target.statement))
+        if name not in facts.FRAMEWORKS:  # what is a framework's was unused before, too
+            yield Step((Unimport(one.source, target.loads),), ())
 
 
 def account_for_the_rest(program: Program, ledger: Ledger) -> None:
