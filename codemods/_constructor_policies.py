@@ -16,6 +16,7 @@ from fsdp2lint.api import (
     Called,
     Escaped,
     External,
+    Instance,
     Layout,
     Partial,
     Program,
@@ -23,6 +24,7 @@ from fsdp2lint.api import (
     Source,
     Trace,
     Value,
+    Wrapping,
     canonical,
     children,
     dotted,
@@ -349,6 +351,31 @@ def _given_away(trace: Trace) -> Iterator[Value]:
                 yield from options(value)
     for escaped in trace.of(Escaped):
         yield from options(escaped.value)
+    yield from _kept_by_others(trace)
+
+
+def _kept_by_others(trace: Trace) -> Iterator[Value]:
+    """What objects of the project keep under a name that no function reads which gives it to FSDP1."""
+    for value, holders in trace.memory.held_by.items():
+        if isinstance(value, Partial | Instance) and born(value) is not None:
+            for holder in holders:
+                if isinstance(holder, Instance) and not _hands_on(trace, holder, value):
+                    yield value
+
+
+def _hands_on(trace: Trace, holder: Value, value: Value) -> bool:
+    fields = {str(k) for k, v in trace.memory.entries(holder) if value in options(v)}
+    for wrapping in trace.of(Wrapping):
+        if any(value in options(one) for one in wrapping.options.values()):
+            around = Layout.of(wrapping.at.source).ancestors(wrapping.at.node)
+            function = next(
+                (n for n in around if isinstance(n, cst.FunctionDef | cst.Module)), None
+            )
+            if function is not None:
+                text = wrapping.at.source.code(function)
+                if any(field in text for field in fields):
+                    return True
+    return False
 
 
 def _is_for_fsdp1(called: Called) -> bool:
