@@ -34,7 +34,10 @@ def ignores_some(program: Program, models: Iterable[Value]) -> bool:
 
 
 def by_largest_entry() -> Build:
-    """The norm of order infinity: a shard may be empty, for which torch has no such norm."""
+    """The norm of order infinity: a shard may be empty, for which torch has no such norm.
+
+    A rank without any gradient takes part in the reduction too.
+    """
     return lambda name, named: "\n".join(_by_largest_entry(name, named))
 
 
@@ -45,6 +48,7 @@ def _by_largest_entry(name: str, named: Naming) -> Iterator[str]:
     yield from _gradients()
     yield f"    shards = [g.to_local() if isinstance(g, {named(DTENSOR)}) else g for g in grads]"
     yield "    largest = [s.abs().max() if s.numel() else s.new_zeros(()) for s in shards]"
+    yield f"    largest = largest or [{named('torch.zeros')}((), device=next(model.parameters()).device)]"
     yield f"    norm = {named('torch.stack')}(largest).max()"
     yield (
         f"    {named('torch.distributed.all_reduce')}(norm, {dist}.ReduceOp.MAX)"
@@ -57,18 +61,22 @@ def _by_largest_entry(name: str, named: Naming) -> Iterator[str]:
 
 
 def of_shards_and_whole() -> Build:
-    """One norm over shards and over parameters that FSDP leaves alone, which FSDP1 counted as they are."""
+    """One norm over shards and over parameters that FSDP leaves alone, which FSDP1 counted as they are.
+
+    Without any gradient ``get_total_norm`` gives a plain zero (torch/nn/utils/clip_grad.py).
+    """
     return lambda name, named: "\n".join(_of_shards_and_whole(name, named))
 
 
 def _of_shards_and_whole(name: str, named: Naming) -> Iterator[str]:
-    norm = named("torch.nn.utils.get_total_norm")
+    norm, dtensor = named("torch.nn.utils.get_total_norm"), named(DTENSOR)
     yield f"def {name}(model, max_norm, norm_type=2.0):"
     yield '    """Clip the gradients of sharded and of ignored parameters by one norm."""'
     yield from _gradients()
-    yield f"    sharded = [g for g in grads if isinstance(g, {named(DTENSOR)})]"
-    yield f"    whole = [g for g in grads if not isinstance(g, {named(DTENSOR)})]"
-    yield f"    norms = [{norm}(sharded, norm_type).full_tensor(), {norm}(whole, norm_type)]"
+    yield f"    sharded = [g for g in grads if isinstance(g, {dtensor})]"
+    yield f"    whole = [g for g in grads if not isinstance(g, {dtensor})]"
+    yield f"    norms = [{norm}(some, norm_type) for some in (sharded, whole) if some]"
+    yield f"    norms = [n.full_tensor() if isinstance(n, {dtensor}) else n for n in norms]"
     yield f"    norm = {norm}(norms, norm_type)"
     yield from _scaled()
 

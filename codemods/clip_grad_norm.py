@@ -80,6 +80,7 @@ from fsdp2lint.api import (
     Step,
     Trace,
     Value,
+    Wrapping,
     codemod,
     kinds,
     name_for,
@@ -138,7 +139,10 @@ def rewrite(program: Program) -> Iterator[Step | Left]:
         if not isinstance(call, cst.Call):
             continue
         models = [e.module for _, e in events if e.module is not None]
-        if models and "fsdp1" in kinds(program, models):
+        if models and all(_is_apart(trace, clipped) for trace, clipped in events):
+            why = "the wrapping by FSDP1 is in branches that exclude this one"
+            yield Step((), (Account(source, call, "preserved", why),))
+        elif models and "fsdp1" in kinds(program, models):
             own = _own_function(
                 program, source, call, models, call.func in unbound, _parallel(events)
             )
@@ -166,6 +170,16 @@ def rewrite(program: Program) -> Iterator[Step | Left]:
         yield _by_own_function(program, source, calls)
     yield from hasattr_steps(program, METHOD)
     yield from merged_branches(program, functions)
+
+
+def _is_apart(trace: Trace, clipped: Clipped) -> bool:
+    """Whether the file wraps by FSDP1 only where it does not come here, as for another kind of device."""
+    if clipped.module is None or wrapper(clipped.module) != "unknown":
+        return False
+    wrapped = [
+        e for e in trace.of(Wrapping) if e.by == "fsdp1" and e.at.source is clipped.at.source
+    ]
+    return bool(wrapped) and all(event.guards.excludes(clipped.guards) for event in wrapped)
 
 
 def _parallel(events: Sequence[tuple[Trace, Clipped]]) -> bool:

@@ -26,6 +26,7 @@ from fsdp2lint.wrapped import (
     ASKED_FROM_AFAR,
     is_own,
     kinds,
+    names_the_class,
     of_a_plugin,
     told_apart,
     unseen_methods,
@@ -90,8 +91,9 @@ def inventory(program: Program) -> list[Occurrence]:
 
 
 def _from_traces(program: Program) -> Iterator[Occurrence]:
+    named = "fsdp1" in program.wrappers or any(program.references(FSDP1, f"{FSDP1}.*"))
     for trace in program.traces:
-        yield from _in_trace(trace)
+        yield from _in_trace(trace, named)
 
 
 def _by_other_names(program: Program) -> Iterator[Occurrence]:
@@ -142,7 +144,8 @@ def occurrences(trace: Trace, code: str) -> Iterator[Occurrence]:
     for source in trace.sources:
         if source.derived(_says, code):
             yield from (o for o in source.derived(_of_source, trace.files) if o.code == code)
-    yield from (one for one in _in_trace(trace) if one.code == code)
+    named = names_the_class(trace)
+    yield from (one for one in _in_trace(trace, named) if one.code == code)
 
 
 def _says(source: Source, code: str) -> bool:
@@ -287,13 +290,16 @@ def _is_docstring(source: Source, node: cst.CSTNode) -> bool:
     return isinstance(Layout.of(source).parents.get(node), cst.Expr)
 
 
-def _in_trace(trace: Trace) -> Iterator[Occurrence]:
-    """What only a run shows: arguments, methods and attributes of wrapped models, launches."""
+def _in_trace(trace: Trace, named: bool) -> Iterator[Occurrence]:
+    """What only a run shows: arguments, methods and attributes of wrapped models, launches.
+
+    ``named`` says whether FSDP1's class is: else clipping by the model is another wrapper's.
+    """
     wrappings = [event for event in trace.of(Wrapping) if event.by == "fsdp1"]
     for wrapping in wrappings:
         yield from _arguments(wrapping)
     yield from _launches(trace, wrappings)
-    for event in _asked_of_models(trace):
+    for event in _asked_of_models(trace, named):
         func = _asking(event)
         if func is not None and func.attr.value in facts.METHODS | facts.WRAPPED_ATTRIBUTES:
             yield _asked(event.at.source, func)
@@ -318,7 +324,7 @@ def _launches(trace: Trace, wrappings: Sequence[Wrapping]) -> Iterator[Occurrenc
             yield _occurrence(called.at.source, node, "launch", "mp.spawn", "")
 
 
-def _asked_of_models(trace: Trace) -> Iterator[Event]:
+def _asked_of_models(trace: Trace, named: bool) -> Iterator[Event]:
     """What happens to wrapped models through methods and attributes that only FSDP1's wrapper has."""
     of_engines = {clipped.at.node for clipped in trace.of(Clipped) if clipped.module is None}
     for called in trace.of(Called):
@@ -327,12 +333,14 @@ def _asked_of_models(trace: Trace) -> Iterator[Event]:
             if called.at.node in of_engines or of_a_plugin(called):
                 continue
             of_others = method in SHARED_METHODS or is_own(trace, method)
+            of_others |= method == "clip_grad_norm_" and not named
             if not of_others or _is_wrapped(called.receiver):
                 yield called
     by_class = {called.at.node for called in trace.calls(f"{FSDP1}.clip_grad_norm_")}
     for clipped in trace.of(Clipped):
         if clipped.module is not None and clipped.at.node not in by_class:
-            yield clipped
+            if named or _is_wrapped(clipped.module):
+                yield clipped
     yield from (paused for paused in trace.of(SyncPaused) if _is_wrapped(paused.module))
     for read in trace.of(Read):
         if read.name in facts.WRAPPED_ATTRIBUTES and _is_wrapped(read.owner):

@@ -6,6 +6,7 @@ shows. Where the program names FSDP1, and no engine wraps models for it, it can 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 import libcst as cst
@@ -111,6 +112,19 @@ def is_own(trace: Trace, method: str) -> bool:
         f"def {method}(" in source.text and method in source.derived(_methods)
         for source in trace.sources
     )
+
+
+def names_the_class(trace: Trace) -> bool:
+    """Whether a file of a run imports FSDP1's class, or names it through a module."""
+    return any(source.derived(_names_the_class) for source in trace.sources)
+
+
+def _names_the_class(source: Source) -> bool:
+    found = _CLASS.search(source.text)
+    return found is not None and (_takes_from_fsdp(source) or "torch." in found.group())
+
+
+_CLASS = re.compile(r"(?<!\w)(?:torch\.[\w.]*)?FullyShardedDataParallel(?!\w)")
 
 
 def _takes_from_fsdp(source: Source) -> bool:
