@@ -179,7 +179,7 @@ def _conflict(found: Region, moving: cst.CSTNode, staying: cst.CSTNode) -> bool:
     if found.writes(staying) & found.reads(moving):
         return True
     bound = found.writes(moving)
-    if bound & (exposed([staying]) | {n for n in found.reads(staying) if n.startswith(".")}):
+    if bound & found.reads(staying):
         return True
     both = bound & found.writes(staying)
     return bool(both & exposed(found.below) if found.whole else both)
