@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import libcst as cst
 
-from fsdp2lint.api import Arguments, Called, Fix, Trace, name_for
+from fsdp2lint.api import Arguments, Called, Fix, InsertBefore, Trace, name_for
 
-from ._fixes import call_of
+from ._fixes import call_of, free_name, own_statement, path_text
 from ._policies import around, policy_of
 from ._shared import Shard, shards
 
@@ -53,12 +53,32 @@ def _replaced(shard: Shard) -> Fix | None:
     call, source = call_of(shard.event.at), shard.event.at.source
     given = None if call is None else _argument(call, "mp_policy")
     if call is None or given is None:
-        return None
+        return None if call is None else _replaced_in_options(shard, call)
     replace = name_for(source, call, "dataclasses.replace")
     edit = Arguments(source, call).replace(
         given, lambda inner: f"{replace.text}({inner(given.value)}, output_dtype=None)"
     )
     return Fix(_TITLE, (edit, *replace.edits), "safe")
+
+
+def _replaced_in_options(shard: Shard, call: cst.Call) -> Fix | None:
+    """The same where the policy is among options that are passed on as ``**options``."""
+    passed = [a for a in call.args if a.star == "**"]
+    named = any(a.keyword is not None and a.keyword.value == "mp_policy" for a in call.args)
+    options = path_text(shard.event.at, passed[0].value) if len(passed) == 1 else ""
+    if named or not options or shard.event.open:
+        return None
+    if own_statement(shard.event.at) is None:
+        return None
+    source, name = shard.event.at.source, free_name(shard.event.at, "inner", "inner_options")
+    replace = name_for(source, call, "dataclasses.replace")
+    policy = f'{replace.text}({options}["mp_policy"], output_dtype=None)'
+    edits = (
+        InsertBefore(source, call, f'{name} = {{**{options}, "mp_policy": {policy}}}'),
+        Arguments(source, call).replace(passed[0], name),
+        *replace.edits,
+    )
+    return Fix(_TITLE, edits, "safe")
 
 
 def _argument(call: cst.Call, keyword: str, position: int = -1) -> cst.Arg | None:

@@ -60,15 +60,28 @@ def test_output_dtype_leaves_by_position() -> None:
     assert after(MIXED + body + TRAINED, "FSDP255") == (IMPORTS + MIXED + new + TRAINED, True)
 
 
+def test_output_dtype_leaves_options_that_are_shared() -> None:
+    made = "given = options(MixedPrecisionPolicy(low, output_dtype=high))\n"
+    root = "fully_shard(net, **given)\n"
+    body = made + "fully_shard(net.block, **given, reshard_after_forward=True)\n" + root
+    policy = 'replace(given["mp_policy"], output_dtype=None)'
+    shown = (
+        f'inner = {{**given, "mp_policy": {policy}}}\n'
+        "fully_shard(net.block, **inner, reshard_after_forward=True)\n"
+    )
+    new = "from dataclasses import replace\n\n" + IMPORTS + MIXED + made + shown + root + TRAINED
+    assert after(MIXED + body + TRAINED, "FSDP255") == (new, True)
+
+
 @pytest.mark.parametrize(
     "body",
     [
         # one call for the root and its parts
         "policy = MixedPrecisionPolicy(low, output_dtype=high)\n"
         "shard(net.block, policy)\nshard(net, policy)\n",
-        # the policy is in a dictionary that both share
-        "given = options(MixedPrecisionPolicy(low, output_dtype=high))\n"
-        "fully_shard(net.block, **given)\nfully_shard(net, **given)\n",
+        # what is passed on has no name
+        "policy = MixedPrecisionPolicy(low, output_dtype=high)\n"
+        "fully_shard(net.block, **options(policy))\nfully_shard(net, **options(policy))\n",
     ],
 )
 def test_output_dtype_stays(body: str) -> None:
