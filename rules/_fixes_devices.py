@@ -14,11 +14,13 @@ from fsdp2lint.api import (
     Layout,
     Moved,
     Name,
+    Names,
     Part,
     Sharded,
     Site,
     Trace,
     Value,
+    scope_of,
 )
 
 from ._devices import is_global, local_rank, own_local_rank, spelled, to_current
@@ -117,7 +119,7 @@ def _started_above(trace: Trace, effect: Effect) -> bool:
 def by_local_rank(trace: Trace, chosen: Called) -> Fix | None:
     """The local rank in place of the global one, if nothing else is a device by that number."""
     call, source = call_of(chosen.at), chosen.at.source
-    if call is None or len(call.args) != 1 or call.args[0].star:
+    if call is None or len(call.args) != 1 or _comes_from_elsewhere(chosen.at, call.args[0].value):
         return None
     for called in trace.calls(".to", ".cuda", "torch.device"):
         if any(_names_global(v) for v in (*called.arguments, *called.keywords.values())):
@@ -126,9 +128,20 @@ def by_local_rank(trace: Trace, chosen: Called) -> Fix | None:
     rank = Name(own) if own else local_rank(source, call)
     edit = Arguments(source, call).replace(call.args[0], rank.text)
     title, edits = "choose the device by the local rank", (edit, *rank.edits)
-    if needs_local_rank(trace):
+    if needs_local_rank(trace) and source is trace.source:
         return Fix(title, edits, "safe")
     return Fix(title, edits, "unsafe", _UNSET)
+
+
+def _comes_from_elsewhere(site: Site, value: cst.BaseExpression) -> bool:
+    """Whether callers hand a value over: then others of them may mean another number, or set no rank."""
+    if isinstance(value, cst.Call):
+        return False
+    names, scope = Names.of(site.source), scope_of(Layout.of(site.source).ancestors(site.node))
+    home = names.owner(value.value, scope) if isinstance(value, cst.Name) else None
+    if home is None or not isinstance(value, cst.Name):
+        return True
+    return any(isinstance(bound, cst.Param) for bound in names.bindings[home][value.value])
 
 
 def _names_global(value: Value) -> bool:

@@ -298,3 +298,9 @@ def test_the_rank_stays_where_devices_are_named_by_it() -> None:
         + 'net = nn.Linear(8, 8).to(f"cuda:{dist.get_rank()}")\nfully_shard(net)\n'
     )
     assert after(body, "FSDP417") == (IMPORTS + body, False)
+
+
+def test_a_number_that_callers_hand_over_stays() -> None:
+    head = "def start(rank):\n    torch.cuda.set_device(rank)\n\n\n"
+    body = head + READ + NCCL + "start(dist.get_rank())\nnet = nn.Linear(8, 8)\nfully_shard(net)\n"
+    assert after(body, "FSDP417") == (IMPORTS + body, False)
