@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from fsdp2lint.api import Called, Layout, Loaded, Program, Source, Value, options, walk
+from fsdp2lint.api import Called, Layout, Loaded, Names, Program, Source, Value, options, walk
 
 from ._loop_text import text_of
 
@@ -113,6 +113,59 @@ def from_files(program: Program) -> set[cst.CSTNode]:
                 if any(_is_part(one, results) for one in options(called.receiver)):
                     found.add(called.at.node)
     return found
+
+
+def from_the_same(program: Program, loaded: set[cst.CSTNode]) -> set[cst.CSTNode]:
+    """The calls that clean names, and whether a run shows it or not, names out of the same file.
+
+    Where a function cleans names of a loaded dictionary once, it does so wherever it goes through it.
+    """
+    cleanings = [(m, found) for m in mentions(program) if (found := cleaning(program, m))]
+    of_files: dict[cst.CSTNode, set[str]] = {}
+    for mention, found in cleanings:
+        if found.call in loaded:
+            function = _function(mention.source, found.call)
+            of_files.setdefault(function, set()).update(
+                _roots(mention.source, found.name, function)
+            )
+    same = set(loaded)
+    for mention, found in cleanings:
+        function = _function(mention.source, found.call)
+        if of_files.get(function, set()) & _roots(mention.source, found.name, function):
+            same.add(found.call)
+    return same
+
+
+def _function(source: Source, node: cst.CSTNode) -> cst.CSTNode:
+    around = Layout.of(source).ancestors(node)
+    return next(n for n in around if isinstance(n, cst.FunctionDef | cst.Module))
+
+
+def _roots(source: Source, name: cst.BaseExpression, function: cst.CSTNode) -> set[str]:
+    """The names of a function from which an expression is taken, through the loops over them."""
+    loops: dict[str, cst.BaseExpression] = {}
+    for node in walk(function):
+        if isinstance(node, cst.For | cst.CompFor):
+            loops |= dict.fromkeys(_names(node.target), node.iter)
+    bound = Names.of(source).bindings.get(function, {})
+    found: set[str] = set()
+    todo, seen = [*_names(name)], set[str]()
+    while todo:
+        one = todo.pop()
+        if one in seen:
+            continue
+        seen.add(one)
+        if one in loops:
+            todo += _names(loops[one])
+        elif one in bound:
+            found.add(one)
+    return found
+
+
+def _names(node: cst.CSTNode) -> set[str]:
+    """The names that an expression reads, those of attributes apart."""
+    attributes = {n.attr for n in walk(node) if isinstance(n, cst.Attribute)}
+    return {n.value for n in walk(node) if isinstance(n, cst.Name) and n not in attributes}
 
 
 def _is_part(value: Value, wholes: Set[Value]) -> bool:

@@ -74,6 +74,7 @@ from ._loop_cleaning import (
     cleaned_only,
     cleaning,
     from_files,
+    from_the_same,
     is_text,
     mentions,
     without_prefix,
@@ -92,7 +93,7 @@ _AC_PREFIX = '"_checkpoint_wrapped_module."'
 @codemod(after=("wrapped-module",))
 def rewrite(program: Program) -> Iterator[Step | Left]:
     """The prefix of the wrapper in names."""
-    loaded = from_files(program)
+    loaded = from_the_same(program, from_files(program))
     gone: set[cst.CSTNode] = set()
     for mention in mentions(program):
         if mention.node in gone:
