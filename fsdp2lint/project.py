@@ -23,7 +23,7 @@ MAX_FOLLOWED_TOTAL = 2_000_000
 TOTAL_STEPS = 330_000
 """Expressions evaluated for all entries together before each gets less and less."""
 
-LEAST_STEPS = 3_000
+LEAST_STEPS = 1_500
 """What each entry gets at the least."""
 
 _WORTH_FOLLOWING = (b"torch", b"RANK", b"rank", b"config", b"args")

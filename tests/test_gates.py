@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 from fsdp2lint import parsing
 from fsdp2lint.interpret import entries
 from fsdp2lint.interpret.entries import traces
-from fsdp2lint.interpret.machine import Machine
+from fsdp2lint.interpret.machine import MAX_STEPS, Machine
 from fsdp2lint.project import Project
 from fsdp2lint.runner import Batch, check
 from fsdp2lint.settings import Settings
@@ -126,6 +127,14 @@ def test_what_several_files_import_is_parsed_once(tmp_path: Path, parsed: list[s
     assert sorted(parsed) == ["a.py", "b.py", "common.py"]
 
 
+def test_a_module_that_nobody_uses_is_not_parsed(tmp_path: Path, parsed: list[str]) -> None:
+    for name in ("used", "unused"):
+        (tmp_path / f"{name}.py").write_text("import torch\ndef f(m): ...\n")
+    (tmp_path / "a.py").write_text("import used, unused\nused.f(1)\n" + CLEAN)
+    check(Batch.of_files([str(tmp_path / "a.py")]))
+    assert sorted(parsed) == ["a.py", "used.py"]
+
+
 def test_a_file_that_only_hands_names_on_is_not_parsed(tmp_path: Path, parsed: list[str]) -> None:
     """Where ``FSDP`` comes from is read off the import lines of the files between."""
     (tmp_path / "names.py").write_text("from origin import FSDP  # torch\n")
@@ -140,23 +149,36 @@ def test_a_file_that_only_hands_names_on_is_not_parsed(tmp_path: Path, parsed: l
     assert "origin.py" not in parsed
 
 
-def test_the_steps_grow_with_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    steps = 0
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How many expressions were evaluated: ``steps["taken"]``."""
+    counted: Counter[str] = Counter()
     plain = Machine.eval
 
     def counting(self: Machine, node: object) -> object:
-        nonlocal steps
-        steps += 1
+        counted["taken"] += 1
         return plain(self, node)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Machine, "eval", counting)
+    return counted
+
+
+def test_the_steps_grow_with_the_file(steps: Counter[str]) -> None:
     counts = []
     for helpers in (40, 80, 160, 320):
-        steps = 0
+        steps.clear()
         list(traces(Project.of([Source("train.py", script(helpers))])))
-        counts.append(steps)
+        counts.append(steps["taken"])
     for before, after in pairwise(counts):
         assert after < 2.1 * before
+
+
+def test_the_methods_of_a_class_share_its_ration(steps: Counter[str]) -> None:
+    """A class of tests has a hundred methods, each of which runs the same long helper."""
+    helper = "def helper(x):\n" + "    x = x + 1\n" * 500
+    methods = "".join(f"    def test_{n}(self):\n        helper({n})\n" for n in range(100))
+    list(traces(Project.of([Source("test.py", f"{helper}\nclass Tests:\n{methods}")])))
+    assert steps["taken"] < MAX_STEPS
 
 
 def test_runs_are_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

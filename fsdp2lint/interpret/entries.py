@@ -239,7 +239,8 @@ def _live(machine: Machine, cls: Class, methods: list[Function]) -> None:
     """``__init__``, then the methods that nothing else has called by then, bases' methods included.
 
     The hooks that a framework calls in a known order run in it, as one stage. Half of the ration is
-    there for each method, whatever those before it took, as long as all together keep within it.
+    there for each method, whatever those before it took, until all together have used it up; from
+    then on only the methods themselves run, not what they call.
     """
     machine.steps = before = 0
     me = life(machine, cls)
@@ -253,7 +254,7 @@ def _live(machine: Machine, cls: Class, methods: list[Function]) -> None:
         machine.stage = 1 if function in hooks else stage
         kept = machine.ration.half_of(machine.steps)
         before += machine.steps - kept
-        machine.steps = kept if machine.ration.covers(before + kept) else machine.ration.steps + 1
+        machine.steps = kept if machine.ration.covers(before + kept) else machine.ration.steps
         bound = 0 if function.kind == "staticmethod" else 1
         first: tuple[Value, ...] = (me,) if function.kind == "" else (cls,)
         _run_stranger(machine, function, first if bound else ())
