@@ -124,7 +124,7 @@ def _head(source: Source) -> list[cst.Import | cst.ImportFrom]:
         if isinstance(line, cst.SimpleStatementLine) and _is_import(line):
             if not _is_future(line):
                 found += (s for s in line.body if isinstance(s, cst.Import | cst.ImportFrom))
-        elif not (index == 0 and _is_docstring(line)):
+        elif not (index == 0 and _is_docstring(line)) and not _is_cell(source, line):
             break
     return found
 
@@ -159,7 +159,7 @@ def _at_top(source: Source, module: str, plain: str) -> Place:
             head, imported = line, True
         elif index == 0 and _is_docstring(line):
             head = line
-        else:
+        elif not _is_cell(source, line):
             break
     future = head is not None and _is_future(head)
     if head is None:
@@ -171,6 +171,14 @@ def _is_import(line: cst.CSTNode) -> bool:
     return isinstance(line, cst.SimpleStatementLine) and all(
         isinstance(small, cst.Import | cst.ImportFrom) for small in line.body
     )
+
+
+def _is_cell(source: Source, line: cst.CSTNode) -> bool:
+    """Whether a line stands where a cell of a notebook begins."""
+    if source.document is None or not isinstance(line, cst.SimpleStatementLine):
+        return False
+    small = line.body[0]
+    return isinstance(small, cst.Expr) and isinstance(small.value, cst.Ellipsis)
 
 
 def _is_docstring(line: cst.CSTNode) -> bool:
