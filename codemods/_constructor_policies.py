@@ -14,6 +14,7 @@ import libcst as cst
 
 from fsdp2lint.api import (
     Called,
+    Class,
     Escaped,
     External,
     Instance,
@@ -359,7 +360,8 @@ def _kept_by_others(trace: Trace) -> Iterator[Value]:
     for value, holders in trace.memory.held_by.items():
         if isinstance(value, Partial | Instance) and born(value) is not None:
             for holder in holders:
-                if isinstance(holder, Instance) and not _hands_on(trace, holder, value):
+                own = isinstance(holder, Instance) and isinstance(holder.cls, Class)
+                if own and not _hands_on(trace, holder, value):
                     yield value
 
 
