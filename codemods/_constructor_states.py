@@ -12,10 +12,10 @@ import re
 
 import libcst as cst
 
-from fsdp2lint.api import Container, Literal, Mesh, Moved, dotted
+from fsdp2lint.api import Container, Literal, Mesh, Moved, Names, dotted
 
 from ._constructor_helpers import FSDP
-from ._constructor_names import class_of, external, is_none, only_binding
+from ._constructor_names import class_of, external, function_scope, is_none, only_binding
 from ._constructor_plan import Plan
 from ._constructor_sharding import device_type, mesh_call
 from ._constructor_site import Argument, Construction
@@ -36,7 +36,7 @@ def states(site: Construction, plan: Plan, helpers: Helpers) -> None:
     """Plan what happens to parameters and buffers before they are sharded."""
     ignored(site, plan)
     offload(site, plan)
-    device(site, plan)
+    device(site, plan, helpers)
     materialises = initialise(site, plan, helpers)
     synchronise(site, plan, helpers, materialises)
 
@@ -101,7 +101,7 @@ def _either_side(site: Construction, node: cst.IfExp) -> str | None:
 # -- devices ------------------------------------------------------------------------------------------------------
 
 
-def device(site: Construction, plan: Plan) -> None:
+def device(site: Construction, plan: Plan, helpers: Helpers) -> None:
     """``device_id``."""
     argument = site.arguments.get("device_id")
     if argument is None:
@@ -114,6 +114,9 @@ def device(site: Construction, plan: Plan) -> None:
         site.account(argument.node, "dropped", "the mesh is on the CPU")
         return
     if not _is_current(site, argument) and not _device_is_set(site):
+        if _is_set_above(site, argument, helpers):
+            site.account(argument.node, "dropped", f"{why}, which is set above")
+            return
         plan.before.insert(0, f"{site.name('torch.cuda.set_device')}({site.text(argument.value)})")
         site.account(argument.node, "changed", f"{why}, which is set here")
         return
@@ -128,8 +131,28 @@ def _is_current(site: Construction, argument: Argument) -> bool:
     return "current_device" in site.source.code(node)
 
 
+def _is_set_above(site: Construction, argument: Argument, helpers: Helpers) -> bool:
+    """Whether the code of an earlier call, which runs whenever this one does, sets the same device."""
+    layout, text = site.layout, site.text(argument.value)
+    root = dotted(argument.value).partition(".")[0]
+    bound = Names.of(site.source).bindings.get(site.scope, {}).get(root, [])
+    if not root or len(bound) > 1:
+        return False
+    around = set(layout.ancestors(site.call))
+    at = layout.span(site.call)[0]
+    for other, said in helpers.devices.items():
+        same = said == text and function_scope(site.source, other) is site.scope
+        before = layout.span(other)[0] < at
+        if same and before and layout.block(layout.statement(other)) in around:
+            return True
+    if isinstance(layout.parents[site.call], cst.Assign | cst.Expr):
+        helpers.devices[site.call] = text
+    return False
+
+
 def _device_is_set(site: Construction) -> bool:
-    return all(any(trace.calls(*_SETS_DEVICE)) for trace, _ in site.events)
+    runs = [trace for trace, _ in site.events]
+    return bool(runs) and all(any(trace.calls(*_SETS_DEVICE)) for trace in runs)
 
 
 # -- values ---------------------------------------------------------------------------------------------------------

@@ -146,6 +146,7 @@ def _planned(
         here = helpers.setdefault(site.source, Helpers.above(site.source, site.call))
         if why := plan(site, here):
             left.append((site, why))
+            here.devices.pop(site.call, None)
         else:
             done.append(site)
     return done, left

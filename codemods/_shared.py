@@ -44,6 +44,8 @@ class Helpers:
     edits: list[Edit] = field(default_factory=list)
     locals: set[str] = field(default_factory=set)
     """The names of functions that calls of this file have defined beside themselves."""
+    devices: dict[cst.CSTNode, str] = field(default_factory=dict)
+    """The device that the code before each call sets."""
 
     @classmethod
     def above(cls, source: Source, node: cst.CSTNode) -> Helpers:
