@@ -19,9 +19,11 @@ from fsdp2lint.api import (
     Loaded,
     Saved,
     StateDict,
+    StateDictTaken,
     Trace,
     Value,
     options,
+    told_apart,
     unwrapped,
 )
 
@@ -121,6 +123,11 @@ def _setter(trace: Trace, event: Event) -> Called | None:
         if called.name == SETTER and not _about_another(called, event):
             return called
     return None
+
+
+def no_module(taken: StateDictTaken) -> bool:
+    """Whether the script comes here only with what is no module: a scheduler, a sampler, its own progress."""
+    return told_apart(taken, taken.state.of, "torch.nn.Module")
 
 
 def setter_of(trace: Trace, event: Event, model: Value) -> Called | None:

@@ -37,6 +37,7 @@ from ._states_asked import (
     LOCAL_WHY,
     context_of,
     is_local,
+    no_module,
 )
 from ._states_text import argument, function_of, unimports
 
@@ -79,7 +80,8 @@ def _still_needed(trace: Trace, entered: Called) -> Iterator[str]:
     """Why a context has to stay, if it has."""
     for event in _inside(trace, entered):
         if isinstance(event, StateDictTaken) and _of_fsdp1(event.state.via):
-            if event.state.kind == "model" or event.state.via != ".state_dict":
+            plain = event.state.via == ".state_dict"
+            if not plain or (event.state.kind == "model" and not no_module(event)):
                 yield f"`{event.at.code}` in it takes the state dict by FSDP1 still"
         elif isinstance(event, Restored) and event.via == ".load_state_dict":
             if event.kind == "model":

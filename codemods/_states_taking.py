@@ -30,7 +30,7 @@ from fsdp2lint.api import (
     unwrapped,
 )
 
-from ._states_asked import FULL, SHARDED, asked, context_of
+from ._states_asked import FULL, SHARDED, asked, context_of, no_module
 from ._states_guards import besides_rank, test_above
 from ._states_kinds import Kind, agreed
 from ._states_text import HOME, asks_already, chosen, fitted, is_path, options_for, text_of
@@ -49,6 +49,7 @@ Taken = Sequence[tuple[Trace, StateDictTaken]]
 
 def take(program: Program, events: Taken) -> Iterator[Step | Left]:
     """The rewriting of one ``model.state_dict()``."""
+    events = [(t, e) for t, e in events if not no_module(e)]
     mine = [(t, e) for t, e in events if "fsdp1" in wrappers_of(t, e, e.state.of)]
     if not any(_is_used(trace, taken) for trace, taken in mine):
         return

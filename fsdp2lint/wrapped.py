@@ -49,22 +49,22 @@ def kinds(program: Program, values: Iterable[Value]) -> frozenset[str]:
     return frozenset(found)
 
 
-def told_apart(event: Event, model: Value) -> bool:
-    """Whether ``model`` comes here only when it is no ``FSDPModule``."""
+def told_apart(event: Event, model: Value, cls: str = _FSDP_MODULE) -> bool:
+    """Whether ``model`` comes here only when it is no ``cls``."""
     tests = {guard.test for clause in event.guards.clauses for guard in clause}
     return any(
-        _asks(test)
+        _asks(test, cls)
         and any(test.owner is one for one in options(model))
         and event.guards.excludes(Guards(frozenset((frozenset((Guard(test, True),)),))))
         for test in tests
     )
 
 
-def _asks(test: Value) -> bool:
+def _asks(test: Value, cls: str) -> bool:
     key = test.key
     if not isinstance(key, tuple) or key[0] != "isinstance":
         return False
-    return any(isinstance(one, External) and one.name == _FSDP_MODULE for one in key[1:])
+    return any(isinstance(one, External) and one.name == cls for one in key[1:])
 
 
 def unseen_methods(program: Program, name: str) -> Iterator[tuple[Source, cst.Attribute]]:
