@@ -286,3 +286,23 @@ def test_a_dictionary_that_reaches_no_call_is_not_said_again() -> None:
     assert [e.line for e in done.ledger.manual if e.symbol == "use_orig_params"] == [14]
     again = migrate(done.after, knowledge.codemods())
     assert again.changed == []
+
+
+def test_what_was_left_to_a_person_stays_theirs_until_the_comment_goes() -> None:
+    comment = "# TODO(fsdp2lint): gather with full_tensor()"
+    text = HEAD + (
+        "model = FSDP(nn.Linear(8, 8))\n"
+        f"{comment}\n"
+        "norm = model.clip_grad_norm_(1.0)\n"
+        "model.clip_grad_norm_(1.0)\n"
+    )
+    done = made(text)
+    after = done.after[0].text
+    assert f"{comment}\nnorm = model.clip_grad_norm_(1.0)\nnn.utils.clip_grad_norm_(" in after
+    assert after.count("TODO(fsdp2lint)") == 1
+    (entry,) = done.ledger.manual
+    assert (entry.symbol, entry.why) == (
+        "clip_grad_norm_",
+        "an earlier run has left it to a person",
+    )
+    assert "model.clip_grad_norm_" not in made(text.replace(comment, "")).after[0].text

@@ -19,7 +19,12 @@ from fsdp2lint.edits.layout import Layout
 from fsdp2lint.inventory import inventory
 from fsdp2lint.migrate.contract import ADVICE, Said, advice, fixes, new_findings, said
 from fsdp2lint.migrate.ledger import Entry, Ledger
-from fsdp2lint.migrate.leftovers import account_for_the_rest, comments, unused_imports
+from fsdp2lint.migrate.leftovers import (
+    account_for_the_rest,
+    comments,
+    left_before,
+    unused_imports,
+)
 from fsdp2lint.model.told import NOTHING_TOLD, Told
 from fsdp2lint.program import Options, Program
 from fsdp2lint.source import Source, Unreadable
@@ -160,9 +165,17 @@ class _Run:
                 self._keep(one, codemod.name)
         words = [one for one in said if isinstance(one, Respelling)]
         respelled = self._respell(words, codemod.name)
-        return (
-            self._apply([one for one in said if isinstance(one, Step)], codemod.name) or respelled
-        )
+        steps = [one for one in said if isinstance(one, Step) and self._is_free(one, codemod.name)]
+        return self._apply(steps, codemod.name) or respelled
+
+    def _is_free(self, step: Step, by: str) -> bool:
+        """Whether nothing of a step was left to a person by an earlier run, who has not taken the comment away."""
+        todos = [left_before(one.source, one.node) for one in step.accounts]
+        todo = next(filter(None, todos), "")
+        for account in step.accounts if todo else ():
+            why = "an earlier run has left it to a person"
+            self._leave(Left(account.source, account.node, why, todo), by)
+        return not todo
 
     def _let_go(self) -> None:
         """Collect what texts that are no more have left, when it is worth the time."""
@@ -183,7 +196,7 @@ class _Run:
     def _keep_the_contract_once(self, known: Counter[Said]) -> bool:
         found = new_findings(known, self.program)
         self.remaining = [one for one in found if one[0].code not in ADVICE]
-        if self._apply(fixes(self.remaining), CONTRACT):
+        if self._apply([s for s in fixes(self.remaining) if self._is_free(s, CONTRACT)], CONTRACT):
             return True
         for rule, finding in found:
             if rule.code in ADVICE:

@@ -75,6 +75,16 @@ def comments(program: Program, ledger: Ledger) -> Iterator[Step]:
         yield Step((InsertBefore(source, statement, text),), ())
 
 
+def left_before(source: Source, node: cst.CSTNode) -> str:
+    """What an earlier run has left to a person at the statement of a node; empty where it has left nothing."""
+    if MARK not in source.text or node is source.tree:
+        return ""
+    layout = Layout.of(source)
+    line = layout.line(layout.statement(node))
+    said = [one for one in _above(source, layout.top(line)).split("\n") if one.startswith(MARK)]
+    return said[0].removeprefix(MARK) if said else ""
+
+
 def _taken_from_elsewhere(program: Program) -> set[tuple[Source, str]]:
     """The names that files of the program import from others of them."""
     found: set[tuple[Source, str]] = set()
