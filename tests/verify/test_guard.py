@@ -24,6 +24,8 @@ CODES = {
     "meta_never_initialized": "FSDP251",
     "ranks_initialize_differently": "FSDP232",
 }
+TWO_MODELS = {"good_initialised_later.py": 2}
+"""How many models a script shards and calls on their own, where it is not one."""
 CASES = [
     (path / "main.py" if path.is_dir() else path, code if path.name.startswith("bad") else None)
     for rule, code in CODES.items()
@@ -56,7 +58,7 @@ def test_what_came_before_the_call(
     assert [rank.error for rank in run.ranks] == ["", ""]
     for rank in range(2):
         guards, found = json.loads(Path(f"{out}{rank}").read_text())
-        assert guards
+        assert guards == TWO_MODELS.get(script.name, 1)
         assert [one for one, _ in found] == ([code] if code else [])
     lines = {(v.code, v.at.line if v.at else 0) for v in contract.judge(run.ranks)}
     assert lines == {(one, line) for one, line in found}
