@@ -204,6 +204,24 @@ def test_adam_may_follow_noise_where_there_is_no_gradient() -> None:
     assert differ(1, rtol=0.0) != []
 
 
+def test_models_of_the_same_names_are_told_apart() -> None:
+    from fsdp2lint.verify.equality.apart import Model, compare_models
+
+    def model(value: float, trained: bool = False) -> Model:
+        return Model(
+            {"a": torch.full((3,), float(value))}, {}, {"a": torch.full((3,), float(trained))}
+        )
+
+    def differ(before: list[Model], after: list[Model]) -> list[str]:
+        parameters, _ = compare_models(before, after, 1e-5, lambda _: None)
+        return [difference.name for difference in parameters.differences]
+
+    # a trained model, its average and a teacher, which each run may have made in another order
+    assert differ([model(1), model(2, True), model(3)], [model(3), model(1), model(2, True)]) == []
+    assert differ([model(1), model(2, True)], [model(2), model(1, True)]) == ["a"]
+    assert differ([model(1), model(2)], [model(2), model(1.5)]) == ["a"]
+
+
 @pytest.mark.parametrize("replicas", [1, 2])
 @pytest.mark.parametrize("zeros", [False, True])
 def test_flat_rows_are_put_together(replicas: int, zeros: bool) -> None:

@@ -19,14 +19,22 @@ SAFETY = 4.0
 FLOOR = 0.1
 """Of the largest gradient of a whole model: what the error of a tensor is at least."""
 
+SAMPLE = 4096
+"""So many elements of a parameter tell models of the same names apart."""
 
-@dataclass
+
+@dataclass(eq=False)
 class Model:
     """The final values of one model."""
 
     parameters: dict[str, torch.Tensor] = field(default_factory=dict)
     buffers: dict[str, torch.Tensor] = field(default_factory=dict)
     peaks: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether any of its parameters ever had a gradient."""
+        return any(bool(peak.any()) for peak in self.peaks.values())
 
 
 def main(task: Path, out: Path) -> None:
@@ -80,10 +88,12 @@ class Noise:
 
     def slack(self, name: str) -> torch.Tensor | None:
         """For each element of a parameter; None for one that is not known."""
-        peak = next((model.peaks[name] for model in self._models if name in model.peaks), None)
-        if peak is None or not peak.numel():
-            return peak
-        peak = peak.double()
+        known = [model.peaks[name] for model in self._models if name in model.peaks]
+        if not known or not known[0].numel():
+            return known[0] if known else None
+        peak = known[0].double()
+        for other in known[1:]:  # a copy that follows the weights has none of its own
+            peak = torch.maximum(peak, other.double()) if other.shape == peak.shape else peak
         error = self._rtol * max(SAFETY * float(peak.max()), FLOOR * self._largest)
         share = (error / peak).clamp(max=2.0)
         return torch.where(peak > 0, share * self._reach, torch.zeros_like(share))
@@ -92,7 +102,11 @@ class Noise:
 def compare_models(
     before: Sequence[Model], after: Sequence[Model], rtol: float, slack: Slack
 ) -> list[Compared]:
-    """Parameters and buffers of models, paired by their names."""
+    """Parameters and buffers of models, paired by their names.
+
+    Of models with the same names, as one that is trained and its average, those go together that are
+    trained or not, and then those whose values are nearer: no order of theirs is the same in all runs.
+    """
     parameters, buffers = Compared("parameters"), Compared("buffers")
     values = Sides(parameters, "value", rtol, slack)
     states = Sides(buffers, "value", rtol)
@@ -101,7 +115,7 @@ def compare_models(
         if not left:
             parameters.notes.append("AFTER trains fewer models than BEFORE")
             break
-        partner = max(left, key=lambda other: _alike(model, other))
+        partner = _partner(model, left)
         left.remove(partner)
         values.compare(model.parameters, partner.parameters)
         states.compare(model.buffers, partner.buffers)
@@ -110,6 +124,26 @@ def compare_models(
     values.close()
     states.close()
     return [parameters, buffers]
+
+
+def _partner(model: Model, others: Sequence[Model]) -> Model:
+    likeness = [_alike(model, other) for other in others]
+    nearest = [o for o, how in zip(others, likeness, strict=True) if how == max(likeness)]
+    if len(nearest) > 1:
+        alike = [o for o in nearest if o.is_trained == model.is_trained] or nearest
+        return min(alike, key=lambda other: _distance(model, other))
+    return nearest[0]
+
+
+def _distance(one: Model, other: Model) -> float:
+    """How far apart the values of two models are, by the first elements of each parameter."""
+    apart = 0.0
+    for name, mine in one.parameters.items():
+        theirs = other.parameters.get(name)
+        if theirs is not None and theirs.shape == mine.shape and mine.is_floating_point():
+            first, second = (t.flatten()[:SAMPLE].double() for t in (mine, theirs))
+            apart += float((first - second).abs().sum())
+    return apart
 
 
 def _alike(one: Model, other: Model) -> float:
