@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-
-from fsdp2lint.api import Literal, Program, Value, Wrapped, Wrapping, options
+from collections.abc import Iterator
 
 from ._loop_models import DTENSOR
 from ._shared import Build, Naming
@@ -13,24 +11,11 @@ from ._shared import Build, Naming
 _INFINITE = re.compile(
     r"""float\(\s*["']inf(inity)?["']\s*\)|(math|torch|np|numpy)\.inf|["']inf["']"""
 )
-_IGNORED = ("ignored_modules", "ignored_states")
 
 
 def is_infinite(text: str) -> bool:
     """Whether a norm type is written as infinity."""
     return bool(_INFINITE.fullmatch(text.strip()))
-
-
-def ignores_some(program: Program, models: Iterable[Value]) -> bool:
-    """Whether FSDP1 leaves some parameters of one of the models alone: their gradients are plain tensors."""
-    wrapped = {one for model in models for one in options(model) if isinstance(one, Wrapped)}
-    for _, wrapping in program.of(Wrapping):
-        if wrapping.by == "fsdp1" and (wrapping.result in wrapped or not wrapped):
-            for name in _IGNORED:
-                given = wrapping.options.get(name)
-                if given is not None and not (isinstance(given, Literal) and not given.value):
-                    return True
-    return False
 
 
 def by_largest_entry() -> Build:

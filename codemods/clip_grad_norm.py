@@ -91,10 +91,10 @@ from fsdp2lint.api import (
 )
 
 from ._loop_branches import merged_branches
+from ._loop_ignored import ignores_some
 from ._loop_models import DTENSOR, FSDP1
 from ._loop_norms import (
     by_largest_entry,
-    ignores_some,
     is_infinite,
     of_meshes,
     of_shards_and_whole,
