@@ -90,7 +90,7 @@ WHY = "FSDP2 keeps the names of parameters: there is no prefix to take out"
 _AC_PREFIX = '"_checkpoint_wrapped_module."'
 
 
-@codemod(after=("wrapped-module",))
+@codemod(after=("wrapped-module", "flat-parameters"))
 def rewrite(program: Program) -> Iterator[Step | Left]:
     """The prefix of the wrapper in names."""
     loaded = from_the_same(program, from_files(program))

@@ -53,7 +53,7 @@ def account_for_the_rest(program: Program, ledger: Ledger) -> None:
                 _close(entry)
     for entry in ledger.entries:
         if entry.fate == "open":
-            _close_import(entry, ledger)
+            _close_import(entry, ledger, by_path[entry.path])
 
 
 def comments(program: Program, ledger: Ledger) -> Iterator[Step]:
@@ -151,7 +151,7 @@ def _close(entry: Entry) -> None:
     entry.account("manual", why, "", 0, f"`{what}` is FSDP1; {instead}")
 
 
-def _close_import(entry: Entry, ledger: Ledger) -> None:
+def _close_import(entry: Entry, ledger: Ledger, source: Source) -> None:
     name = entry.symbol
     if entry.at is None:
         entry.account("changed", "nothing uses it any more", "", 0)
@@ -162,6 +162,8 @@ def _close_import(entry: Entry, ledger: Ledger) -> None:
         entry.account("manual", "what uses it is left to a person", "", 0)
     elif uses:
         entry.account("preserved", "what uses it stays", "", 0)
+    elif name in Names.of(source).uses:
+        entry.account("preserved", "what has come in its place uses it too", "", 0)
     else:
         entry.account("preserved", "another file may import it from here", "", 0)
 
