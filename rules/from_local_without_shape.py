@@ -86,6 +86,7 @@ from fsdp2lint.api import (
     options,
     rank_dependent,
     rule,
+    tests_in,
 )
 
 from ._counting import counted
@@ -225,7 +226,8 @@ def _reached(shapes: Shapes, guards: Guards) -> bool | None:
         held = shapes.numbers.holds(Guards(frozenset([clause])))
         if held is False:
             return False
-        unknown |= held is None and not all(_of_no_size(shapes.trace, g.test) for g in clause)
+        tests = [test for g in clause for test in tests_in(g.test)]
+        unknown |= held is None and not all(_of_no_size(shapes.trace, test) for test in tests)
     return None if unknown else True
 
 

@@ -79,6 +79,7 @@ from fsdp2lint.api import (
     name_for,
     options,
     rule,
+    tests_in,
     unwrapped,
     walk,
 )
@@ -138,13 +139,14 @@ def _found(
 def _of_another_kind(event: Event, module: Value) -> bool:
     """Whether the script has asked for another kind of wrapper: this is one way of several."""
     return any(
-        isinstance(g.test, Part)
-        and isinstance(g.test.key, tuple)
-        and g.test.key[0] == "isinstance"
-        and any(unwrapped(one) is module for one in options(g.test.owner))
-        and any(isinstance(c, External) and c.name in _WRAPPERS for c in g.test.key[1:])
+        isinstance(test, Part)
+        and isinstance(test.key, tuple)
+        and test.key[0] == "isinstance"
+        and any(unwrapped(one) is module for one in options(test.owner))
+        and any(isinstance(c, External) and c.name in _WRAPPERS for c in test.key[1:])
         for clause in event.guards.clauses
         for g in clause
+        for test in tests_in(g.test)
     )
 
 

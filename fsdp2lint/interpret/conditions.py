@@ -6,13 +6,22 @@ import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from fsdp2lint.model.guards import NEVER, Clause, Guards, asked, either, negated
-from fsdp2lint.model.value import MAX_DEPTH
+from fsdp2lint.model.guards import (
+    NEVER,
+    Clause,
+    Guards,
+    asked,
+    either,
+    either_exactly,
+    negated,
+)
+from fsdp2lint.model.value import MAX_DEPTH, WHOLE
 from fsdp2lint.model.values import (
     Bound,
     Class,
     Container,
     Either,
+    External,
     Function,
     Instance,
     Literal,
@@ -34,6 +43,9 @@ from fsdp2lint.model.values import (
 if TYPE_CHECKING:
     from fsdp2lint.interpret.machine import Machine
     from fsdp2lint.source import Site
+
+Sides = tuple[frozenset[Clause] | None, frozenset[Clause] | None]
+"""What holds where a test is true, and where it is not."""
 
 IMPOSSIBLE = None
 _OBJECTS = (
@@ -68,6 +80,9 @@ _MAIN_RANK: dict[tuple[str, object], bool] = {
     (">", 0): False,
     (">=", 1): False,
 }
+_DTYPES = frozenset(
+    f"torch.{name}" for name in ("bfloat16", "float16", "float32", "float64", "int64", "uint8")
+)
 _FLIPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "==": "==", "!=": "!="}
 
 
@@ -99,56 +114,83 @@ def clauses(machine: Machine, test: Value, taken: bool, site: Site) -> frozenset
     """What holds where ``test`` came out as ``taken``; None when it cannot come out so."""
     if type(test) in _UNCERTAIN:
         return asked(test, taken, site)
+    return sides(machine, test, site)[0 if taken else 1]
+
+
+def sides(machine: Machine, test: Value, site: Site) -> Sides:
+    """What holds where ``test`` came out as true, and where it did not; None where that cannot be."""
+    if type(test) in _UNCERTAIN:
+        return asked(test, True, site), asked(test, False, site)
     known = truth(machine, test)
     if known is not None:
-        return frozenset() if known is taken else IMPOSSIBLE
+        return (frozenset(), IMPOSSIBLE) if known else (IMPOSSIBLE, frozenset())
     if isinstance(test, Not):
-        return clauses(machine, test.test, not taken, site)
+        held, refused = sides(machine, test.test, site)
+        return refused, held
     if isinstance(test, Rank):
-        return asked(machine.main_rank(test.scope), not taken, site)
-    if test.depth > MAX_DEPTH:
-        return asked(test, taken, site)
+        main = machine.main_rank(test.scope)
+        return asked(main, False, site), asked(main, True, site)
+    if test.depth <= MAX_DEPTH and isinstance(test, Logic | Either):
+        held, exact = _side(machine, test, True, site)
+        refused, exact_too = _side(machine, test, False, site)
+        if (exact and exact_too) or held is None or refused is None:
+            return held, refused
+        # what is said of one side alone may hold on the other: one test keeps the two apart
+        whole = test.part((WHOLE,))
+        return held | asked(whole, True, site), refused | asked(whole, False, site)
+    return asked(test, True, site), asked(test, False, site)
+
+
+def _side(
+    machine: Machine, test: Logic | Either, taken: bool, site: Site
+) -> tuple[frozenset[Clause] | None, bool]:
+    """One side of a test that is made of others, and whether all of it is said."""
     if isinstance(test, Logic):
-        return _logic_clauses(machine, test, taken, site)
-    if isinstance(test, Either):
-        return _either_clauses(machine, test, taken, site)
-    return asked(test, taken, site)
+        return _of_logic(machine, test, taken, site)
+    return _of_either(machine, test, taken, site)
 
 
-def _logic_clauses(
+def _of_logic(
     machine: Machine, test: Logic, taken: bool, site: Site
-) -> frozenset[Clause] | None:
+) -> tuple[frozenset[Clause] | None, bool]:
     """``and`` taken and ``or`` not taken say something of every operand; else only of one of them."""
     every = (test.operator == "and") is taken
     found = [clauses(machine, operand, taken, site) for operand in test.operands]
     if every:
         if any(f is None for f in found):
-            return IMPOSSIBLE
-        return frozenset().union(*(f for f in found if f is not None))
+            return IMPOSSIBLE, True
+        return frozenset().union(*(f for f in found if f is not None)), True
     possible = [f for f in found if f is not None]
     if not possible:
-        return IMPOSSIBLE
-    result = possible[0]
+        return IMPOSSIBLE, True
+    result, exact = possible[0], True
     for other in possible[1:]:
-        result = either(result, other)
-    return result
+        result, nothing_lost = either_exactly(result, other)
+        exact = exact and nothing_lost
+    return result, exact
 
 
-def _either_clauses(
+def _of_either(
     machine: Machine, test: Either, taken: bool, site: Site
-) -> frozenset[Clause] | None:
+) -> tuple[frozenset[Clause] | None, bool]:
     """A flag set in branches: true exactly under the guards of the bindings that are true."""
     result: frozenset[Clause] | None = None
     shadowed: frozenset[Clause] = frozenset()
-    possible = False
+    exact = True
     for guards, value in test.options:
         inner = clauses(machine, value, taken, site)
+        own = guards.since(machine.here)
         if inner is not None:
-            mine = guards.since(machine.here) | inner | shadowed
-            result = mine if not possible else either(result or frozenset(), mine)
-            possible = True
-        shadowed = shadowed | negated(guards.since(machine.here))
-    return result if possible else IMPOSSIBLE
+            mine = own | inner | shadowed
+            if result is None:
+                result = mine
+            else:
+                result, nothing_lost = either_exactly(result, mine)
+                exact = exact and nothing_lost
+        refused = negated(own)
+        exact = exact and bool(refused or not own)
+        shadowed = shadowed | refused
+    return result, exact
 
 
 def joined(base: Guards, left: list[tuple[frozenset[Clause] | None, Guards]]) -> Guards:
@@ -228,6 +270,8 @@ def compare(machine: Machine, left: Value, symbol: str, right: Value) -> Value:
         negative = symbol in ("is not", "!=")
         if left is right and symbol in ("is", "is not"):
             return machine.literal(not negative)
+        if _is_dtype(left) and _is_dtype(right):
+            return machine.literal((left is right) is not negative)
         for one, other in ((left, right), (right, left)):
             if isinstance(other, Literal) and isinstance(one, (*_OBJECTS, Container)):
                 return machine.literal(negative)
@@ -240,6 +284,11 @@ def compare(machine: Machine, left: Value, symbol: str, right: Value) -> Value:
     if symbol == "not in":
         return invert(machine, left.part(("in", right)))
     return left.part((symbol, right))
+
+
+def _is_dtype(value: Value) -> bool:
+    """Whether a value is one of torch's dtypes by its own name, not by another as ``torch.half``."""
+    return isinstance(value, External) and value.name in _DTYPES
 
 
 def _is_test(value: Value) -> bool:

@@ -27,8 +27,7 @@ def match(machine: Machine, node: cst.Match) -> None:
         if case.guard is not None:
             test = conditions.logic(machine, "and", [test, machine.eval(case.guard)])
         site = machine.site(case.pattern)
-        taken = conditions.clauses(machine, test, True, site)
-        other = conditions.clauses(machine, test, False, site)
+        taken, other = conditions.sides(machine, test, site)
         standing = None if refused is None or taken is None else refused | taken
         machine.here = base.also(standing) if standing is not None else NEVER
         _capture(machine, subject, case.pattern)

@@ -276,8 +276,7 @@ def if_(machine: Machine, node: cst.If) -> None:
         test = machine.eval(branch.test)
         site = machine.site(branch.test)
         above = refused
-        taken = conditions.clauses(machine, test, True, site)
-        other = conditions.clauses(machine, test, False, site)
+        taken, other = conditions.sides(machine, test, site)
         standing = None if above is None or taken is None else above | taken
         machine.here = base.also(standing) if standing is not None else NEVER
         run_body(machine, branch.body)

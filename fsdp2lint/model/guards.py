@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from fsdp2lint.model.value import is_choice
+from fsdp2lint.model.value import is_choice, is_whole, tests_in
 
 if TYPE_CHECKING:
     from fsdp2lint.model.values import Value
@@ -70,7 +70,7 @@ class Guard:
         """``cfg.fsdp`` or ``not cfg.fsdp``, in the script's own words."""
         said = self.test.words()
         if self.taken:
-            return said
+            return f"({said})" if is_whole(self.test) else said
         return f"not ({said})" if " " in said else f"not {said}"
 
     def __repr__(self) -> str:
@@ -229,12 +229,16 @@ class Guards:
         """``when cfg.fsdp and rank == 0``; empty when nothing need hold."""
         if self.impossible:
             return "never"
+        asked = {guard.test for clause in self.clauses for guard in clause}
         said = [
             " or ".join(sorted(g.words() for g in clause))
             if len(clause) == 1
             else "(" + " or ".join(sorted(g.words() for g in clause)) + ")"
             for clause in self.clauses
-            if not any(is_choice(g.test) for g in clause)
+            if not any(
+                is_choice(g.test) or (is_whole(g.test) and asked.issuperset(tests_in(g.test)))
+                for g in clause
+            )
         ]
         return "when " + " and ".join(sorted(said)) if said else ""
 
@@ -334,17 +338,27 @@ def asked(test: Value, taken: bool, site: Site) -> frozenset[Clause]:
 
 def either(left: frozenset[Clause], right: frozenset[Clause]) -> frozenset[Clause]:
     """The clauses of "all of ``left`` or all of ``right``"; what grows too long is forgotten."""
+    return either_exactly(left, right)[0]
+
+
+def either_exactly(
+    left: frozenset[Clause], right: frozenset[Clause]
+) -> tuple[frozenset[Clause], bool]:
+    """The same, and whether nothing was forgotten."""
     if len(left) * len(right) > MAX_CLAUSES:
-        return left & right
-    joined = []
+        return left & right, left == right
+    joined, exact = [], True
     for one in left:
         for other in right:
             clause = one | other
             tests = {guard.test for guard in clause}
             # fewer tests than guards: both sides of one of them, which says nothing
-            if len(clause) <= MAX_CLAUSE and len(tests) == len(clause):
-                joined.append(clause)
-    return frozenset(joined)
+            if len(tests) == len(clause):
+                if len(clause) <= MAX_CLAUSE:
+                    joined.append(clause)
+                else:
+                    exact = False
+    return frozenset(joined), exact
 
 
 def negated(clauses: frozenset[Clause]) -> frozenset[Clause]:

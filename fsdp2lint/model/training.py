@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fsdp2lint.model.code import Instance
-from fsdp2lint.model.value import MAX_DEPTH, External, Logic, Not, Part, Value
+from fsdp2lint.model.value import MAX_DEPTH, External, Logic, Not, Part, Value, is_whole
 
 
 class Wrapped(Value):
@@ -162,7 +162,7 @@ def _asks_for_a_rank(test: Value) -> bool:
             inside = [one.test]
         elif isinstance(one, Logic):
             inside = list(one.operands)
-        elif isinstance(one, Part) and isinstance(one.key, tuple):
+        elif isinstance(one, Part) and isinstance(one.key, tuple) and not is_whole(one):
             inside = [one.owner, *(o for o in one.key[1:] if isinstance(o, Value))]
         todo += [v for v in inside if v not in seen]
         seen.update(inside)

@@ -169,6 +169,8 @@ class Round:
 def _operation_words(owner: str, key: tuple[Any, ...]) -> str:
     operator, *operands = key
     said = [o.words() if isinstance(o, Value) else str(o) for o in operands]
+    if operator == WHOLE:
+        return owner
     if operator == "call" and operands and isinstance(operands[-1], int):
         return f"{owner.rpartition('.')[2]}(…)"
     if operator == "call":
@@ -249,10 +251,29 @@ class Logic(Value):
 CHOICE = "is option"
 """The operation of tests that tell the options of an :class:`Either` apart; no script asks them."""
 
+WHOLE = "as a whole"
+"""The operation of tests that stand for a long one, of whose sides not all can be said."""
+
 
 def is_choice(test: Value) -> bool:
     """Whether a test only tells the options of an :class:`Either` apart."""
     return isinstance(test.key, tuple) and test.key[0] == CHOICE
+
+
+def is_whole(test: Value) -> bool:
+    """Whether a test stands for a long one."""
+    return isinstance(test.key, tuple) and test.key[0] == WHOLE
+
+
+def tests_in(test: Value) -> tuple[Value, ...]:
+    """What is tested: of a test that stands for a long one, each test that that one is made of."""
+    whole = test.owner
+    if whole is None or not is_whole(test):
+        return (test,)
+    each = whole.operands if isinstance(whole, Logic) else (whole,)
+    if isinstance(whole, Either):
+        each = tuple(value for _, value in whole.options)
+    return tuple(one.test if isinstance(one, Not) else one for one in each)
 
 
 class Either(Value):

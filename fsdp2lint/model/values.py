@@ -35,6 +35,7 @@ from fsdp2lint.model.value import (
     Unknown,
     Value,
     is_choice,
+    tests_in,
 )
 
 __all__ = [
@@ -67,5 +68,6 @@ __all__ = [
     "of_parameters",
     "of_world_size",
     "rank_dependent",
+    "tests_in",
     "unwrapped",
 ]
