@@ -63,6 +63,13 @@ def _from(
     elif isinstance(node, cst.Attribute) and (found := in_module(program, source, node)):
         for other, binding in found:
             yield from _of_binding(program, other, binding, node.attr.value, index, depth)
+    elif isinstance(node, cst.Subscript) and isinstance(node.value, cst.Dict):
+        for entry in node.value.elements:
+            each = entry.value if isinstance(entry, cst.DictElement) else None
+            if each is None:
+                yield Origin(source, None)
+            else:
+                yield from _from(program, source, each, index, depth + 1)
     elif isinstance(node, cst.Call) and isinstance(node.func, cst.Name | cst.Attribute):
         yield from _of_call(program, source, node, index, depth)
     elif index is not None:

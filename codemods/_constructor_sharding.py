@@ -112,11 +112,11 @@ def _at_run_time(
 ) -> None:
     """A strategy that only the run knows: a small function makes arguments of it."""
     text = site.flat(argument.value)
-    if " if " in text or "\n" in text:
+    if any(one in text for one in (" if ", "\n", "{")):
         name = site.free("strategy", "sharding_strategy")
         plan.before.append(f"{name} = {text}")
         text = name
-    if members <= {"FULL_SHARD", "SHARD_GRAD_OP"} and not meshed:
+    if members <= {"FULL_SHARD", "SHARD_GRAD_OP"}:
         kept = f"{site.name(STRATEGY)}.SHARD_GRAD_OP"
         plan.conditional.append((f"{text} is {kept}", "reshard_after_forward", "False"))
     else:

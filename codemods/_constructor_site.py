@@ -137,7 +137,9 @@ class Construction:
             return line.replace("( ", "(").replace(" )", ")").replace(",)", ")")
         if not getattr(node, "lpar", ()):
             head, _, rest = text.partition("\n")
-            whole = f"(\n    {head}\n{indent(dedent(rest), '    ')}\n)"
+            whole = f"{head}\n{dedent(rest)}"
+            if not _stands_alone(whole):
+                whole = f"(\n    {head}\n{indent(dedent(rest), '    ')}\n)"
         return reindented(whole)
 
     def name(self, target: str, alias: str = "") -> str:
@@ -328,6 +330,15 @@ def reindented(text: str) -> str:
     last = text.rpartition("\n")[2]
     margin = " " * (len(last) - len(last.lstrip()))
     return text.replace("\n" + margin, "\n")
+
+
+def _stands_alone(text: str) -> bool:
+    """Whether an expression over several lines needs no parentheses around it."""
+    try:
+        cst.parse_statement(f"_ = {text}")
+    except cst.ParserSyntaxError:
+        return False
+    return True
 
 
 def sources_of(site: Construction, argument: Argument) -> list[Origin] | None:

@@ -160,12 +160,17 @@ def _close_import(entry: Entry, ledger: Ledger, source: Source) -> None:
     uses = [e for e in uses if e.symbol.partition(".")[0] == name and e.at is not None]
     if any(e.fate == "manual" for e in uses):
         entry.account("manual", "what uses it is left to a person", "", 0)
-    elif uses:
+    elif uses or _is_used(source, entry.at):
         entry.account("preserved", "what uses it stays", "", 0)
-    elif name in Names.of(source).uses:
-        entry.account("preserved", "what has come in its place uses it too", "", 0)
     else:
         entry.account("preserved", "another file may import it from here", "", 0)
+
+
+def _is_used(source: Source, offset: int) -> bool:
+    """Whether the file names what an import there brings, by its local name."""
+    names, layout = Names.of(source), Layout.of(source)
+    here = [one for one in names.imports if layout.span(one.alias)[0] == offset]
+    return any(one.name in names.uses for one in here)
 
 
 def _statement_at(source: Source, offset: int) -> cst.CSTNode:
