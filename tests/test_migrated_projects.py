@@ -8,20 +8,40 @@ from __future__ import annotations
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from fsdp2lint.verify.compare import Options, Trial, Verification
 from fsdp2lint.verify.equality.results import Difference
+from fsdp2lint.verify.launch import Launch
+from fsdp2lint.verify.places import find
 from tests.migrated import NAMES, PROJECTS, migrate_folder, migrated, settings, written
 from tests.verify.scenes import Ranks, forking
 
 EACH = pytest.mark.parametrize("name", NAMES)
+UNDER_TORCHRUN = {"distilled_student", "token_pretrain"}
+"""What ``verify`` starts as for a user, spawning or by itself; the ranks of the others are forked, which
+makes no difference to them: they live the same bootstrap."""
 
 
 @pytest.fixture(scope="module")
 def ranks() -> Iterator[Ranks]:
     with forking() as serving:
         yield serving
+
+
+def compared(name: str, folder: Path, run: Launch, **how: Any) -> Verification:
+    """The program and what the tool makes of it, run and compared."""
+    from fsdp2lint.verify.equality import apart
+
+    told = settings(name)
+    before = PROJECTS / name / "before"
+    after = written(migrated(name), before, folder)
+    options = Options(nproc=told["nproc"], rtol=max(told["rtol"], 1e-6), **how)
+    places = [find(str(side), entry=told["entry"]) for side in (before, after)]
+    with Trial(places[0], options, run=run, compare=apart.main) as trial:
+        return trial.against(places[1])
 
 
 @EACH
@@ -51,49 +71,31 @@ def test_every_file_compiles_and_migrating_again_changes_nothing(name: str, tmp_
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="running needs torch")
 @EACH
-def test_it_does_the_same(name: str, tmp_path: Path) -> None:
-    from fsdp2lint.verify.compare import Options, verify
-    from fsdp2lint.verify.places import find
+def test_it_does_the_same(name: str, ranks: Ranks, tmp_path: Path) -> None:
+    from fsdp2lint.verify.launch import launch
 
-    told = settings(name)
-    before = PROJECTS / name / "before"
-    after = written(migrated(name), before, tmp_path)
-    done = verify(
-        find(str(before), entry=told["entry"]),
-        find(str(after), entry=told["entry"]),
-        Options(tuple(told["args"]), told["nproc"], rtol=max(told["rtol"], 1e-6)),
-    )
+    run = launch if name in UNDER_TORCHRUN else ranks.launch
+    done = compared(name, tmp_path, run, arguments=tuple(settings(name)["args"]))
     assert done.fault is None
-    assert [one.message for one in done.differences if _counts(one, told["rtol"])] == []
+    assert [one.message for one in done.differences if _counts(one, done.rtol)] == []
 
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="running needs torch")
 @EACH
 def test_it_goes_on_from_an_old_checkpoint(name: str, ranks: Ranks, tmp_path: Path) -> None:
-    from fsdp2lint.verify.compare import Options, verify
-    from fsdp2lint.verify.places import find
-
     told = settings(name)
     if "resume" not in told:
         pytest.skip("the program does not resume")
-    before = PROJECTS / name / "before"
-    after = written(migrated(name), before, tmp_path)
     resume = (tuple(told["resume"]["save"]), tuple(told["resume"]["continue"]))
-    done = verify(
-        find(str(before), entry=told["entry"]),
-        find(str(after), entry=told["entry"]),
-        Options((), told["nproc"], rtol=max(told["rtol"], 1e-6), resume=resume),
-        run=ranks.launch,
-    )
+    done = compared(name, tmp_path, ranks.launch, resume=resume)
     assert done.fault is None
-    assert [one.message for one in done.differences if _counts(one, told["rtol"])] == []
+    assert [one.message for one in done.differences if _counts(one, done.rtol)] == []
 
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="running needs torch")
 @EACH
 def test_it_goes_on_from_its_own_checkpoint(name: str, ranks: Ranks, tmp_path: Path) -> None:
     """In two parts, with a checkpoint between them, it does what it does at a stretch, bit for bit."""
-    from fsdp2lint.verify.places import find
     from tests.continuing import different_ends, different_steps, run
 
     told = settings(name)
