@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from fsdp2lint.verify import script
+from fsdp2lint.verify.holders import remembering
 from fsdp2lint.verify.outcome import RankReport, Request, packed, request_from
 from fsdp2lint.verify.stacks import raised_at
 from fsdp2lint.verify.workfolder import protect
@@ -72,12 +73,13 @@ def main() -> NoReturn:
     from fsdp2lint.verify.recording import Recording
     from fsdp2lint.verify.standin import install
 
-    if rank.request.device == "cpu":
-        install(rank.report.replaced)
-    if rank.request.folder:
-        protect(rank.request.folder)
-    _seed(rank)
-    recording = Recording(rank.report, rank.write, rank.request, EnoughSteps)
+    with remembering():
+        if rank.request.device == "cpu":
+            install(rank.report.replaced)
+        if rank.request.folder:
+            protect(rank.request.folder)
+        _seed(rank)
+        recording = Recording(rank.report, rank.write, rank.request, EnoughSteps)
     script.add_folder(rank.request)
     try:
         for patch in rank.request.patches:

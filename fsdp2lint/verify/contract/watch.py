@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
+from fsdp2lint.verify import holders
 from fsdp2lint.verify.contract.bytes import is_dtensor
 from fsdp2lint.verify.contract.emptied import Mark, marking
 from fsdp2lint.verify.contract.whole import Whole, after_call, total
@@ -212,14 +213,7 @@ def _sharded_roots() -> list[Any]:
 
 def replace_everywhere(original: Any, build: Callable[[Any], Any]) -> None:
     """Replace a function under every name by which a module holds it, but for our own."""
-    import sys
-
-    wrapped = build(original)
-    for title, module in list(sys.modules.items()):
-        if not title.startswith("fsdp2lint."):
-            held = getattr(module, "__dict__", None) or {}
-            for key in [key for key, value in held.items() if value is original]:
-                held[key] = wrapped
+    holders.replace(original, build(original), lambda title: not title.startswith("fsdp2lint."))
 
 
 def wrap_method(owner: Any, name: str, build: Callable[[Any], Any]) -> None:

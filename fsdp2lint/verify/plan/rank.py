@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from fsdp2lint.verify import script
+from fsdp2lint.verify.holders import remembering
 from fsdp2lint.verify.outcome import Request
 from fsdp2lint.verify.plan.data import Plan
 from fsdp2lint.verify.plan.errand import Answer, Errand
@@ -43,10 +44,11 @@ def main() -> NoReturn:
     from fsdp2lint.verify.plan import hollow, world
     from fsdp2lint.verify.standin import install
 
-    install({})
-    world.install()
-    if errand.hollow:
-        hollow.install()
+    with remembering():
+        install({})
+        world.install()
+        if errand.hollow:
+            hollow.install()
     stage = _Stage(errand, path.with_name("answer.json"))
     stage.leave(_rehearsed(errand.request, stage))
 

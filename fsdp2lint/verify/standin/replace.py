@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from fsdp2lint.verify import holders
+
 Function = Callable[..., Any]
 
 
@@ -62,11 +64,7 @@ def wrap_everywhere(owner: Any, name: str, build: Callable[[Function], Function]
     """As :func:`wrap`, also under every name by which PyTorch's modules already imported it."""
     original = getattr(owner, name)
     wrapped = functools.wraps(original)(build(original))
-    for title, module in list(sys.modules.items()):
-        if title == "torch" or title.startswith("torch."):
-            held = getattr(module, "__dict__", {})
-            for key in [key for key, value in held.items() if value is original]:
-                held[key] = wrapped
+    holders.replace(original, wrapped, lambda title: title == "torch" or title.startswith("torch."))
 
 
 def for_scripts(owner: Any, name: str, answer: Function) -> None:
