@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from fsdp2lint.deferred import outlined
 from fsdp2lint.source import MAX_NESTING, Unreadable
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def parse(source: Source) -> cst.Module:
     if depth_line:
         raise Unreadable("nested too deeply to be analysed", depth_line)
     try:
-        tree = cst.parse_module(source.text)
+        tree = (outlined(source.text, _module) if source.followed else None) or _module(source.text)
     except cst.ParserSyntaxError as error:
         raise _syntax_error(source.text, error) from error
     except RecursionError as error:
@@ -33,6 +34,24 @@ def parse(source: Source) -> cst.Module:
     except Exception as error:  # libcst lets several exception types out of its native parser
         raise Unreadable(f"the parser failed: {type(error).__name__}: {error}") from error
     return tree
+
+
+def _module(text: str) -> cst.Module:
+    """The tree of a text.
+
+    libcst's nodes check what they are given as they are made. What its own parser gives them needs no
+    check, and takes a fifth less time without.
+    """
+    checked = cst.CSTNode.__post_init__
+    setattr(cst.CSTNode, "__post_init__", _unchecked)  # noqa: B010  a method cannot be assigned to
+    try:
+        return cst.parse_module(text)
+    finally:
+        setattr(cst.CSTNode, "__post_init__", checked)  # noqa: B010
+
+
+def _unchecked(node: cst.CSTNode) -> None:
+    """In place of the check."""
 
 
 def _syntax_error(text: str, error: cst.ParserSyntaxError) -> Unreadable:

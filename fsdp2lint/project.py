@@ -201,9 +201,11 @@ class Project:
         if not hands_on and not any(word in raw for word in _WORTH_FOLLOWING):
             return None
         try:
-            return Source.decode(raw, _shown(path))
+            source = Source.decode(raw, _shown(path))
         except (Unreadable, ValueError):
             return None
+        source.followed = True
+        return source
 
 
 def is_parsed(source: Source) -> bool:

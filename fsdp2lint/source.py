@@ -84,6 +84,8 @@ class Source:
         self.document = document
         self.cell = cell
         self.physical = physical
+        self.followed = False
+        """Whether it is read for what others import of it: most of its functions are never looked into."""
         self._derived: dict[tuple[Hashable, ...], Any] = {}
 
     def __repr__(self) -> str:

@@ -23,7 +23,17 @@ FIXTURES = ROOT / "fixtures"
 README = ROOT / "README.md"
 
 LAYERS = (
-    {"collector", "documents", "files", "parsing", "positions", "source", "torch_api", "walk"},
+    {
+        "collector",
+        "deferred",
+        "documents",
+        "files",
+        "parsing",
+        "positions",
+        "source",
+        "torch_api",
+        "walk",
+    },
     {"model"},
     {"bindings", "links", "project"},
     {"interpret", "meanings"},

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
+from fsdp2lint.deferred import says, unread
 from fsdp2lint.interpret.scopes import Frame, Scope, name_value
 from fsdp2lint.meanings.attributes import NAMED_RANKS, rank
 from fsdp2lint.meanings.ranks import runs_on
@@ -106,6 +107,8 @@ def defaults_of(machine: Machine, params: cst.Parameters) -> dict[str, Value]:
 @lru_cache(maxsize=20_000)
 def is_generator(node: cst.FunctionDef) -> bool:
     """Whether a function's own body yields."""
+    if not says(node.body, "yield"):
+        return False
     return any(isinstance(n, cst.Yield) for n in walk(node.body, into=False))
 
 
@@ -133,7 +136,7 @@ def enter(
     on_yield: Callable[[Value], None] | None = None,
 ) -> Value:
     """Run a function's body; what it returns."""
-    if not machine.may_enter(function):
+    if not machine.may_enter(function) or unread(function.node):
         for value in (*args, *keywords.values()):
             machine.escape(value, site, function.name)
         return machine.unknown()
