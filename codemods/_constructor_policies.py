@@ -109,7 +109,7 @@ def _asked(site: Construction, argument: Argument) -> Asked:
     found = sources_of(site, argument)
     made = found is not None and all(isinstance(one.node, cst.Call) for one in found)
     maybe = not argument.values or any(is_none(v) or not _sure(v) for v in argument.values)
-    maybe = maybe and not made
+    maybe = (maybe and not made) or any(one.is_none for one in found or ())
     return Asked(site.flat(argument.value), maybe)
 
 

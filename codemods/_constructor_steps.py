@@ -22,6 +22,7 @@ from fsdp2lint.api import (
     unwrapped,
 )
 
+from ._constructor_asked import asked
 from ._constructor_chosen import Chosen, chosen
 from ._constructor_derived import HANDED_ON, derived, leave, uncalled
 from ._constructor_dictionaries import outside
@@ -74,6 +75,7 @@ def steps(program: Program) -> Iterator[Step | Left]:
     for together in _together(done):
         yield _step(program, together, helpers)
     if not done and not waiting:
+        yield from asked(program)
         yield from leave(program)
         yield from sweep(program)
 
@@ -192,11 +194,15 @@ def _needed(kept: list[Construction]) -> frozenset[cst.CSTNode]:
 def plan(site: Construction, helpers: Helpers) -> str:
     """Plan one site and write its edits; why it cannot be done, if so."""
     made = Plan()
+    beside = helpers.beside.setdefault(site.layout.statement(site.call), set())
+    site.taken |= beside
     policy = planned(site, made, helpers)
     if isinstance(policy, str):
         return policy
     site.account(site.call, "changed", "fully_shard takes its place")
-    return write(site, made, policy, helpers)
+    why = write(site, made, policy, helpers)
+    beside |= site.taken
+    return why
 
 
 def planned(site: Construction, made: Plan, helpers: Helpers) -> Policy | str:

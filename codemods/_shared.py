@@ -44,6 +44,8 @@ class Helpers:
     edits: list[Edit] = field(default_factory=list)
     locals: set[str] = field(default_factory=set)
     """The names of functions that calls of this file have defined beside themselves."""
+    beside: dict[cst.CSTNode, set[str]] = field(default_factory=dict)
+    """The names bound above each statement for calls in it, which read them after all of them are bound."""
     devices: dict[cst.CSTNode, str] = field(default_factory=dict)
     """The device that the code before each call sets."""
 

@@ -1,0 +1,38 @@
+"""Policies that stay beside a wrapper that stays: the first migration and the second say the same of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fsdp2lint import knowledge
+from fsdp2lint.migrate.engine import Migration, migrate
+from fsdp2lint.source import Source
+
+CASE = Path(__file__).parent.parent / "fixtures/codemods/fsdp_constructor/policies_asked/before"
+POLICIES = (
+    "size_based_auto_wrap_policy",
+    "transformer_auto_wrap_policy",
+    "_or_policy",
+    "ModuleWrapPolicy",
+)
+
+
+def of_policies(done: Migration) -> list[tuple[str, str]]:
+    """What became of the policies that the text still names, imports apart."""
+    return [
+        (entry.symbol, entry.fate)
+        for entry in done.ledger.entries
+        if entry.symbol in POLICIES and entry.kind == "symbol" and entry.at is not None
+    ]
+
+
+def test_a_second_migration_leaves_policies_that_the_first_has_kept() -> None:
+    sources = [Source.read(path) for path in sorted(CASE.glob("*.py"))]
+    first = migrate(sources, knowledge.codemods(), [CASE])
+    second = migrate(first.after, knowledge.codemods(), [CASE])
+    assert second.changed == []
+    for done in (first, second):
+        manual = [symbol for symbol, fate in of_policies(done) if fate == "manual"]
+        assert manual == ["transformer_auto_wrap_policy"]  # what only the wrapper gets that stays
+    kept = {symbol for symbol, fate in of_policies(second) if fate == "preserved"}
+    assert kept == set(POLICIES)
