@@ -36,6 +36,7 @@ from ._constructor_sharding import sharding
 from ._constructor_site import Construction, arguments, constructions, sources_of
 from ._constructor_states import states
 from ._constructor_sweep import sweep
+from ._constructor_unreached import unreached
 from ._constructor_write import Writer, write
 from ._shared import Helpers
 
@@ -78,6 +79,7 @@ def steps(program: Program) -> Iterator[Step | Left]:
         yield from asked(program)
         yield from leave(program)
         yield from sweep(program)
+        yield from unreached(program)
 
 
 def _handed_on(

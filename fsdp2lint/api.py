@@ -21,6 +21,7 @@ from fsdp2lint.program import Options, Program, Reference
 from fsdp2lint.source import Site, Source
 from fsdp2lint.steps import Account, Kept, Left, Respelling, Step
 from fsdp2lint.torch_api import Offer, exported, offer
+from fsdp2lint.unreached import is_unreached
 from fsdp2lint.walk import children, walk
 from fsdp2lint.wrapped import kinds, told_apart, unseen_methods, wrapper
 
@@ -72,6 +73,7 @@ __all__ = [
     "exported",
     "imported_module",
     "inventory",
+    "is_unreached",
     "kinds",
     "name_for",
     "negated",

@@ -23,25 +23,16 @@ FIXTURES = ROOT / "fixtures"
 README = ROOT / "README.md"
 
 LAYERS = (
-    {
-        "collector",
-        "deferred",
-        "documents",
-        "files",
-        "parsing",
-        "positions",
-        "source",
-        "torch_api",
-        "walk",
-    },
+    {"collector", "deferred", "discover", "documents", "files", "gitignore", "parsing"}
+    | {"positions", "source", "torch_api", "walk"},
     {"model"},
     {"bindings", "links", "project"},
     {"interpret", "meanings"},
     {"edits"},
-    {"findings", "inventory", "program", "steps", "wrapped"},
+    {"findings", "inventory", "program", "steps", "unreached", "wrapped"},
     {"declare"},
     {"accuracy", "api", "diagnostics", "in_documents", "report", "toolrules"},
-    {"discover", "fixing", "gitignore", "judge", "knowledge", "prefilter", "settings", "suppress"},
+    {"fixing", "judge", "knowledge", "prefilter", "settings", "suppress"},
     {"baseline", "cache", "config", "git", "means", "plan", "silence", "stored"},
     {"analysis", "migrate", "processes", "reporters", "runner", "session", "snippets", "verify"},
     {"server"},

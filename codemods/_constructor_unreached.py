@@ -1,0 +1,26 @@
+"""Files that work inside FSDP1, and that nothing runs any more when no model is wrapped by it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fsdp2lint.api import Account, Program, Source, Step, inventory, is_unreached
+
+from ._loop_insides import insides
+
+WHY = (
+    "nothing imports this file, and no model is FSDP1's any more: delete it, or leave it for others"
+)
+
+
+def unreached(program: Program) -> Iterator[Step]:
+    """What works inside FSDP1 in such files, once the program wraps no model by it."""
+    found = inventory(program)
+    if any(one.code == "FSDP101" and one.kind != "import" for one in found):
+        return
+    inside = [(left.source, left.node) for left in insides(program, ())]
+    here = [(one.source, one.node) for one in found if one.kind not in ("import", "launch")]
+    files: dict[Source, bool] = {source: is_unreached(program, source) for source, _ in inside}
+    for source, node in (*inside, *here):
+        if files.get(source):
+            yield Step((), (Account(source, node, "preserved", WHY),))

@@ -1,0 +1,83 @@
+"""What works inside FSDP1 in a file that nothing runs: it is no one's work, unless somebody may run it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fsdp2lint import knowledge
+from fsdp2lint.discover import Exclusion, discover
+from fsdp2lint.migrate.engine import Migration, migrate
+from fsdp2lint.migrate.files import choose, launch_files
+
+COPY = '''\
+"""Views of flat parameters."""
+
+from torch.distributed.fsdp._common_utils import _FSDPState
+from torch.distributed.fsdp._flat_param import FlatParamHandle
+
+
+def views(state: _FSDPState, handle):
+    return [view for view in FlatParamHandle._get_unflat_views(handle, handle.flat_param)]
+'''
+TRAIN = """\
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(nn.Linear(8, 8), use_orig_params=True)
+print("put flat_views.py in the place of torch's own file")
+"""
+
+
+def made(folder: Path, texts: dict[str, str]) -> Migration:
+    """The migration of a project with these files beside its program and the copy."""
+    everything = {"train.py": TRAIN, "flat_views.py": COPY, "setup.cfg": "", **texts}
+    for name, text in everything.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    nothing = Exclusion(gitignore=False)
+    chosen = choose(discover([str(folder)], nothing), launch_files([str(folder)], nothing))
+    return migrate(chosen.sources, knowledge.codemods(), chosen.roots, texts=chosen.texts)
+
+
+def fates(done: Migration, name: str) -> set[str]:
+    assert done.failures == []
+    mine: set[str] = {e.fate for e in done.ledger.entries if e.path.endswith(name) and e.kind != "import"}
+    assert mine
+    return mine
+
+
+def test_a_copy_that_nothing_imports_is_left_alone(tmp_path: Path) -> None:
+    done = made(tmp_path, {})
+    assert fates(done, "flat_views.py") == {"preserved"}
+    assert not any(new.path.endswith("flat_views.py") for _, new in done.changed)
+    again = migrate(done.after, knowledge.codemods(), [tmp_path])
+    assert again.changed == []
+    assert fates(again, "flat_views.py") == {"preserved"}
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        {"tool.py": "import flat_views\n"},
+        {"tool.py": "import importlib\nimportlib.import_module('flat_views')\n"},
+        {"run.sh": "python -m flat_views\n"},
+        {"jobs/sweep.yaml": "target: flat_views.views\n"},
+        {"flat_views.py": COPY + "\n\nprint(views)\n"},
+        {"flat_views.py": COPY + "\n\nif __name__ == '__main__':\n    views(None, None)\n"},
+        {"__init__.py": ""},
+        {"train.py": TRAIN + "FSDP(nn.Linear(8, 8), **vars())\n"},
+    ],
+    ids=["import", "by_name", "script", "settings", "effect", "main", "package", "wrapper"],
+)
+def test_what_may_run_is_left_to_a_person(tmp_path: Path, texts: dict[str, str]) -> None:
+    assert "manual" in fates(made(tmp_path, texts), "flat_views.py")
+
+
+def test_a_private_module_of_a_package_is_nobody_elses(tmp_path: Path) -> None:
+    texts = {"lib/__init__.py": "", "lib/_views.py": COPY, "lib/views.py": COPY}
+    done = made(tmp_path, texts)
+    assert fates(done, "lib/_views.py") == {"preserved"}
+    assert fates(done, "lib/views.py") == {"manual"}
