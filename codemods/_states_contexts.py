@@ -121,26 +121,36 @@ def _unseen(program: Program, source: Source, call: cst.CSTNode) -> str:
 def _asks_none(program: Program, call: cst.Call) -> bool:
     """Whether a call is of a method that only the project has, in which the model is asked for nothing."""
     name = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
-    holders = [s for s in program.sources if name and f"def {name}(" in s.text]
-    found = [n for s in holders for n in walk(s.tree) if isinstance(n, cst.FunctionDef)]
-    named = [one for one in found if one.name.value == name]
-    return bool(named) and all(_leaves_alone(one) for one in named)
+    named = list(_methods(program, name)) if name else []
+    return bool(named) and all(_leaves_alone(program, one, (name,)) for one in named)
 
 
-def _leaves_alone(method: cst.FunctionDef) -> bool:
-    """Whether a method neither calls another of its object nor hands the object on."""
+def _methods(program: Program, name: str) -> Iterator[cst.FunctionDef]:
+    for source in program.sources:
+        if f"def {name}(" in source.text:
+            for node in walk(source.tree):
+                if isinstance(node, cst.FunctionDef) and node.name.value == name:
+                    yield node
+
+
+def _leaves_alone(program: Program, method: cst.FunctionDef, known: tuple[str, ...]) -> bool:
+    """Whether a method neither asks for a state dict nor hands its object on, nor do those that it calls."""
     first = method.params.params[:1]
     own = first[0].name.value if first else ""
     for call in walk(method.body):
         if isinstance(call, cst.Call):
-            said = dotted(call.func)
-            handed = any(isinstance(a.value, cst.Name) and a.value.value == own for a in call.args)
-            if (
-                handed
-                or "state_dict" in said
-                or said in ("super", f"{own}.{said.rpartition('.')[2]}")
-            ):
+            func = call.func
+            name = func.attr.value if isinstance(func, cst.Attribute) else dotted(func)
+            if "state_dict" in name or name == "super":
                 return False
+            if any(isinstance(a.value, cst.Name) and a.value.value == own for a in call.args):
+                return False
+            if any(isinstance(n, cst.Name) and n.value == own for n in walk(func)):
+                further = [] if name in known else list(_methods(program, name))
+                if not further and name not in known and dotted(func) == f"{own}.{name}":
+                    return False
+                if not all(_leaves_alone(program, one, (*known, name)) for one in further):
+                    return False
     return bool(own)
 
 
