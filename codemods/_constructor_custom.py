@@ -15,11 +15,12 @@ from fsdp2lint.api import Layout, Names, Replace, Source, dotted, name_for, scop
 
 from ._constructor_displays import entries_of
 from ._constructor_dropped import WHY
-from ._constructor_origins import definitions, meaning
+from ._constructor_origins import definitions, meaning, origins, returned
 from ._constructor_site import Construction
 
 FSDP = "torch.distributed.fsdp."
 _DROPPED = {*WHY, "backward_prefetch", "device_id", "sync_module_states"}
+_TESTS = ("isinstance", "bool", "any", "all", "issubclass", "hasattr", "callable")
 _RESHARD = {"FULL_SHARD": "True", "SHARD_GRAD_OP": "False"}
 
 
@@ -38,7 +39,12 @@ def mapped(site: Construction, function: cst.BaseExpression) -> Mapped | str:
     source, node = found
     if source not in site.program.sources or not _is_only_this(site, source, node, function):
         return "the function of its policy is used elsewhere too"
-    for display in _displays(node):
+    given = list(_given(site, source, node))
+    if not all(one is not None and (_is_display(one) or is_yes_or_no(one)) for _, one in given):
+        return "the function of its policy gives arguments that are not known"
+    for source, display in given:
+        if not isinstance(display, cst.Dict | cst.Call) or not _is_display(display):
+            continue
         entries = entries_of(display)
         if entries is None:
             return "the function of its policy gives arguments that are not known"
@@ -86,18 +92,53 @@ def _read(source: Source, name: str) -> Iterator[cst.CSTNode]:
                 yield node
 
 
-def _displays(node: cst.FunctionDef | cst.Lambda) -> Iterator[cst.Dict | cst.Call]:
-    """The dictionaries that a function returns."""
-    roots = [node.body] if isinstance(node, cst.Lambda) else []
-    if isinstance(node, cst.FunctionDef):
-        inside = walk(node.body, into=False)
-        roots = [n.value for n in inside if isinstance(n, cst.Return) and n.value is not None]
+def _given(
+    site: Construction, source: Source, node: cst.FunctionDef | cst.Lambda
+) -> Iterator[tuple[Source, cst.BaseExpression | None]]:
+    """The expressions that a function returns, through names; None where the text does not say."""
+    roots: list[cst.BaseExpression | None] = (
+        [node.body] if isinstance(node, cst.Lambda) else returned(node)
+    )
     for root in roots:
-        for one in walk(root):
-            if isinstance(one, cst.Dict) or (
-                isinstance(one, cst.Call) and dotted(one.func) == "dict"
-            ):
-                yield one
+        for one in _sides(root) if root is not None else ():
+            for origin in origins(site.program, source, one):
+                changed = origin.node is not one and _is_written_to(node, one)
+                yield origin.source, None if changed else origin.node
+
+
+def _sides(node: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
+    """The expressions of which ``and`` and ``or`` take one."""
+    if isinstance(node, cst.BooleanOperation):
+        yield from _sides(node.left)
+        yield from _sides(node.right)
+    elif isinstance(node, cst.IfExp):
+        yield from _sides(node.body)
+        yield from _sides(node.orelse)
+    else:
+        yield node
+
+
+def _is_written_to(function: cst.CSTNode, name: cst.BaseExpression) -> bool:
+    """Whether a dictionary that a name holds is asked for its parts or its methods, which may change it."""
+    return any(
+        isinstance(one, cst.Subscript | cst.Attribute) and dotted(one.value) == dotted(name)
+        for one in walk(function)
+    )
+
+
+def _is_display(node: cst.BaseExpression) -> bool:
+    made = isinstance(node, cst.Call) and dotted(node.func) == "dict"
+    return made or isinstance(node, cst.Dict)
+
+
+def is_yes_or_no(node: cst.BaseExpression) -> bool:
+    """Whether an expression surely gives no dictionary."""
+    if isinstance(node, cst.Call):
+        return dotted(node.func) in _TESTS
+    if isinstance(node, cst.BooleanOperation):
+        return is_yes_or_no(node.left) and is_yes_or_no(node.right)
+    plain = isinstance(node, cst.Comparison) or dotted(node) in ("True", "False", "None")
+    return plain or (isinstance(node, cst.UnaryOperation) and isinstance(node.operator, cst.Not))
 
 
 def _arguments(site: Construction, source: Source, display: cst.Dict | cst.Call) -> str | None:

@@ -32,7 +32,7 @@ from fsdp2lint.api import (
     options,
 )
 
-from ._constructor_custom import Mapped, mapped
+from ._constructor_custom import Mapped, is_yes_or_no, mapped
 from ._constructor_names import born, class_of, external, is_none, only_binding
 from ._constructor_origins import Origin, meaning
 from ._constructor_site import FSDP1, Argument, Construction, sources_of
@@ -268,12 +268,7 @@ def _read(node: cst.CSTNode) -> Iterator[cst.Name]:
 
 def _says_yes_or_no(site: Construction, function: cst.BaseExpression) -> bool:
     """Whether the function of a ``CustomPolicy`` surely returns no dictionary."""
-    body = function.body if isinstance(function, cst.Lambda) else None
-    if isinstance(body, cst.Call):
-        return dotted(body.func) in ("isinstance", "bool", "any", "all", "issubclass", "hasattr")
-    return isinstance(body, cst.Comparison) or (
-        isinstance(body, cst.UnaryOperation) and isinstance(body.operator, cst.Not)
-    )
+    return isinstance(function, cst.Lambda) and is_yes_or_no(function.body)
 
 
 def _either(site: Construction, policies: cst.BaseExpression | None) -> Chosen | None:
