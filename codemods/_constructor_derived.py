@@ -22,6 +22,7 @@ from fsdp2lint.api import (
     Source,
     Unimport,
     dotted,
+    inventory,
     scope_of,
     walk,
 )
@@ -95,6 +96,14 @@ def leave(program: Program) -> Iterator[Left]:
     """The classes that are still there when the calls are gone."""
     for one in classes(program):
         yield Left(one.source, one.node.bases[0], WHY, one.todo if one.own else _USES)
+
+
+def still_wraps(program: Program) -> bool:
+    """Whether FSDP1, or a class derived from it that anything names, can be called in the program."""
+    unnamed = [one for one in classes(program) if not any(_uses(program, one))]
+    bases = {one.node.bases[0].value for one in unnamed}
+    named = (one for one in inventory(program) if one.code == "FSDP101" and one.kind != "import")
+    return "fsdp1" in program.wrappers or any(one.node not in bases for one in named)
 
 
 def uncalled(

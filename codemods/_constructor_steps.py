@@ -29,6 +29,7 @@ from ._constructor_dictionaries import outside
 from ._constructor_dropped import drop
 from ._constructor_imports import unimports
 from ._constructor_partials import partials
+from ._constructor_patches import patches
 from ._constructor_plan import Plan
 from ._constructor_policies import Nothing, Policy, policy_of
 from ._constructor_precision import place, precision
@@ -80,6 +81,7 @@ def steps(program: Program) -> Iterator[Step | Left]:
         yield from leave(program)
         yield from sweep(program)
         yield from unreached(program)
+        yield from patches(program)
 
 
 def _handed_on(

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from fsdp2lint.api import Account, Program, Source, Step, inventory, is_unreached
 
+from ._constructor_derived import still_wraps
 from ._loop_insides import insides
 
 WHY = (
@@ -15,11 +16,11 @@ WHY = (
 
 def unreached(program: Program) -> Iterator[Step]:
     """What works inside FSDP1 in such files, once the program wraps no model by it."""
-    found = inventory(program)
-    if any(one.code == "FSDP101" and one.kind != "import" for one in found):
+    if still_wraps(program):
         return
     inside = [(left.source, left.node) for left in insides(program, ())]
-    here = [(one.source, one.node) for one in found if one.kind not in ("import", "launch")]
+    found = [one for one in inventory(program) if one.kind not in ("import", "launch")]
+    here = [(one.source, one.node) for one in found]
     files: dict[Source, bool] = {source: is_unreached(program, source) for source, _ in inside}
     for source, node in (*inside, *here):
         if files.get(source):
