@@ -5,8 +5,9 @@
         def hook(state, handle): …
         _runtime_utils._post_backward_hook = hook
 
-Facts (torch/distributed/fsdp/_fully_shard/, 2.13): ``fully_shard`` has hooks and a state of its own; nothing
-of it calls ``_runtime_utils``, ``_unshard_param_utils`` or the others that are FSDP1's alone.
+Facts (torch/distributed, 2.13): ``fully_shard`` has hooks and a state of its own. ``_fully_shard``,
+``checkpoint`` and ``algorithms/_checkpoint`` use ``_common_utils``, ``_init_utils``, ``_shard_utils`` and
+``_wrap_utils``; nothing outside FSDP1 uses its other private modules.
 """
 
 from __future__ import annotations
@@ -30,9 +31,13 @@ from fsdp2lint.api import (
 )
 
 from ._constructor_derived import still_wraps
-from ._constructor_origins import definitions
+from ._constructor_origins import definitions, meaning
 from ._loop_insides import insides
 
+_FSDP = "torch.distributed.fsdp."
+_OF_OTHERS_TOO = tuple(
+    f"{_FSDP}{name}." for name in ("_common_utils", "_init_utils", "_shard_utils", "_wrap_utils")
+)
 WHY = "it changes how FSDP1 works, which wraps no model any more: fully_shard has hooks of its own"
 _QUIET = cst.Import | cst.ImportFrom | cst.Global | cst.Pass | cst.FunctionDef
 
@@ -41,7 +46,11 @@ def patches(program: Program) -> Iterator[Step]:
     """Functions that do nothing else go with their calls, once the program wraps no model by FSDP1."""
     if still_wraps(program):
         return
-    parts = {left.node: left.source for left in insides(program, ())}
+    parts = {
+        left.node: left.source
+        for left in insides(program, ())
+        if not meaning(program, left.source, left.node).startswith(_OF_OTHERS_TOO)
+    }
     for source in dict.fromkeys(parts.values()):
         for function in source.tree.body:
             if isinstance(function, cst.FunctionDef) and _only_patches(source, function, parts):
