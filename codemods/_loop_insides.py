@@ -78,7 +78,9 @@ def insides(program: Program, handled: tuple[str, ...]) -> Iterator[Left]:
         if any(name in source.text for name in _OF_FLAT):
             for node in walk(source.tree):
                 if isinstance(node, cst.Attribute) and node.attr.value in _OF_FLAT:
-                    yield Left(source, node, why, todo)
+                    around = Layout.of(source).ancestors(node)
+                    if not any(isinstance(n, cst.Import | cst.ImportFrom) for n in around):
+                        yield Left(source, node, why, todo)
     for source, node in _of_units(program):
         yield Left(source, node, "it is a part of FSDP1's own working", _todo(node.attr.value))
 

@@ -3,7 +3,8 @@
 ## What it does
 
 Drops what takes `_fsdp_wrapped_module.` out of a name (`replace`, `removeprefix`, `re.sub`, `clean_tensor_name`)
-and the prefix itself from names that the script puts together.
+and the prefix itself from names that the script puts together. What frees the gathered parameters of units through
+FSDP1's private `_reshard` calls `reshard()`, and a call of its `_lazy_init` goes.
 
 ## Why
 
@@ -82,6 +83,7 @@ from ._loop_cleaning import (
 from ._loop_comprehensions import all_of, plainer
 from ._loop_insides import insides
 from ._loop_models import FSDP_MODULE
+from ._loop_purging import purging
 from ._loop_text import receiver_text, text_of
 from ._shared import unimports
 
@@ -114,6 +116,7 @@ def rewrite(program: Program) -> Iterator[Step | Left]:
         else:
             yield _uncleaned(program, mention, found)
     yield from _clean_tensor_name(program)
+    yield from purging(program)
     yield from insides(program, (CLEAN, *CONSTANTS))
 
 

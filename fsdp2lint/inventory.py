@@ -263,7 +263,7 @@ def _words(source: Source) -> Iterator[Occurrence]:
             if word is not None:
                 yield _occurrence(source, node, "string", word, "FSDP111")
         elif isinstance(node, cst.Attribute) and node.attr.value in facts.UNMISTAKABLE_ATTRIBUTES:
-            if node.attr.value not in own:
+            if node.attr.value not in own and not _is_imported(source, node):
                 yield _occurrence(source, node.attr, "attribute", node.attr.value, "FSDP111")
 
 
@@ -284,6 +284,12 @@ def _own_attributes(tree: cst.Module) -> set[str]:
         for target in targets
         if isinstance(target, cst.Attribute) and getattr(target.value, "value", "") == "self"
     }
+
+
+def _is_imported(source: Source, node: cst.CSTNode) -> bool:
+    """Whether a dotted name is the path of a module in an import."""
+    around = Layout.of(source).ancestors(node)
+    return any(isinstance(one, cst.Import | cst.ImportFrom) for one in around)
 
 
 def _is_docstring(source: Source, node: cst.CSTNode) -> bool:
