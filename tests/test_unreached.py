@@ -44,7 +44,9 @@ def made(folder: Path, texts: dict[str, str]) -> Migration:
 
 def fates(done: Migration, name: str) -> set[str]:
     assert done.failures == []
-    mine: set[str] = {e.fate for e in done.ledger.entries if e.path.endswith(name) and e.kind != "import"}
+    mine: set[str] = {
+        e.fate for e in done.ledger.entries if e.path.endswith(name) and e.kind != "import"
+    }
     assert mine
     return mine
 
