@@ -100,7 +100,7 @@ def leave(program: Program) -> Iterator[Left]:
 
 def still_wraps(program: Program) -> bool:
     """Whether FSDP1, or a class derived from it that anything names, can be called in the program."""
-    unnamed = [one for one in classes(program) if not any(_uses(program, one))]
+    unnamed = [one for one in classes(program) if not any(uses(program, one))]
     bases = {one.node.bases[0].value for one in unnamed}
     named = (one for one in inventory(program) if one.code == "FSDP101" and one.kind != "import")
     return "fsdp1" in program.wrappers or any(one.node not in bases for one in named)
@@ -111,7 +111,7 @@ def uncalled(
 ) -> Iterator[tuple[Derived, list[Edit]]]:
     """The classes that only hand on and that nothing but these calls names, with their removal."""
     for one in classes(program):
-        used = [] if one.own else [*_uses(program, one)]
+        used = [] if one.own else [*uses(program, one)]
         if used and all(node in calls for _, node in used):
             name = one.node.name.value
             edits: list[Edit] = [Remove(one.source, one.node)]
@@ -184,7 +184,7 @@ def _is_helper(function: cst.FunctionDef) -> bool:
     return static and function.name.value.startswith("_")
 
 
-def _uses(program: Program, one: Derived) -> Iterator[tuple[Source, cst.CSTNode]]:
+def uses(program: Program, one: Derived) -> Iterator[tuple[Source, cst.CSTNode]]:
     """Where anything but the class itself and imports names it."""
     name = one.node.name.value
     if name in Names.of(one.source).exported:

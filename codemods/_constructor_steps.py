@@ -27,6 +27,7 @@ from ._constructor_chosen import Chosen, chosen
 from ._constructor_derived import HANDED_ON, derived, leave, uncalled
 from ._constructor_dictionaries import outside
 from ._constructor_dropped import drop
+from ._constructor_functions import functions
 from ._constructor_imports import unimports
 from ._constructor_partials import partials
 from ._constructor_patches import patches
@@ -48,6 +49,10 @@ Events = Sequence[tuple[Trace, Wrapping]]
 
 def steps(program: Program) -> Iterator[Step | Left]:
     """What becomes of every constructor call."""
+    turned = list(functions(program))
+    if turned:
+        yield from turned
+        return
     sites: list[Construction] = []
     others = chosen(program)
     for among in others:

@@ -55,7 +55,8 @@ fully_shard(model, mp_policy=mp_policy)
 
 Arguments that come in a tuple, in a dictionary that is written to after it was made, or as `**kwargs` of a function
 that looks into them or is called from several places; gradients that are kept in low precision; a name for FSDP1 or
-another wrapper that is used for more than calls with the model; what classes derived from FSDP1 add to it.
+another wrapper that is used for more than calls with the model; what classes derived from FSDP1 add to it, but for an
+`__init__` that only decides what FSDP1 is given: that becomes a function of the same name.
 
 ## References
 
