@@ -15,7 +15,7 @@ from textwrap import dedent, indent
 
 import libcst as cst
 
-from fsdp2lint.api import Account, Layout, Program, Rewrite, Source, Step, dotted, walk
+from fsdp2lint.api import Account, Layout, Program, Replace, Source, Step, dotted, walk
 
 from ._constructor_derived import Derived, classes, uses
 
@@ -34,7 +34,7 @@ def functions(program: Program) -> Iterator[Step]:
         text = _function(one, init)
         if text is not None:
             account = Account(one.source, one.node.bases[0], "changed", WHY)
-            yield Step((Rewrite(one.source, one.node, lambda _, made=text: made),), (account,))
+            yield Step((Replace(one.source, one.node, text),), (account,))
 
 
 def _is_called(source: Source, node: cst.CSTNode) -> bool:
@@ -51,10 +51,11 @@ def _init(one: Derived) -> cst.FunctionDef | None:
     if init is None or init.decorators:
         return None
     first = init.params.params[:1]
-    if not first or first[0].name.value != "self" or _super(init) is None:
+    func = _super(init)
+    if not first or first[0].name.value != "self" or func is None:
         return None
     read = [n for n in walk(init.body) if isinstance(n, cst.Name) and n.value == "self"]
-    mine = {n for n in walk(_super(init)) if isinstance(n, cst.Name)}
+    mine = {n for n in walk(func) if isinstance(n, cst.Name)}
     returns = any(isinstance(n, cst.Return) for n in walk(init.body, into=False))
     return None if returns or any(name not in mine for name in read) else init
 
