@@ -57,7 +57,7 @@ def _is_named(program: Program, source: Source) -> bool:
     stem = Path(source.path).stem
     known = {os.path.abspath(one.path): one for one in (*program.sources, *program.texts)}
     word = re.compile(rf"(?<!\w){re.escape(stem)}(?!\w)".encode())
-    for path in _files_of(source):
+    for path in {*known, *_files_around(program, source)}:
         if path == os.path.abspath(source.path):
             continue
         one = known.get(path)
@@ -80,9 +80,11 @@ def _names(source: Source, stem: str) -> bool:
     return False
 
 
-def _files_of(source: Source) -> Iterator[str]:
-    """The files of the project that a file belongs to, as far as they are not for people."""
-    for folder, folders, names in os.walk(_project(os.path.abspath(source.path))):
+def _files_around(program: Program, source: Source) -> Iterator[str]:
+    """The files of a file's project and beside the program's others, as far as they are not for people."""
+    folders_of = [os.path.dirname(os.path.abspath(one.path)) for one in program.sources]
+    top = os.path.commonpath([*folders_of, _project(os.path.abspath(source.path))])
+    for folder, folders, names in os.walk(top):
         folders[:] = [one for one in folders if one not in EXCLUDED]
         yield from (os.path.join(folder, one) for one in names if not one.endswith(_PROSE))
 

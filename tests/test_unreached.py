@@ -83,3 +83,14 @@ def test_a_private_module_of_a_package_is_nobody_elses(tmp_path: Path) -> None:
     done = made(tmp_path, texts)
     assert fates(done, "lib/_views.py") == {"preserved"}
     assert fates(done, "lib/views.py") == {"manual"}
+
+
+def test_a_program_above_the_folder_is_asked_too(tmp_path: Path) -> None:
+    """Also where nothing marks the project, or each of its parts is marked."""
+    texts = {
+        "lib/flat_views.py": COPY,
+        "lib/setup.cfg": "",
+        "tool.py": "from lib import flat_views\n",
+    }
+    done = made(tmp_path, texts)
+    assert "manual" in fates(done, "lib/flat_views.py")
