@@ -7,7 +7,7 @@ the way down, and of a number of parameters; it knows nothing of FSDP1. ``Module
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
@@ -55,12 +55,12 @@ def asked(program: Program) -> Iterator[Step]:
 
 def _given(program: Program) -> Iterator[tuple[Source, cst.CSTNode]]:
     """What is given as arguments to functions that ask it."""
-    asking = {f.name.value: f for source in program.sources for f in source.derived(_asking)}
+    asking = [one for source in program.sources for one in source.derived(_asking)]
+    names = {one.name.value for one in asking}
     for source in program.sources if asking else ():
         for call in walk(source.tree):
             if isinstance(call, cst.Call) and isinstance(call.func, cst.Name):
-                function = asking.get(call.func.value)
-                if function is not None and _is_called(program, source, call.func, function):
+                if call.func.value in names and _is_called(program, source, call.func, asking):
                     yield from ((source, arg) for arg in call.args)
 
 
@@ -82,10 +82,12 @@ def _asks(function: cst.FunctionDef) -> bool:
     )
 
 
-def _is_called(program: Program, source: Source, func: cst.Name, function: cst.FunctionDef) -> bool:
+def _is_called(
+    program: Program, source: Source, func: cst.Name, functions: Sequence[cst.FunctionDef]
+) -> bool:
     scope = Names.of(source).owner(func.value, scope_of(Layout.of(source).ancestors(func)))
     found = definitions(program, source, func.value, scope or source.tree)
-    return any(node is function for _, node in found)
+    return any(node in functions for _, node in found)
 
 
 def _made(trace: Trace) -> Iterator[tuple[Source, cst.CSTNode]]:
