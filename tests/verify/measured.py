@@ -1,7 +1,7 @@
 """Plans of a script beside what the same script does on forked ranks over gloo.
 
-``python -m tests.verify.measured FOLDER WORLD CASE...`` leaves ``<case>.plan/answer.json`` and, as counted on
-rank 0 in the last step, ``<case>.real.json``. PyTorch is imported once for all cases.
+``python -m tests.verify.measured`` reads ``FOLDER WORLD CASE`` as a list of JSON from each line of its input and leaves
+``<case>.plan/answer.json`` and, as counted on rank 0 in the last step, ``<case>.real.json``.
 """
 
 from __future__ import annotations
@@ -19,28 +19,23 @@ from typing import Any
 
 from fsdp2lint.verify.outcome import Request
 from fsdp2lint.verify.plan.errand import environment
-from tests.verify.planned import fork_plan
+from tests.verify.planned import fork_plan, serve
 
 SCRIPT = Path(__file__).parent / "scripts" / "shards.py"
 
 
-def main(folder: Path, world: int, cases: list[str]) -> None:
-    """Run and plan each case in processes of its own."""
-    import torch.distributed._tools.fake_collectives
-    import torch.distributed.checkpoint
-    import torch.distributed.fsdp  # noqa: F401
-
-    for case in cases:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = str(free.getsockname()[1])
-        own = environment(world, world) | {"MASTER_PORT": port}
-        for rank in range(world):
-            told = own | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-            _fork(partial(_run, folder / f"{case}.real.json", case), told)
-        for _ in range(world):
-            os.wait()
-        request = Request(str(SCRIPT), "", arguments=(case,))
-        fork_plan(folder / f"{case}.plan", world, request, per_node=world)
+def measure(folder: str, world: int, case: str) -> None:
+    """Run and plan a case in processes of its own."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    own = environment(world, world) | {"MASTER_PORT": port}
+    for rank in range(world):
+        told = own | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+        _fork(partial(_run, Path(folder, f"{case}.real.json"), case), told)
+    for _ in range(world):
+        os.wait()
+    request = Request(str(SCRIPT), "", arguments=(case,))
+    fork_plan(Path(folder, f"{case}.plan"), world, request, per_node=world)
 
 
 def _fork(live: Callable[[], None], told: dict[str, str]) -> None:
@@ -139,4 +134,4 @@ def _bytes(given: Any) -> int:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])
+    serve(measure)

@@ -1,32 +1,45 @@
 """Plans scripts in forks of one process that has imported PyTorch: seconds less for each.
 
-``python -m tests.verify.planned FOLDER WORLD:NAME=SCRIPT...`` plans each script for so many ranks, in its
-own folder ``NAME``, and leaves ``NAME/answer.json`` there.
+``python -m tests.verify.planned`` reads ``FOLDER WORLD SCRIPT`` as a list of JSON from each line of its input, plans
+the script for so many ranks, leaves ``FOLDER/answer.json`` and answers with a line.
 """
 
 from __future__ import annotations
 
+import gc
+import importlib
+import json
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from fsdp2lint.verify.outcome import Request
 from fsdp2lint.verify.plan.errand import Errand, environment
+from tests.verify.forked import EARLY
 
 
-def main(folder: Path, wanted: list[str]) -> None:
-    """Plan one script after the other."""
-    import torch.distributed._tools.fake_collectives
-    import torch.distributed.checkpoint
-    import torch.distributed.fsdp  # noqa: F401
+def serve(answer: Callable[..., None]) -> None:
+    """Import PyTorch, then answer each line of the input, a list of arguments, until it ends."""
+    for name in (*EARLY, "torch.distributed._tools.fake_collectives"):
+        importlib.import_module(name)
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what scripts print is no answer
+    gc.collect()
+    gc.freeze()
+    for line in sys.stdin:
+        given: list[Any] = json.loads(line)
+        answer(*given)
+        print("over", file=answers, flush=True)
 
-    for each in wanted:
-        world, _, rest = each.partition(":")
-        name, _, script = rest.partition("=")
-        fork_plan(folder / name, int(world), Request(script, ""))
+
+def plan(folder: str, world: int, script: str) -> None:
+    """Plan one script."""
+    fork_plan(Path(folder), world, Request(script, ""))
 
 
 def fork_plan(scratch: Path, world: int, request: Request, per_node: int = 8) -> None:
@@ -52,4 +65,4 @@ def fork_plan(scratch: Path, world: int, request: Request, per_node: int = 8) ->
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])
+    serve(plan)

@@ -24,10 +24,25 @@ LIMIT = 25.0
 Told = tuple[list[RankReport], list[Violation]]
 
 
+class Server:
+    """A process that has imported PyTorch and answers each line when what it asks for is done."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def ask(self, line: str) -> None:
+        """Ask for one thing and wait for it."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{line}\n")
+        self._process.stdin.flush()
+        assert self._process.stdout.readline() == "over\n", "the process that forks is gone"
+
+
 class Ranks:
     """A process that forks ranks for one request after the other."""
 
-    def __init__(self, server: subprocess.Popen[str]) -> None:
+    def __init__(self, server: Server) -> None:
         self._server = server
 
     def launch(self, request: Request, echo: Echo) -> Run:
@@ -35,11 +50,7 @@ class Ranks:
         folder, started = Path(request.scratch), time.monotonic()
         path = folder / "request.json"
         path.write_bytes(packed(request))
-        assert self._server.stdin is not None
-        assert self._server.stdout is not None
-        self._server.stdin.write(f"{path}\n")
-        self._server.stdin.flush()
-        assert self._server.stdout.readline() == "over\n", "the process that forks is gone"
+        self._server.ask(str(path))
         run = Run(seconds=time.monotonic() - started)
         for rank in range(request.nproc):
             report = collect(folder, rank, "over")
@@ -53,27 +64,30 @@ class Ranks:
 
 @contextmanager
 def forking() -> Iterator[Ranks]:
-    """Start the process that forks, and end it."""
+    """Start the process that forks ranks, and end it."""
     before = os.environ.get("PYTHONPATH")
-    server = subprocess.Popen(
-        [sys.executable, "-m", "tests.verify.forked"],
+    path = os.pathsep.join(filter(None, (str(STAND_INS), before)))
+    with serving("forked", TORCHDYNAMO_DISABLE="1", PYTHONPATH=path) as server:
+        yield Ranks(server)
+
+
+@contextmanager
+def serving(module: str, **environment: str) -> Iterator[Server]:
+    """Start one of the modules here that answer lines, and end it."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", f"tests.verify.{module}"],
         cwd=ROOT,
-        env=os.environ
-        | {
-            "OMP_NUM_THREADS": "1",
-            "TORCHDYNAMO_DISABLE": "1",
-            "PYTHONPATH": os.pathsep.join(filter(None, (str(STAND_INS), before))),
-        },
+        env=os.environ | {"OMP_NUM_THREADS": "1", **environment},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
     try:
-        yield Ranks(server)
+        yield Server(process)
     finally:
-        assert server.stdin is not None
-        server.stdin.close()
-        server.wait(timeout=60)
+        assert process.stdin is not None
+        process.stdin.close()
+        process.wait(timeout=60)
 
 
 class Rehearsed:

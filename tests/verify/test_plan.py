@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import json
 from pathlib import Path
 
 import msgspec
@@ -16,7 +15,7 @@ from fsdp2lint.verify.plan import CannotPlan, Plan, amounts, climbed, compare_pl
 from fsdp2lint.verify.plan.errand import Answer
 from fsdp2lint.verify.plan.telling import record, told
 
-ROOT = Path(__file__).resolve().parents[2]
+from .scenes import ROOT, serving
 
 HEAD = """
 import torch
@@ -118,11 +117,10 @@ def write(folder: Path, name: str, text: str) -> Path:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All scripts, planned by forks of one process that has imported PyTorch."""
     folder = tmp_path_factory.mktemp("plans")
-    wanted = [
-        f"{world}:{name}={write(folder, name, text)}" for name, (world, text) in SCRIPTS.items()
-    ]
-    command = [sys.executable, "-m", "tests.verify.planned", str(folder), *wanted]
-    subprocess.run(command, cwd=ROOT, check=True, timeout=240)
+    with serving("planned") as server:
+        for name, (world, text) in SCRIPTS.items():
+            script = write(folder, name, text)
+            server.ask(json.dumps([str(folder / name), world, str(script)]))
     return folder
 
 

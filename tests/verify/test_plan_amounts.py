@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,8 @@ import pytest
 from fsdp2lint.verify.plan.data import Plan, Transfer, amounts
 from fsdp2lint.verify.plan.errand import Answer
 
-ROOT = Path(__file__).resolve().parents[2]
+from .scenes import Server, serving
+
 CASES = {
     2: [
         "fsdp1:FULL_SHARD:fp32:adamw",
@@ -52,28 +52,31 @@ EACH = pytest.mark.parametrize(
 )
 
 
+class Results:
+    """Plans and measurements, each made when it is asked for and once."""
+
+    def __init__(self, server: Server, folder: Path) -> None:
+        self._server, self.folder = server, folder
+
+    def of(self, world: int, case: str) -> tuple[Plan, dict[str, Any]]:
+        """What is planned of a case, and what is measured."""
+        real, plan = self.folder / f"{case}.real.json", self.folder / f"{case}.plan"
+        if not plan.exists():
+            self._server.ask(json.dumps([str(self.folder), world, case]))
+        answer = msgspec.json.decode((plan / "answer.json").read_bytes(), type=Answer)
+        return answer.plan, json.loads(real.read_text())
+
+
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("measured")
-    own = {
-        "OMP_NUM_THREADS": "1",
-        "GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo",
-    }
-    for world, cases in CASES.items():
-        command = [sys.executable, "-m", "tests.verify.measured", str(folder), str(world), *cases]
-        subprocess.run(command, cwd=ROOT, env=os.environ | own, check=True, timeout=240)
-    return folder
-
-
-def planned(results: Path, case: str) -> Plan:
-    answer = (results / f"{case}.plan" / "answer.json").read_bytes()
-    return msgspec.json.decode(answer, type=Answer).plan
+def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Results]:
+    interface = "lo0" if sys.platform == "darwin" else "lo"
+    with serving("measured", GLOO_SOCKET_IFNAME=interface) as server:
+        yield Results(server, tmp_path_factory.mktemp("measured"))
 
 
 @EACH
-def test_a_plan_is_what_happens(results: Path, world: int, case: str) -> None:
-    plan = planned(results, case)
-    real: dict[str, Any] = json.loads((results / f"{case}.real.json").read_text())
+def test_a_plan_is_what_happens(results: Results, world: int, case: str) -> None:
+    plan, real = results.of(world, case)
     total = amounts(plan)
     assert plan.world == world
     for kind in ("gathered", "scattered", "reduced"):
@@ -82,11 +85,11 @@ def test_a_plan_is_what_happens(results: Path, world: int, case: str) -> None:
     assert total.gradients == real["gradients"]
     assert total.optimizer == real["optimizer"]
     assert total.replicated == 5 * 4  # the buffer
+    expect_blocks_and_the_rest(plan, frozen_too=":frozen:" in case)
 
 
-@EACH
-def test_the_units_are_the_blocks_and_the_rest(results: Path, world: int, case: str) -> None:
-    plan = planned(results, case)
+def expect_blocks_and_the_rest(plan: Plan, frozen_too: bool) -> None:
+    """The units are the blocks and what is left, and all that is trainable is trained."""
     names = {unit.name: {tensor.name for tensor in unit.tensors} for unit in plan.units}
     assert sorted(names) == ["", "blocks.0", "blocks.1", "blocks.2"]
     assert names[""] == {"embed.weight"}
@@ -94,17 +97,18 @@ def test_the_units_are_the_blocks_and_the_rest(results: Path, world: int, case: 
     trained = {n for o in plan.optimizers for group in o.groups for n in group.names}
     frozen = {t.name for unit in plan.units for t in unit.tensors if not t.trainable}
     assert trained == {t.name for unit in plan.units for t in unit.tensors} - frozen
-    assert bool(frozen) == (":frozen:" in case)
+    assert bool(frozen) == frozen_too
 
 
-def test_reshard_is_told(results: Path) -> None:
-    freed = {
-        case: [unit.reshard for unit in planned(results, case).units]
-        for cases in CASES.values()
-        for case in cases
-    }
-    assert freed["fsdp1:FULL_SHARD:fp32:adamw"] == [False, True, True, True]
-    assert freed["fsdp2:default:fp32:adamw"] == [False, True, True, True]
-    assert freed["fsdp1:SHARD_GRAD_OP:bf16:plain"] == [False] * 4
-    assert freed["fsdp2:false:bf16:rmsprop"] == [False] * 4
-    assert freed["fsdp2:true:fp32:plain"] == [True] * 4
+@pytest.mark.parametrize(
+    ("case", "freed"),
+    [
+        ("fsdp1:FULL_SHARD:fp32:adamw", [False, True, True, True]),
+        ("fsdp2:default:fp32:adamw", [False, True, True, True]),
+        ("fsdp1:SHARD_GRAD_OP:bf16:plain", [False] * 4),
+        ("fsdp2:false:bf16:rmsprop", [False] * 4),
+        ("fsdp2:true:fp32:plain", [True] * 4),
+    ],
+)
+def test_reshard_is_told(results: Results, case: str, freed: list[bool]) -> None:
+    assert [unit.reshard for unit in results.of(2, case)[0].units] == freed

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -15,42 +15,34 @@ from fsdp2lint.verify.plan import climbed
 from fsdp2lint.verify.plan.errand import Answer
 from tests.migrated import migrated, settings, written
 
-ROOT = Path(__file__).resolve().parents[2]
+from .scenes import ROOT, Server, serving
+
 PROJECTS = sorted(p.parent for p in (ROOT / "fixtures" / "projects").glob("*/after"))
-SIDES = ("after", "migrated")
 WORLD = 8
 
 
 @pytest.fixture(scope="module")
-def answers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("plans")
-    wanted = []
-    for project in PROJECTS:
-        entry = settings(project.name)["entry"]
-        ours = written(migrated(project.name), project / "before", folder / project.name)
-        for side, place in (
-            ("before", project / "before"),
-            ("after", project / "after"),
-            ("migrated", ours),
-        ):
-            script = find(str(place), entry=entry, module=None).target
-            wanted.append(f"{WORLD}:{project.name}-{side}={script}")
-    command = [sys.executable, "-m", "tests.verify.planned", str(folder), *wanted]
-    subprocess.run(command, cwd=ROOT, check=True, timeout=560)
-    return folder
+def server() -> Iterator[Server]:
+    with serving("planned") as planning:
+        yield planning
 
 
-@pytest.mark.parametrize("side", SIDES)
+def answer(server: Server, folder: Path, place: Path, entry: str) -> Answer:
+    """The plan of one of the programs."""
+    script = find(str(place), entry=entry, module=None).target
+    server.ask(json.dumps([str(folder), WORLD, script]))
+    return msgspec.json.decode((folder / "answer.json").read_bytes(), type=Answer)
+
+
 @pytest.mark.parametrize("project", PROJECTS, ids=lambda project: project.name)
-def test_the_groups_are_the_units(answers: Path, project: Path, side: str) -> None:
-    before, after = (
-        msgspec.json.decode(
-            (answers / f"{project.name}-{one}" / "answer.json").read_bytes(), type=Answer
-        )
-        for one in ("before", side)
-    )
+def test_the_groups_are_the_units(server: Server, tmp_path: Path, project: Path) -> None:
+    entry = settings(project.name)["entry"]
+    ours = written(migrated(project.name), project / "before", tmp_path)
+    before = answer(server, tmp_path / "old", project / "before", entry)
     assert before.complete, before.error
-    assert after.complete, after.error
-    count = len(list(after.plan.units))
-    units = f"the same {count} unit{'s' if count > 1 else ''}"
-    assert climbed(before.plan, after.plan) == Rung(2, "reached", f"{units} on {WORLD} ranks")
+    for name, place in (("by_hand", project / "after"), ("by_tool", ours)):
+        after = answer(server, tmp_path / name, place, entry)
+        assert after.complete, after.error
+        count = len(list(after.plan.units))
+        units = f"the same {count} unit{'s' if count > 1 else ''}"
+        assert climbed(before.plan, after.plan) == Rung(2, "reached", f"{units} on {WORLD} ranks")
