@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 import pytest
@@ -156,25 +156,13 @@ def test_a_fault_stands_once_and_leaves_a_program(folder: Path) -> None:
         assert (fault.differs.step is None) == (fault.differs.what in ("units", "plan", "raises"))
 
 
-@pytest.fixture(scope="module")
-def findings() -> list[dict[str, Any]]:
-    """What ``check`` says of each migrated program, for the oldest torch that the program itself asks for."""
-    told: list[dict[str, Any]] = []
-    for folder in FOLDERS:
-        options = ("--isolated", "--no-cache", "--output-format", "json")
-        result = program("check", *options, folder / "after")
-        assert result.returncode in (0, 1), result.stderr
-        told += json.loads(result.stdout)
-    return told
-
-
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_the_migrated_program_is_quiet(folder: Path, findings: list[dict[str, Any]]) -> None:
-    said = [
-        (f["code"], f["filename"], f["location"]["row"])
-        for f in findings
-        if (folder / "after") in (ROOT / f["filename"]).parents
-    ]
+@each
+def test_the_migrated_program_is_quiet(folder: Path) -> None:
+    """For the oldest torch that the program itself asks for."""
+    options = ("--isolated", "--no-cache", "--output-format", "json")
+    result = program("check", *options, folder / "after")
+    assert result.returncode in (0, 1), result.stderr
+    said = [(f["code"], f["filename"], f["location"]["row"]) for f in json.loads(result.stdout)]
     assert said == []
 
 
