@@ -14,15 +14,12 @@ import pytest
 
 from fsdp2lint.verify.compare import Options, Trial, Verification
 from fsdp2lint.verify.equality.results import Difference
-from fsdp2lint.verify.launch import Launch
+from fsdp2lint.verify.launch import Launch, launch
 from fsdp2lint.verify.places import find
 from tests.migrated import NAMES, PROJECTS, migrate_folder, migrated, settings, written
 from tests.verify.scenes import Ranks, forking
 
 EACH = pytest.mark.parametrize("name", NAMES)
-UNDER_TORCHRUN = {"distilled_student", "token_pretrain"}
-"""What ``verify`` starts as for a user, spawning or by itself; the ranks of the others are forked, which
-makes no difference to them: they live the same bootstrap."""
 
 
 @pytest.fixture(scope="module")
@@ -71,11 +68,9 @@ def test_every_file_compiles_and_migrating_again_changes_nothing(name: str, tmp_
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="running needs torch")
 @EACH
-def test_it_does_the_same(name: str, ranks: Ranks, tmp_path: Path) -> None:
-    from fsdp2lint.verify.launch import launch
-
-    run = launch if name in UNDER_TORCHRUN else ranks.launch
-    done = compared(name, tmp_path, run, arguments=tuple(settings(name)["args"]))
+def test_it_does_the_same(name: str, tmp_path: Path) -> None:
+    """Under torchrun, as ``verify`` starts them for a user."""
+    done = compared(name, tmp_path, launch, arguments=tuple(settings(name)["args"]))
     assert done.fault is None
     assert [one.message for one in done.differences if _counts(one, done.rtol)] == []
 
