@@ -185,10 +185,11 @@ def _is_helper(function: cst.FunctionDef) -> bool:
 
 
 def uses(program: Program, one: Derived) -> Iterator[tuple[Source, cst.CSTNode]]:
-    """Where anything but the class itself and imports names it."""
+    """Where anything but the class itself names it; imports only where they hand it on."""
     name = one.node.name.value
     if name in Names.of(one.source).exported:
         yield one.source, one.node
+    yield from handed_on(program, one.source, name)
     for source in program.sources:
         imported = [
             i for i in Names.of(source).imports if program.comes_from(source, i, one.source, name)
@@ -203,6 +204,17 @@ def uses(program: Program, one: Derived) -> Iterator[tuple[Source, cst.CSTNode]]
                     if isinstance(around[0], cst.Attribute) and dotted(around[0]):
                         continue  # the longer name counts, or it is another one
                     yield source, node
+
+
+def handed_on(program: Program, home: Source, name: str) -> Iterator[tuple[Source, cst.CSTNode]]:
+    """The imports by which other files hand a name on: those of packages, and those that are not read there."""
+    for source in program.sources:
+        names = Names.of(source)
+        for one in names.imports if source is not home else ():
+            if one.loads.endswith(f".{name}") and program.comes_from(source, one, home, name):
+                idle = one.name not in names.uses or one.name in names.exported
+                if idle or source.path.endswith("__init__.py"):
+                    yield source, one.alias
 
 
 _IMPORTS = cst.Import | cst.ImportFrom

@@ -29,7 +29,9 @@ def functions(program: Program) -> Iterator[Step]:
     for one in classes(program):
         init = _init(one)
         named = list(uses(program, one))
-        if init is None or not named or not all(_is_called(s, node) for s, node in named):
+        if init is None or not any(_is_called(s, node) for s, node in named):
+            continue
+        if not all(_is_called(s, n) or isinstance(n, cst.ImportAlias) for s, n in named):
             continue
         text = _function(one, init)
         if text is not None:
@@ -44,7 +46,9 @@ def _is_called(source: Source, node: cst.CSTNode) -> bool:
 
 def _init(one: Derived) -> cst.FunctionDef | None:
     """The ``__init__`` that is all that a class of the file adds, and that only leads to FSDP1's."""
-    if one.own != ("__init__",) or one.node.decorators or one.node not in one.source.tree.body:
+    if one.own != ("__init__",) or one.node not in one.source.tree.body:
+        return None
+    if one.node.decorators or one.node.keywords:
         return None
     found = [n for n in one.node.body.body if isinstance(n, cst.FunctionDef)]
     init = next((n for n in found if n.name.value == "__init__"), None)
@@ -57,7 +61,8 @@ def _init(one: Derived) -> cst.FunctionDef | None:
     read = [n for n in walk(init.body) if isinstance(n, cst.Name) and n.value == "self"]
     mine = {n for n in walk(func) if isinstance(n, cst.Name)}
     returns = any(isinstance(n, cst.Return) for n in walk(init.body, into=False))
-    return None if returns or any(name not in mine for name in read) else init
+    asked = [n for n in walk(init.body) if isinstance(n, cst.Name) and n.value == "super"]
+    return None if returns or len(asked) > 1 or any(n not in mine for n in read) else init
 
 
 def _super(init: cst.FunctionDef) -> cst.Attribute | None:

@@ -30,7 +30,7 @@ from fsdp2lint.api import (
     walk,
 )
 
-from ._constructor_derived import still_wraps
+from ._constructor_derived import handed_on, still_wraps
 from ._constructor_origins import definitions, meaning
 from ._loop_insides import insides
 
@@ -159,7 +159,8 @@ def _calls(
             if not called or not isinstance(statement, cst.Expr):
                 return None
             found.append((other, statement))
-    return found if name not in Names.of(source).exported else None
+    public = name in Names.of(source).exported or any(handed_on(program, source, name))
+    return None if public else found
 
 
 def _away(
