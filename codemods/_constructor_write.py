@@ -10,6 +10,7 @@ from fsdp2lint.api import Edit, InsertBefore, Layout, Replace, Rewrite, walk
 
 from ._constructor_custom import Mapped
 from ._constructor_helpers import FSDP, children_first, policy_helper
+from ._constructor_order import follows_others, is_deferred
 from ._constructor_plan import Plan
 from ._constructor_policies import Asked, Chosen, Nothing, Policy
 from ._constructor_site import Construction
@@ -26,7 +27,7 @@ def write(site: Construction, plan: Plan, policy: Policy, helpers: Helpers) -> s
     layout = site.layout
     statement = layout.statement(site.call)
     writer = Writer(site, plan, policy, helpers)
-    if isinstance(statement, cst.BaseCompoundStatement) or _is_deferred(
+    if isinstance(statement, cst.BaseCompoundStatement) or is_deferred(
         layout, site.call, statement
     ):
         return writer.deferred(statement)
@@ -35,6 +36,8 @@ def write(site: Construction, plan: Plan, policy: Policy, helpers: Helpers) -> s
         writer.assigned(statement, target)
     elif isinstance(statement, cst.Expr) and statement.value is site.call:
         writer.assigned(statement, None)
+    elif writer.needs_name() and follows_others(site, statement):
+        return writer.deferred(statement)
     else:
         writer.in_place(statement)
     return ""
@@ -55,20 +58,6 @@ def _only_target(statement: cst.CSTNode, call: cst.BaseExpression) -> cst.BaseEx
 def _stands_alone(layout: Layout, statement: cst.CSTNode) -> bool:
     line = layout.line(statement)
     return isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1
-
-
-def _is_deferred(layout: Layout, call: cst.BaseExpression, statement: cst.CSTNode) -> bool:
-    """Whether the call is evaluated only sometimes, or more than once, where its statement runs."""
-    inner: cst.CSTNode = call
-    for around in layout.ancestors(call):
-        if around is statement:
-            return False
-        if isinstance(around, cst.Lambda | cst.BaseComp | cst.BooleanOperation | cst.CompFor):
-            return True
-        if isinstance(around, cst.IfExp) and around.test is not inner:
-            return True
-        inner = around
-    return False
 
 
 def _bound_between(layout: Layout, call: cst.BaseExpression, statement: cst.CSTNode) -> set[str]:
