@@ -19,7 +19,7 @@ from fsdp2lint.meanings import load
 from fsdp2lint.meanings.registry import canonical
 from fsdp2lint.model.events import Event, Wrapping
 from fsdp2lint.model.told import NOTHING_TOLD, Told
-from fsdp2lint.project import Project
+from fsdp2lint.project import Budget, Project
 from fsdp2lint.source import Unreadable
 
 if TYPE_CHECKING:
@@ -32,6 +32,9 @@ T = TypeVar("T")
 
 MAX_HANDS = 8
 """Through so many files a name is followed back to where it comes from."""
+
+PATIENCE = 3
+"""What a run does not show is not rewritten: it may take longer than under ``check``."""
 
 _WRAPPERS = {
     "fsdp1": "torch.distributed.fsdp.FullyShardedDataParallel",
@@ -114,9 +117,10 @@ class Program:
     @cached_property
     def project(self) -> Project:
         """The project that the sources and the files that they import make."""
-        return Project.of(
-            self.sources, self.roots, self.told, self.files, decoded=self.runs.decoded
-        )
+        read = self.runs.decoded
+        project = Project.of(self.sources, self.roots, self.told, self.files, decoded=read)
+        project.budget = Budget(patience=PATIENCE)
+        return project
 
     @cached_property
     def traces(self) -> tuple[Trace, ...]:

@@ -63,14 +63,19 @@ class Ration:
 
 
 class Budget:
-    """The work that is left for a project: many entries share it, so that time grows with the files."""
+    """The work that is left for a project: many entries share it, so that time grows with the files.
 
-    def __init__(self, total: int = TOTAL_STEPS) -> None:
-        self.left = total
+    ``patience`` says how many times as much as usual that is, and what one entry may spend of it.
+    """
+
+    def __init__(self, total: int = TOTAL_STEPS, patience: int = 1) -> None:
+        self.left = total * patience
+        self.patience = patience
         self.rations: list[Ration] = []
 
-    def ration(self, most: int) -> Ration:
-        """What the next entry may spend, ``most`` at the most."""
+    def ration(self, usual: int) -> Ration:
+        """What the next entry may spend, ``usual`` at the most where there is no more patience."""
+        most = usual * self.patience
         ration = Ration(most, _share(self.left, most))
         self.rations.append(ration)
         return ration

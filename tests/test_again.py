@@ -12,7 +12,7 @@ from fsdp2lint.interpret.entries import traces
 from fsdp2lint.migrate.engine import migrate
 from fsdp2lint.migrate.files import choose
 from fsdp2lint.model.trace import Trace
-from fsdp2lint.program import Program
+from fsdp2lint.program import PATIENCE, Program
 from fsdp2lint.project import LEAST_STEPS, Budget, Project
 from fsdp2lint.source import Source
 
@@ -62,7 +62,9 @@ def told(found: tuple[Trace, ...]) -> list[list[str]]:
 
 def fresh(program: Program) -> tuple[Trace, ...]:
     """All runs, made anew."""
-    return tuple(traces(Project.of(program.sources, program.roots)))
+    project = Project.of(program.sources, program.roots)
+    project.budget = Budget(patience=PATIENCE)
+    return tuple(traces(project))
 
 
 def test_only_runs_that_load_a_changed_file_are_made_again(program: Program) -> None:
@@ -143,7 +145,7 @@ def test_a_run_that_had_too_little_is_made_again_with_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A long program in front uses the budget up; when it is gone, the calls behind it are entered."""
-    monkeypatch.setattr(Budget.__init__, "__defaults__", (40_000,))
+    monkeypatch.setattr(Budget.__init__, "__defaults__", (40_000 // PATIENCE, 1))
     long = f"x = {'a.b + ' * 60}a\n" * 350 + "__name__ == '__main__'\n"
     late = "def f(x):\n    g(x)\ndef g(x):\n    h(x)\n"
     late += f"if __name__ == '__main__':\n    {'a.b;' * 2000}f(1)\n"

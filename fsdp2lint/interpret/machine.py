@@ -279,7 +279,7 @@ class Machine:
         if (
             len(self.running) >= MAX_CALL_DEPTH
             or not self.ration.covers(self.steps)
-            or self.entered > MAX_ENTERED
+            or self.entered > MAX_ENTERED * self.project.budget.patience
         ):
             self.trace.truncated = True
             return False
