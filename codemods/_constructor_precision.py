@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from textwrap import indent
 
 import libcst as cst
 
@@ -20,7 +21,7 @@ from ._constructor_names import born, class_of, is_none, only_binding, uses
 from ._constructor_origins import meaning
 from ._constructor_plan import Plan
 from ._constructor_policies import only_feeds_fsdp1
-from ._constructor_site import Argument, Construction, sources_of
+from ._constructor_site import Argument, Construction, reindented, sources_of
 from ._shared import Helpers
 
 OLD = "torch.distributed.fsdp.MixedPrecision"
@@ -48,17 +49,19 @@ class Settings:
     def text(self, name: str) -> str:
         """The text of a field; ``None`` when it is left out."""
         node = self.fields.get(name)
-        return (
-            "None" if node is None else self.source.text[slice(*Layout.of(self.source).whole(node))]
-        )
+        if node is None:
+            return "None"
+        return reindented(self.source.text[slice(*Layout.of(self.source).whole(node))])
 
-    def policy(self, named: str, casts: str = "") -> str:
-        """The text of the same as a policy, on one line."""
+    def policy(self, named: str) -> str:
+        """The text of the same as a policy: on one line, unless one of its fields takes several."""
         said = [f"{n}={self.text(n)}" for n in FIELDS[:2] if self.text(n) != "None"]
-        casts = casts or self.text("cast_root_forward_inputs")
+        casts = self.text("cast_root_forward_inputs")
         if casts not in ("None", "True"):
             said.append(f"cast_forward_inputs={casts}")
-        return f"{named}({', '.join(said)})"
+        if not any("\n" in one for one in said):
+            return f"{named}({', '.join(said)})"
+        return f"{named}(\n" + "".join(indent(f"{one},\n", "    ") for one in said) + ")"
 
 
 @dataclass(frozen=True)
@@ -150,7 +153,7 @@ def _bound(site: Construction, name: str, found: Precision) -> list[str]:
     return [
         f"{name} = {site.name(NEW)}()",
         f"if {found.test}:",
-        f"    {name} = {found.text}",
+        indent(f"{name} = {found.text}", "    "),
     ]
 
 

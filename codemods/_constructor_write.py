@@ -10,13 +10,13 @@ from fsdp2lint.api import Edit, InsertBefore, Layout, Replace, Rewrite, walk
 
 from ._constructor_custom import Mapped
 from ._constructor_helpers import FSDP, children_first, policy_helper
+from ._constructor_lines import LINE, bracketed, entry, fitted, joined
 from ._constructor_order import follows_others, is_deferred
 from ._constructor_plan import Plan
 from ._constructor_policies import Asked, Chosen, Nothing, Policy
 from ._constructor_site import Construction
 from ._shared import Helpers, stepped
 
-LINE = 88
 SHORT = 30
 """Longer values get a name when several calls have them."""
 _PLAIN = re.compile(r"[\w.]+(\[(\w+|\"\w+\"|'\w+')\])*")
@@ -121,7 +121,7 @@ class Writer:
         call = stepped(call, layout.unit).replace("\n", indent)
         self._edit(Replace(self.site.source, self.site.call, call))
         if self.lines:
-            text = stepped("\n".join(self.lines), layout.unit)
+            text = stepped(joined(self.lines, len(indent)), layout.unit)
             self._edit(InsertBefore(self.site.source, statement, text))
 
     def deferred(self, statement: cst.CSTNode) -> str:
@@ -151,9 +151,9 @@ class Writer:
             self.lines += [call, *self._after(inside)]
             call = inside
         self.lines.append(f"return {call}")
-        body = "\n".join(
-            f"    {line}" if line else "" for line in "\n".join(self.lines).split("\n")
-        )
+        indent = len(self.site.layout.indentation(self.site.layout.line(self.site.call)))
+        body = joined(self.lines, indent + 4).split("\n")
+        body = "\n".join(f"    {line}" if line else "" for line in body)
         return name, stepped(f"\ndef {name}({inside}):\n{body}\n\n", self.site.layout.unit)
 
     def _after(self, model: str) -> list[str]:
@@ -184,7 +184,8 @@ class Writer:
     def _replace(self, statement: cst.CSTNode) -> None:
         layout = self.site.layout
         indent = layout.indentation(layout.line(statement))
-        text = stepped("\n".join([*self._comments(), *self.lines]), layout.unit)
+        text = joined([*self._comments(), *self.lines], len(indent)).removeprefix("\n")
+        text = stepped(text, layout.unit)
         text = re.sub(r"[ \t]+\n", "\n", text.replace("\n", "\n" + indent))
         text = text.replace("\n", layout.newline)
         self._edit(Rewrite(self.site.source, statement, lambda inner: text))
@@ -242,7 +243,7 @@ class Writer:
         plan = self.plan
         said = [f'"{name}": {value}' for name, value in plan.shared.items()]
         said += [f"**{one}" for one in plan.spread]
-        text = _bracketed("{", said, "}", len("fsdp_kwargs = "))
+        text = bracketed("{", said, "}", len("fsdp_kwargs = "))
         if not plan.shared and len(plan.spread) == 1:
             text = plan.spread[0]
         name = self._bind(text, "fsdp_kwargs", "shard_kwargs")
@@ -252,7 +253,7 @@ class Writer:
 
     def _bind(self, text: str, *names: str) -> str:
         name = self.site.free(*names)
-        self.lines.append(_fitted(f"{name} = {text}"))
+        self.lines.append(fitted(f"{name} = {text}"))
         return name
 
     def _loop(self, model: str, policy: Chosen) -> None:
@@ -286,7 +287,7 @@ class Writer:
         module = self.site.free("module", "submodule", "layer", "child")
         chosen = self.site.free("chosen", "own_kwargs")
         said = [*(f'"{k}": {v}' for k, v in self.plan.inner.items())]
-        said += [one if one.startswith("**") else _entry(one) for one in self.common]
+        said += [one if one.startswith("**") else entry(one) for one in self.common]
         given = self._bind(f"{{{', '.join(said)}}}", "unit_kwargs", "inner_kwargs")
         lines = [
             f"for {module} in reversed(list({model}.modules())):",
@@ -305,7 +306,7 @@ class Writer:
 
     def _call(self, module: str, own: dict[str, str], indent: int = 0) -> str:
         arguments = [*(f"{k}={v}" for k, v in own.items()), *self.common]
-        return _bracketed(f"{self.shard}(", [module, *arguments], ")", indent)
+        return bracketed(f"{self.shard}(", [module, *arguments], ")", indent)
 
     def _ask(self, model: str, policy: Asked) -> None:
         """A small function asks the policy which modules to shard."""
@@ -360,30 +361,3 @@ class Writer:
         """The call for the module itself, with what is prepared for it above."""
         self.lines += (line.replace("{module}", model) for line in self.plan.prepare)
         return self._call(model, self.plan.root)
-
-
-def _entry(argument: str) -> str:
-    name, _, value = argument.partition("=")
-    return f'"{name}": {value}'
-
-
-def _bracketed(head: str, items: list[str], tail: str, indent: int) -> str:
-    """Items between brackets, on one line if they fit."""
-    text = f"{head}{', '.join(items)}{tail}"
-    if indent + len(text) <= LINE or "\n" in text:
-        return text
-    body = "".join(f"    {item},\n" for item in items)
-    return f"{head}\n{body}{tail}"
-
-
-def _fitted(statement: str) -> str:
-    """An assignment on several lines when it is too long for one."""
-    name, _, value = statement.partition(" = ")
-    if len(statement) > LINE and " if " in value and "\n" not in value:
-        return f"{name} = (\n    {value}\n)"
-    head, opened, rest = statement.partition("(")
-    if len(statement) <= LINE or not opened or not rest.endswith(")") or "\n" in statement:
-        return statement
-    if not re.fullmatch(r"[\w.]+ = [\w.]+", head):
-        return statement
-    return f"{head}(\n    {rest[:-1]}\n)"

@@ -1,0 +1,86 @@
+"""How the statements that shard a module are broken into lines."""
+
+from __future__ import annotations
+
+import io
+import re
+import tokenize
+from collections.abc import Iterator, Sequence
+
+LINE = 88
+WIDTH = 100
+"""No line that can be broken is longer."""
+
+_BRACKETED = re.compile(r"(\s*)((?:[\w.]+ = )?[\w.]*\()(.*)(\),?)")
+
+
+def entry(argument: str) -> str:
+    """A keyword argument as an entry of a dictionary."""
+    name, _, value = argument.partition("=")
+    return f'"{name}": {value}'
+
+
+def bracketed(head: str, items: list[str], tail: str, indent: int) -> str:
+    """Items between brackets, on one line if they fit."""
+    text = f"{head}{', '.join(items)}{tail}"
+    if indent + len(text) <= LINE or "\n" in text:
+        return text
+    body = "".join(f"    {item},\n" for item in items)
+    return f"{head}\n{body}{tail}"
+
+
+def fitted(statement: str) -> str:
+    """An assignment on several lines when it is too long for one."""
+    name, _, value = statement.partition(" = ")
+    if len(statement) > LINE and " if " in value and "\n" not in value:
+        return f"{name} = (\n    {value}\n)"
+    head, opened, rest = statement.partition("(")
+    if len(statement) <= LINE or not opened or not rest.endswith(")") or "\n" in statement:
+        return statement
+    if not re.fullmatch(r"[\w.]+ = [\w.]+", head):
+        return statement
+    return f"{head}(\n    {rest[:-1]}\n)"
+
+
+def joined(lines: Sequence[str], indentation: int) -> str:
+    """Lines for a place that is indented so far; those that are too long are broken at their brackets."""
+    width = WIDTH - indentation
+    return "\n".join(one for line in "\n".join(lines).split("\n") for one in _broken(line, width))
+
+
+def _broken(line: str, width: int) -> Iterator[str]:
+    found = _BRACKETED.fullmatch(line) if len(line) > width else None
+    if found is None:
+        yield line
+        return
+    pad, head, inner, tail = found.groups()
+    items = _items(inner)
+    if not items:
+        yield line
+        return
+    yield f"{pad}{head}"
+    if len(pad) + 4 + len(inner) <= width:
+        yield f"{pad}    {inner}"
+    else:
+        for item in items:
+            yield from _broken(f"{pad}    {item},", width)
+    yield f"{pad}{tail}"
+
+
+def _items(text: str) -> list[str]:
+    """What the commas of a text separate, those inside of brackets apart; nothing if it is no such text."""
+    depth, start, items = 0, 0, []
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.string in ("(", "[", "{"):
+                depth += 1
+            elif token.string in (")", "]", "}"):
+                depth -= 1
+            elif token.string == "," and depth == 0:
+                items.append(text[start : token.start[1]].strip())
+                start = token.end[1]
+            if depth < 0:
+                return []
+    except (tokenize.TokenError, SyntaxError):
+        return []
+    return [item for item in (*items, text[start:].strip()) if item]
