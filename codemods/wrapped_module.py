@@ -44,6 +44,7 @@ Code that puts another module into the wrapper, or deletes the one inside.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import libcst as cst
 
@@ -59,6 +60,7 @@ from fsdp2lint.api import (
     Source,
     Step,
     codemod,
+    inventory,
     name_for,
     options,
     walk,
@@ -76,8 +78,13 @@ WHY = "fully_shard changes the module itself: nothing is inside it"
 @codemod()
 def rewrite(program: Program) -> Iterator[Step | Left]:
     """Attributes that name what the wrapper holds."""
+    known = {one.node for one in inventory(program)}
     for (source, node), ddp in _inner(program).items():
-        yield _unwrapped(program, source, node, ddp)
+        step = _unwrapped(program, source, node, ddp)
+        if isinstance(step, Step) and not ddp and node.attr not in known:
+            # only a test beside it says whose it is
+            step = replace(step, accounts=tuple(replace(a, own=True) for a in step.accounts))
+        yield step
 
 
 def _inner(program: Program) -> dict[tuple[Source, cst.Attribute], bool]:
