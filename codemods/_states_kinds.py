@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import libcst as cst
 
@@ -23,6 +23,16 @@ class Kind:
     name: str
     switches: tuple[str, ...]
     imports: tuple[Edit, ...] = ()
+
+    def in_groups(self) -> Kind:
+        """The same for a model of one group of ranks among several.
+
+        FSDP1 leaves a state to the first rank of the group; with ``cpu_offload`` torch leaves it to the first
+        of all ranks (torch/distributed/checkpoint/state_dict.py, ``_maybe_full_or_cpu_state_dict``).
+        """
+        if self.name == SHARDED:
+            return self
+        return replace(self, switches=tuple(s for s in self.switches if s != "cpu_offload=True"))
 
 
 def agreed(source: Source, call: cst.CSTNode, found: Iterable[tuple[Asked, bool]]) -> Kind | str:

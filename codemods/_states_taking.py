@@ -34,13 +34,14 @@ from ._states_asked import FULL, SHARDED, asked, context_of, no_module
 from ._states_guards import besides_rank, test_above
 from ._states_kinds import Kind, agreed
 from ._states_text import HOME, asks_already, chosen, fitted, is_path, options_for, text_of
-from ._states_uses import for_first_rank_only, on_first_rank, wrappers_of
+from ._states_uses import for_first_rank_only, in_groups, on_first_rank, wrappers_of
 
 _WHY = {
     FULL: "the whole weights, gathered from all ranks, as before",
     SHARDED: "the sharded weights, as DTensors",
     "": "the weights of the kind that the run asks for",
 }
+_OF_GROUPS = "on every rank: each group has its own, and `cpu_offload` keeps one for all"
 _TODO = "use get_model_state_dict(model, options=StateDictOptions(...))"
 _DCP = "torch.distributed.checkpoint."
 
@@ -64,11 +65,15 @@ def take(program: Program, events: Taken) -> Iterator[Step | Left]:
     if not isinstance(kind, Kind):
         yield Left(source, call, kind, _TODO)
         return
+    why = _WHY[kind.name]
+    others_too = not all(first for _, first in found)
+    if others_too and kind.in_groups() != kind and any(in_groups(t, e.state.of) for t, e in mine):
+        kind, why = kind.in_groups(), f"{why}; {_OF_GROUPS}"
     others = {w for t, e in events for w in wrappers_of(t, e, e.state.of)}
     if "ddp" in others and asks_already(source, call, text_of(source, call.func.value)):
         return
     getter = _Getter(source, call, call.func.value, kind, asks="ddp" in others)
-    yield Step(_edits(getter, mine), (Account(source, call, "changed", _WHY[kind.name]),))
+    yield Step(_edits(getter, mine), (Account(source, call, "changed", why),))
 
 
 def _is_used(trace: Trace, taken: StateDictTaken) -> bool:

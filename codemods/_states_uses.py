@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal as Among
 
 from fsdp2lint.api import (
     Event,
+    External,
     Guards,
+    Literal,
     MainRank,
     Module,
     Optimizer,
@@ -23,7 +25,7 @@ from fsdp2lint.api import (
 
 from ._states_asked import context_of, setter_of
 
-Wrapper = Literal["fsdp1", "ddp", "none", "unknown"]
+Wrapper = Among["fsdp1", "ddp", "none", "unknown"]
 
 
 def on_first_rank(guards: Guards) -> bool:
@@ -40,6 +42,24 @@ def for_first_rank_only(trace: Trace, state: StateDict) -> bool:
     if any(state in options(r.state) for r in trace.of(Restored)):
         return False
     return bool(saves) and all(on_first_rank(use.guards) for use in uses)
+
+
+def in_groups(trace: Trace, model: Value) -> bool:
+    """Whether a model is surely wrapped for a process group that the script names: not for all ranks."""
+    of = {unwrapped(one) for one in options(model)}
+    given = [
+        options(e.options["process_group"])
+        for e in trace.of(Wrapping)
+        if e.by == "fsdp1" and unwrapped(e.module) in of and "process_group" in e.options
+    ]
+    return any(groups and not any(_for_all(one) for one in groups) for groups in given)
+
+
+def _for_all(group: Value) -> bool:
+    """Whether a process group is that of all ranks."""
+    if isinstance(group, Literal):
+        return group.value is None
+    return isinstance(group, External) and group.name.endswith("group.WORLD")
 
 
 def wrappers_of(trace: Trace, event: Event, value: Value) -> set[Wrapper]:

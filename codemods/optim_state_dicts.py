@@ -96,7 +96,7 @@ from ._states_text import (
     text_of,
     unimports,
 )
-from ._states_uses import for_first_rank_only
+from ._states_uses import for_first_rank_only, fsdp1_models_of, in_groups
 
 _GETTERS = {
     f"{FSDP1}.optim_state_dict": "",
@@ -132,6 +132,9 @@ def _step(program: Program, events: Events) -> Step | Left:
         problem = "it is given a state of its own to gather"
     if problem or not isinstance(kind, Kind) or not isinstance(call, cst.Call):
         return Left(source, call, problem, _TODO)
+    models = [(t, one) for t, e in events for one in fsdp1_models_of(t, e.state.of)]
+    if not all(first for _, first in found) and any(in_groups(*one) for one in models):
+        kind = kind.in_groups()
     model, optimizer = argument(call, 0, "model"), argument(call, 1, "optim")
     if model is None or optimizer is None:
         return Left(source, call, "it is not given a model and an optimizer", _TODO)
