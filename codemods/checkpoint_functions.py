@@ -81,16 +81,28 @@ _PARAMETERS = (
 @codemod(frameworks=True)
 def rewrite(program: Program) -> Iterator[Step]:
     """Each call of an old function, and where none is left the imports from the old home."""
-    called: set[Source] = set()
+    renamed = [source for source in program.sources if _under_a_name(source)]
+    for source in renamed:  # its functions are called by that name, once it is that of the new home
+        yield from _moved_imports(source)
+    called = set(renamed)
     for reference in program.references(*_OLD):
         call = Layout.of(reference.source).parents.get(reference.node)
-        if isinstance(call, cst.Call) and call.func is reference.node:
-            if not any(arg.star for arg in call.args):
-                called.add(reference.source)
-                yield _step(program, reference, call)
+        if reference.source in renamed or not isinstance(call, cst.Call):
+            continue
+        if call.func is reference.node and not any(arg.star for arg in call.args):
+            called.add(reference.source)
+            yield _step(program, reference, call)
     for source in program.sources:
         if source not in called:
             yield from _moved_imports(source)
+
+
+def _under_a_name(source: Source) -> bool:
+    """Whether a file imports the old home itself under a name of its own."""
+    return any(
+        one.loads == _OLD_HOME and one.name != "torch" and isinstance(one.statement, cst.Import)
+        for one in Names.of(source).imports
+    )
 
 
 def _moved_imports(source: Source) -> Iterator[Step]:
