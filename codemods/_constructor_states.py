@@ -18,7 +18,7 @@ from ._constructor_helpers import FSDP
 from ._constructor_names import class_of, external, function_scope, is_none, only_binding
 from ._constructor_plan import Plan
 from ._constructor_sharding import device_type, mesh_call
-from ._constructor_site import Argument, Construction
+from ._constructor_site import Argument, Construction, sources_of
 from ._shared import Helpers, Naming
 
 OFFLOAD = f"{FSDP}CPUOffload"
@@ -124,11 +124,10 @@ def device(site: Construction, plan: Plan, helpers: Helpers) -> None:
 
 
 def _is_current(site: Construction, argument: Argument) -> bool:
-    node = argument.value
-    if isinstance(node, cst.Name):
-        made = only_binding(site.source, node)
-        node = made.value if made is not None else node
-    return "current_device" in site.source.code(node)
+    """Whether it is the current device, of whichever kind."""
+    found = sources_of(site, argument) or ()
+    said = [one.source.code(one.node) for one in found if one.node is not None]
+    return bool(said) and all("current_device" in text for text in said)
 
 
 def _is_set_above(site: Construction, argument: Argument, helpers: Helpers) -> bool:
