@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
 from fsdp2lint.edits.imports import Unimport
-from fsdp2lint.edits.layout import Layout
+from fsdp2lint.edits.layout import Layout, walk
 from fsdp2lint.edits.names import Names, imported_module, scope_of
 from fsdp2lint.edits.statements import InsertBefore
 from fsdp2lint.inventory import Occurrence, inventory
@@ -19,7 +19,10 @@ from fsdp2lint.source import Source
 from fsdp2lint.steps import Step
 
 MARK = "# TODO(fsdp2lint): "
+TOGETHER = 3
+"""Statements that begin so many lines apart, at the most, share a comment that says the same."""
 WRAPPER = "FullyShardedDataParallel"
+FULLY_SHARD = "torch.distributed.fsdp.fully_shard"
 
 
 def unused_imports(program: Program) -> Iterator[Step]:
@@ -38,7 +41,8 @@ def account_for_the_rest(program: Program, ledger: Ledger) -> None:
     """Close every open entry: an import follows its uses, everything else is left to a person."""
     now = inventory(program)
     ledger.entries += ledger.missing(now)
-    wraps = any(_wraps(one) for one in now if one.kind == "symbol" and one.symbol == WRAPPER)
+    symbols = (one for one in now if one.kind == "symbol" and one.symbol == WRAPPER)
+    wraps = [one for one in symbols if _wraps(one)]
     by_path = {source.path: source for source in program.sources}
     for entry in ledger.entries:
         if entry.fate == "open" and entry.kind != "import":
@@ -49,6 +53,8 @@ def account_for_the_rest(program: Program, ledger: Ledger) -> None:
                 )
             elif plain and entry.at is not None and _is_compared(by_path[entry.path], entry.at):
                 entry.account("preserved", "a plain value that others are compared with", "", 0)
+            elif plain and entry.at is not None and _for_fsdp2(program, entry, wraps):
+                entry.account("preserved", "a plain value that the code beside it reads", "", 0)
             else:
                 _close(entry)
     for entry in ledger.entries:
@@ -57,9 +63,9 @@ def account_for_the_rest(program: Program, ledger: Ledger) -> None:
 
 
 def comments(program: Program, ledger: Ledger) -> Iterator[Step]:
-    """The comments above the statements that a person has to look at; none twice."""
+    """The comments above the statements that a person has to look at; one for statements that lie together."""
     by_path = {source.path: source for source in program.sources}
-    said: set[tuple[str, int, str]] = set()
+    said: dict[tuple[str, str], int] = {}
     for entry in ledger.manual:
         if entry.at is None or not entry.todo or entry.kind == "import":
             continue
@@ -69,10 +75,13 @@ def comments(program: Program, ledger: Ledger) -> Iterator[Step]:
         line = layout.line(statement)
         top = layout.top(line)
         text = MARK + entry.todo
-        if (source.path, top, text) in said or text in _above(source, layout.top(line)):
+        if text in _above(source, top) or text in _lines_above(source, top):
             continue
-        said.add((source.path, top, text))
-        yield Step((InsertBefore(source, statement, text),), ())
+        at = source.text.count("\n", 0, top)
+        last = said.get((source.path, text))
+        said[source.path, text] = at
+        if last is None or not 0 <= at - last < TOGETHER:
+            yield Step((InsertBefore(source, statement, text),), ())
 
 
 def left_before(source: Source, node: cst.CSTNode) -> str:
@@ -111,6 +120,24 @@ def _wraps(one: Occurrence) -> bool:
     if isinstance(statement, cst.ClassDef):
         return "super().__init__(" in one.source.code(statement)
     return one.code == "FSDP101"
+
+
+def _for_fsdp2(program: Program, entry: Entry, wraps: Sequence[Occurrence]) -> bool:
+    """Whether an entry stands in a function that calls ``fully_shard`` and does not wrap."""
+    source = next(one for one in program.sources if one.path == entry.path)
+    assert entry.at is not None
+    around = _function_at(source, entry.at)
+    calls = (one.node for one in program.references(FULLY_SHARD) if one.source is source)
+    inside = set(walk(around)) if around is not None else set()
+    return any(one in inside for one in calls) and not any(one.node in inside for one in wraps)
+
+
+def _function_at(source: Source, offset: int) -> cst.FunctionDef | None:
+    """The innermost function around an offset."""
+    layout = Layout.of(source)
+    statement = _statement_at(source, offset)
+    around = (n for n in layout.ancestors(statement) if isinstance(n, cst.FunctionDef))
+    return next(around, None)
 
 
 def _is_compared(source: Source, offset: int) -> bool:
@@ -183,6 +210,12 @@ def _statement_at(source: Source, offset: int) -> cst.CSTNode:
         and layout.span(node)[0] <= offset < layout.span(node)[1]
     ]
     return layout.statement(max(inside, key=lambda node: layout.span(node)[0]))
+
+
+def _lines_above(source: Source, top: int) -> list[str]:
+    """The lines above an offset that lie together with it, a comment between them apart."""
+    lines = source.text[:top].split("\n")[-TOGETHER - 1 : -1]
+    return [line.strip() for line in lines]
 
 
 def _above(source: Source, top: int) -> str:
