@@ -72,9 +72,6 @@ def _from(
                 yield from _from(program, source, each, index, depth + 1)
     elif isinstance(node, cst.Call) and isinstance(node.func, cst.Name | cst.Attribute):
         yield from _of_call(program, source, node, index, depth)
-    elif isinstance(node, cst.Subscript) and isinstance(node.value, cst.Dict):
-        for one in node.value.elements:  # a choice that is written as a table
-            yield from _from(program, source, one.value, index, depth + 1)
     elif index is not None:
         yield Origin(source, None)
     else:

@@ -135,7 +135,7 @@ class Construction:
         line = " ".join(text.split())
         if len(line) < LINE and "#" not in text and '"""' not in text:
             return line.replace("( ", "(").replace(" )", ")").replace(",)", ")")
-        if not getattr(node, "lpar", ()) and not holds_together(text):
+        if not getattr(node, "lpar", ()):
             head, _, rest = text.partition("\n")
             whole = f"{head}\n{dedent(rest)}"
             if not _stands_alone(whole):
@@ -323,15 +323,6 @@ _CONSTANTS = {"True": True, "False": False, "None": None}
 def _constant(node: cst.BaseExpression) -> tuple[Value, ...]:
     text = dotted(node)
     return (Constant(_CONSTANTS[text]),) if text in _CONSTANTS else ()
-
-
-def holds_together(text: str) -> bool:
-    """Whether all line ends of an expression are inside its own brackets, so that it can stand by itself."""
-    try:
-        compile(text, "", "eval")
-    except SyntaxError:
-        return False
-    return True
 
 
 def reindented(text: str) -> str:

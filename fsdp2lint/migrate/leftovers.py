@@ -79,8 +79,8 @@ def comments(program: Program, ledger: Ledger) -> Iterator[Step]:
             continue
         at = source.text.count("\n", 0, top)
         last = said.get((source.path, text))
-        said[source.path, text] = at
         if last is None or not 0 <= at - last < TOGETHER:
+            said[source.path, text] = at
             yield Step((InsertBefore(source, statement, text),), ())
 
 
@@ -213,8 +213,8 @@ def _statement_at(source: Source, offset: int) -> cst.CSTNode:
 
 
 def _lines_above(source: Source, top: int) -> list[str]:
-    """The lines above an offset that lie together with it, a comment between them apart."""
-    lines = source.text[:top].split("\n")[-TOGETHER - 1 : -1]
+    """The lines above an offset that lie together with it, and as many comments between them."""
+    lines = source.text[:top].split("\n")[-2 * TOGETHER - 1 : -1]
     return [line.strip() for line in lines]
 
 
