@@ -124,10 +124,16 @@ def device(site: Construction, plan: Plan, helpers: Helpers) -> None:
 
 
 def _is_current(site: Construction, argument: Argument) -> bool:
-    """Whether it is the current device, of whichever kind."""
+    """Whether it is the current device, of whichever kind, as the function of the call has asked for it."""
     found = sources_of(site, argument) or ()
-    said = [one.source.code(one.node) for one in found if one.node is not None]
-    return bool(said) and all("current_device" in text for text in said)
+    here = [
+        one.node is not None
+        and one.source is site.source
+        and function_scope(site.source, one.node) is site.scope
+        and "current_device" in site.source.code(one.node)
+        for one in found
+    ]
+    return bool(here) and all(here)
 
 
 def _is_set_above(site: Construction, argument: Argument, helpers: Helpers) -> bool:

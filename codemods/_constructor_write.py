@@ -152,8 +152,8 @@ class Writer:
             call = inside
         self.lines.append(f"return {call}")
         indent = len(self.site.layout.indentation(self.site.layout.line(self.site.call)))
-        body = joined(self.lines, indent + 4).split("\n")
-        body = "\n".join(f"    {line}" if line else "" for line in body)
+        inner = joined(self.lines, indent + 4).split("\n")
+        body = "\n".join(f"    {line}" if line else "" for line in inner)
         return name, stepped(f"\ndef {name}({inside}):\n{body}\n\n", self.site.layout.unit)
 
     def _after(self, model: str) -> list[str]:
