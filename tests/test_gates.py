@@ -9,6 +9,7 @@ from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
+import libcst as cst
 import pytest
 
 from fsdp2lint import parsing
@@ -133,6 +134,47 @@ def test_a_module_that_nobody_uses_is_not_parsed(tmp_path: Path, parsed: list[st
     (tmp_path / "a.py").write_text("import used, unused\nused.f(1)\n" + CLEAN)
     check(Batch.of_files([str(tmp_path / "a.py")]))
     assert sorted(parsed) == ["a.py", "used.py"]
+
+
+def test_what_a_package_hands_on_is_not_parsed_before_it_is_used(
+    tmp_path: Path, parsed: list[str]
+) -> None:
+    """Its second importer finds the package loaded, and is still promised what it imports."""
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        "from .used import f  # torch\nfrom .unused import g\nready = 1\n"
+    )
+    for name, function in (("used", "f"), ("unused", "g")):
+        (package / f"{name}.py").write_text(f"import torch\ndef {function}(m): ...\n")
+    (tmp_path / "a.py").write_text(
+        "import package\nprint(package.ready)\nfrom package import f, g\nf(1)\n" + CLEAN
+    )
+    check(Batch.of_files([str(tmp_path / "a.py")]))
+    assert sorted(parsed) == ["__init__.py", "a.py", "used.py"]
+
+
+def test_functions_that_nobody_enters_are_not_parsed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a file that another one imports, libcst gets what runs when it is loaded, and what is called."""
+    texts: list[str] = []
+    plain = cst.parse_module
+
+    def parse(text: str) -> cst.Module:
+        texts.append(text)
+        return plain(text)
+
+    monkeypatch.setattr(cst, "parse_module", parse)
+    body = "".join(f"    print('line {{word}} {n}')\n" for n in range(40))
+    (tmp_path / "lib.py").write_text(
+        "import torch\n"
+        + "".join(f"def {word}(m):\n{body.format(word=word)}" for word in ("called", "idle"))
+    )
+    (tmp_path / "a.py").write_text("import lib\nlib.called(1)\n" + CLEAN)
+    check(Batch.of_files([str(tmp_path / "a.py")]))
+    assert any("line called 7" in text for text in texts)
+    assert not any("line idle 7" in text for text in texts)
 
 
 def test_a_file_that_only_hands_names_on_is_not_parsed(tmp_path: Path, parsed: list[str]) -> None:

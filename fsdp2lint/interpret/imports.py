@@ -150,10 +150,14 @@ def run_import_from(machine: Machine, node: cst.ImportFrom) -> None:
 
 
 def promise(machine: Machine, module: Value, name: str) -> Value:
-    """``module.name``, looked up when it is needed if that would load a file of the project."""
+    """``module.name``, looked up when it is needed if that would load a file of the project.
+
+    A package that has loaded hands on what it was promised itself.
+    """
     if isinstance(module, Namespace):
         if module.loaded or module.source is None:
-            return module.read(machine, name)
+            found = None if module.scope is None else module.scope.read(name, machine.here)
+            return found if isinstance(found, Promise) else module.read(machine, name)
         return module.keep(("promise", name), Promise(module, name))
     return machine.external(f"{module.words()}.{name}")
 
