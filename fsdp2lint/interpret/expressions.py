@@ -12,10 +12,20 @@ import libcst as cst
 
 from fsdp2lint.interpret.handlers import HANDLERS, handles
 from fsdp2lint.interpret.imports import Promise, kept
-from fsdp2lint.model.values import Container, Either, Function, Literal, Part, Rank, Value
+from fsdp2lint.model.values import (
+    Container,
+    Either,
+    Function,
+    Literal,
+    Part,
+    Rank,
+    Unknown,
+    Value,
+)
 
 if TYPE_CHECKING:
     from fsdp2lint.interpret.machine import Machine
+    from fsdp2lint.model.guards import Guards
 
 # -- names and constants -----------------------------------------------------------------------
 
@@ -175,8 +185,7 @@ def arguments(
 def _unpack(machine: Machine, value: Value, keywords: dict[str, Value]) -> bool:
     """Add the entries of a dictionary to the keywords; True when it may hold more."""
     if isinstance(value, Either):
-        opens = [_unpack(machine, one, keywords) for _, one in value.options]
-        return any(opens)
+        return _unpack_one_of(machine, value, keywords)
     if not (isinstance(value, Container) and value.kind == "dict"):
         return True
     for key, entry in machine.memory.entries(value, machine.here):
@@ -184,6 +193,22 @@ def _unpack(machine: Machine, value: Value, keywords: dict[str, Value]) -> bool:
         if name_ is not None:
             keywords[name_] = entry
     return value.open
+
+
+def _unpack_one_of(machine: Machine, value: Either, keywords: dict[str, Value]) -> bool:
+    """The same for one of several dictionaries: what only some of them hold may be missing."""
+    open_ = False
+    each: list[tuple[Guards, dict[str, Value]]] = []
+    for guards, one in value.options:
+        entries: dict[str, Value] = {}
+        open_ = _unpack(machine, one, entries) or open_
+        each.append((guards, entries))
+    for name in dict.fromkeys(name for _, entries in each for name in entries):
+        missing = Unknown(name)
+        found = [(guards, entries.get(name, missing)) for guards, entries in each]
+        same = {entry for _, entry in found}
+        keywords[name] = found[0][1] if len(same) == 1 else Either(tuple(found))
+    return open_
 
 
 def _string_key(key: object) -> str | None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from fsdp2lint.model.value import is_choice, is_whole, tests_in
+from fsdp2lint.model.value import Part, is_choice, is_whole, tests_in
 
 if TYPE_CHECKING:
     from fsdp2lint.model.values import Value
@@ -35,7 +35,7 @@ MAX_CLAUSES = 24
 class Guard:
     """One side of one test. Equality is by test and side; where it was asked is kept for the reader."""
 
-    __slots__ = ("_hash", "_inverse", "_unit", "equals", "site", "taken", "test")
+    __slots__ = ("_hash", "_inverse", "_unit", "equals", "finds", "site", "taken", "test")
 
     def __init__(self, test: Value, taken: bool, site: Site | None = None) -> None:
         self.test = test
@@ -46,6 +46,8 @@ class Guard:
         self._unit: frozenset[Clause] | None = None
         self.equals = _equality(test) if taken else None
         """The value that the test then equals, and the constant; None when it says no such thing."""
+        self.finds = _finding(test)
+        """The value that is searched for a text, and the text; None when the test does no such thing."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Guard) and self.test is other.test and self.taken is other.taken
@@ -204,7 +206,7 @@ class Guards:
         test = guard.test
         if test in self.units:
             return True
-        if guard.equals is not None and _two_constants(self.units, {test: guard}):
+        if _two_constants(self.units, {test: guard}):
             return True
         return test in self.open and _no_way_out(self.longer, {**self.units, test: guard})
 
@@ -274,21 +276,21 @@ def _no_way_out(longer: Iterable[Clause], units: dict[Value, Guard]) -> bool:
 
 
 def _two_constants(units: dict[Value, Guard], fresh: dict[Value, Guard]) -> bool:
-    """Whether one value is said to equal two different constants, one of them in ``fresh``."""
+    """Whether what one value equals contradicts another guard about it, one of the two in ``fresh``."""
+    if all(guard.equals is None and guard.finds is None for guard in fresh.values()):
+        return False
     said: dict[Value, object] = {}
-    for guard in fresh.values():
+    for guard in (*fresh.values(), *units.values()):
         if guard.equals is not None:
             owner, constant = guard.equals
             if said.setdefault(owner, constant) != constant:
                 return True
-    if not said:
-        return False
-    for guard in units.values():
-        if guard.equals is not None:
-            owner, constant = guard.equals
-            if said.get(owner, constant) != constant:
-                return True
-    return False
+    return any(
+        guard.finds is not None
+        and isinstance(known := said.get(guard.finds[0]), str)
+        and (guard.finds[1] in known) is not guard.taken
+        for guard in (*fresh.values(), *units.values())
+    )
 
 
 def _equality(test: Value) -> tuple[Value, object] | None:
@@ -296,6 +298,15 @@ def _equality(test: Value) -> tuple[Value, object] | None:
     key = test.key
     if isinstance(key, tuple) and key[0] in ("==", "is") and hasattr(key[1], "value"):
         return None if test.owner is None else (test.owner, key[1].value)
+    return None
+
+
+def _finding(test: Value) -> tuple[Value, str] | None:
+    """The value that a test searches for a text (``"fsdp" in cfg.trainer``), and the text."""
+    key = test.key
+    if isinstance(key, tuple) and key[0] == "in" and isinstance(key[1], Part):
+        text = getattr(test.owner, "value", None)
+        return (key[1], text) if isinstance(text, str) else None
     return None
 
 
