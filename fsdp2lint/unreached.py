@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,8 +20,16 @@ if TYPE_CHECKING:
 
 _ASKED_BY_NAME = ("__init__", "__main__", "conftest", "setup", "sitecustomize", "usercustomize")
 """Modules that Python or a tool loads although nobody names them."""
-_PROSE = (".md", ".rst", ".html")
-"""Files that are read by people: what they name, nothing runs."""
+_RUNNING = {
+    *".bash .bat .cfg .diff .dockerfile .gin .hcl .in .ini .ipynb .json .jsonnet .mk .patch .ps1 .py".split(),
+    *".pyi .sbatch .sh .slurm .toml .txt .yaml .yml".split(),
+    "",
+}
+"""The endings of files that can run or import another; prose names it for people, data does not name it."""
+
+MAX_FILES = 20_000
+"""In a project of more, nobody can tell in time what no file names."""
+MAX_BYTES = 1 << 20
 
 
 def is_unreached(program: Program, source: Source) -> bool:
@@ -57,7 +66,10 @@ def _is_named(program: Program, source: Source) -> bool:
     stem = Path(source.path).stem
     known = {os.path.abspath(one.path): one for one in (*program.sources, *program.texts)}
     word = re.compile(rf"(?<!\w){re.escape(stem)}(?!\w)".encode())
-    for path in {*known, *_files_around(program, source)}:
+    around = list(islice(_files_around(program, source), MAX_FILES + 1))
+    if len(around) > MAX_FILES:
+        return True
+    for path in {*known, *around}:
         if path == os.path.abspath(source.path):
             continue
         one = known.get(path)
@@ -81,12 +93,18 @@ def _names(source: Source, stem: str) -> bool:
 
 
 def _files_around(program: Program, source: Source) -> Iterator[str]:
-    """The files of a file's project and beside the program's others, as far as they are not for people."""
-    folders_of = [os.path.dirname(os.path.abspath(one.path)) for one in program.sources]
-    top = os.path.commonpath([*folders_of, _project(os.path.abspath(source.path))])
-    for folder, folders, names in os.walk(top):
-        folders[:] = [one for one in folders if one not in EXCLUDED]
-        yield from (os.path.join(folder, one) for one in names if not one.endswith(_PROSE))
+    """The files of a file's project and beside the program's others that can run something."""
+    paths = [os.path.abspath(one.path) for one in program.sources]
+    tops = {_project(os.path.abspath(source.path)), *map(os.path.dirname, paths)}
+    for top in tops:
+        if not any(other != top and Path(top).is_relative_to(other) for other in tops):
+            for folder, folders, names in os.walk(top):
+                folders[:] = [one for one in folders if one not in EXCLUDED]
+                yield from (
+                    os.path.join(folder, one)
+                    for one in names
+                    if os.path.splitext(one)[1].lower() in _RUNNING
+                )
 
 
 def _project(path: str) -> str:
@@ -100,7 +118,7 @@ def _project(path: str) -> str:
 def _read(path: str) -> bytes:
     try:
         with open(path, "rb") as file:
-            return file.read(1 << 20)
+            return file.read(MAX_BYTES)
     except OSError:
         return b""
 

@@ -94,3 +94,29 @@ def test_a_program_above_the_folder_is_asked_too(tmp_path: Path) -> None:
     }
     done = made(tmp_path, texts)
     assert "manual" in fates(done, "lib/flat_views.py")
+
+
+def test_what_lies_beside_the_projects_is_not_read(tmp_path: Path) -> None:
+    """Two folders may be given that have the whole disk in common."""
+    texts = {
+        "mine/setup.cfg": "",
+        "mine/train.py": TRAIN,
+        "mine/flat_views.py": COPY,
+        "theirs/tool.py": "import flat_views\n",
+        "other/eval.py": "import torch.distributed.fsdp\n",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    given = [str(tmp_path / "mine"), str(tmp_path / "other")]
+    nothing = Exclusion(gitignore=False)
+    chosen = choose(discover(given, nothing), launch_files(given, nothing))
+    done = migrate(chosen.sources, knowledge.codemods(), chosen.roots, texts=chosen.texts)
+    assert fates(done, "flat_views.py") == {"preserved"}
+
+
+def test_nothing_is_said_of_a_project_too_large_to_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fsdp2lint.unreached.MAX_FILES", 2)
+    assert "manual" in fates(made(tmp_path, {"data.txt": ""}), "flat_views.py")
