@@ -67,11 +67,14 @@ from fsdp2lint.api import (
     wrapper,
 )
 
+from ._constructor_origins import meaning
 from ._loop_classes import has_test, others_behind_test, without_fsdp1
-from ._loop_models import DDP
+from ._loop_models import DDP, FSDP1
 from ._loop_text import is_path, text_of
 
 INNER = ("module", "_fsdp_wrapped_module")
+_CONTEXTS = (f"{FSDP1}.summon_full_params", f"{FSDP1}.state_dict_type")
+"""What is done only with a model of FSDP1."""
 WHY = "fully_shard changes the module itself: nothing is inside it"
 
 
@@ -103,6 +106,8 @@ def _inner(program: Program) -> dict[tuple[Source, cst.Attribute], bool]:
                 continue
             if node.attr.value == "_fsdp_wrapped_module" or _is_unit(source, node):
                 found[source, node] = False
+            elif node.attr.value == "module" and _is_in_context(program, source, node):
+                found[source, node] = "ddp" in program.wrappers
             elif node.attr.value == "module":
                 others = others_behind_test(program, source, node)
                 if others is not None:
@@ -125,6 +130,20 @@ def _is_unit(source: Source, node: cst.Attribute) -> bool:
             return False
         inner = around
     return False
+
+
+def _is_in_context(program: Program, source: Source, node: cst.Attribute) -> bool:
+    """Whether it is asked inside a context of FSDP1's that is given the same model."""
+    model = text_of(source, node.value)
+    return any(
+        isinstance(item.item, cst.Call)
+        and bool(item.item.args)
+        and text_of(source, item.item.args[0].value) == model
+        and meaning(program, source, item.item.func) in _CONTEXTS
+        for around in Layout.of(source).ancestors(node)
+        if isinstance(around, cst.With)
+        for item in around.items
+    )
 
 
 def _unwrapped(program: Program, source: Source, node: cst.Attribute, ddp: bool) -> Step | Left:
