@@ -188,8 +188,7 @@ def _mesh(named: Naming, device: str, name: str, shape: str) -> list[str]:
     line = f'{name} = {named(MESH)}("{device}", {shape}, mesh_dim_names={DIMENSIONS})'
     if len(line) < 80:
         return [line]
-    return [
-        f"{name} = {named(MESH)}(",
-        f'    "{device}", {shape}, mesh_dim_names={DIMENSIONS}',
-        ")",
-    ]
+    items = [f'"{device}"', shape, f"mesh_dim_names={DIMENSIONS}"]
+    inside = ", ".join(items)
+    held = [f"    {inside}"] if len(inside) < 72 else [f"    {item}," for item in items]
+    return [f"{name} = {named(MESH)}(", *held, ")"]

@@ -60,11 +60,11 @@ class Argument:
     said: str = ""
     """The text that stands for it, where only the run knows whether it is given."""
     written: cst.BaseExpression | None = None
-    """The expression that is written, where ``value`` only asks for it."""
+    """The only expression that is written, where ``value`` only asks for it."""
 
-    def asked(self, said: str) -> None:
+    def asked(self, said: str, *, only: bool) -> None:
         """Know it only through ``said``, which is None where it is not given."""
-        self.said, self.written = said, self.value
+        self.said, self.written = said, self.value if only else None
         self.value = cst.parse_expression(said)
         self.values = (*self.values, Constant(None))
 
@@ -278,10 +278,11 @@ def arguments(
                 found[name] = Argument(name, node, value, values, arg, home)
             for one in writes:
                 values = _values(events, one.key, one.value)
+                only = one.key not in found
                 found[one.key] = Argument(one.key, one.node, one.value, values, arg)
                 if one.sometimes:
                     said = f'{dotted(arg.value)}.get("{one.key}")'
-                    found[one.key].asked(said)
+                    found[one.key].asked(said, only=only)
             continue
         name = arg.keyword.value if arg.keyword is not None else ""
         if not name:

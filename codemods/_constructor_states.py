@@ -52,14 +52,20 @@ def offload(site: Construction, plan: Plan) -> None:
     if argument.values and all(is_none(v) for v in argument.values):
         site.account(argument.node, "dropped", "without it nothing is offloaded, in both")
         return
-    test = _offloads(site, argument.value)
+    test = _offloads(site, argument.written or argument.value)
+    if argument.said and test != "False":
+        test = argument.said if test == "True" else None
     if test == "False":
         site.account(argument.node, "dropped", "it offloads nothing")
         return
     policy = f"{site.name(f'{FSDP}CPUOffloadPolicy')}()"
     if test is None:
         text = site.text(argument.value)
-        test = f"{text} is not None and {text}.offload_params"
+        if not re.fullmatch(r"[\w.]+", text):
+            name = site.free("offload", "cpu_offload")
+            plan.before.append(f"{name} = {text}")
+            text = name
+        test = f"{text} and {text}.offload_params"
     if test != "True":
         policy += f" if {test} else {site.name(f'{FSDP}OffloadPolicy')}()"
     plan.shared["offload_policy"] = policy

@@ -47,11 +47,13 @@ _PURE = frozenset(
         "builtins.dict",
         "builtins.set",
         "dict",
+        "getattr",
         "set",
         "tuple",
     }
 )
-
+_OF_TEXTS = frozenset({"lower", "strip", "upper"})
+"""Methods that spell a text in another way."""
 
 _SETTINGS = frozenset(
     name
@@ -161,6 +163,7 @@ def _does_nothing(program: Program, source: Source, value: cst.BaseExpression) -
     """Whether an expression makes objects of FSDP1 and plain ones, and has no effect."""
     return all(
         (meaning(program, source, call.func) or dotted(call.func)) in {*_SETTINGS, *_PURE}
+        or (isinstance(call.func, cst.Attribute) and call.func.attr.value in _OF_TEXTS)
         for call in walk(value, into=False)
         if isinstance(call, cst.Call)
     )

@@ -80,7 +80,9 @@ def _shorter(
     source: Source, display: cst.BaseExpression, dead: list[cst.CSTNode]
 ) -> Iterator[Edit]:
     """A display, or a call that takes them, without the entries."""
-    if isinstance(display, cst.Call) and any(arg in dead for arg in display.args):
+    if isinstance(display, cst.Call) and display.args and set(display.args) <= set(dead):
+        yield Replace(source, display, f"{dotted(display.func)}()")
+    elif isinstance(display, cst.Call) and any(arg in dead for arg in display.args):
         edit = Arguments(source, display)
         for arg in display.args:
             if arg in dead:
