@@ -125,6 +125,31 @@ def _of_call(
                 yield Origin(other, cst.Name("None"))
             else:
                 yield from _from(program, other, value, index, depth + 1)
+        if _may_come_to_its_end(function.body):
+            yield Origin(other, cst.Name("None"))
+
+
+def _may_come_to_its_end(body: cst.BaseSuite) -> bool:
+    """Whether what follows the statements of a block, or the function's end, may be reached."""
+    last = body.body[-1] if body.body else None
+    if isinstance(last, cst.Return | cst.Raise):
+        return False
+    if isinstance(last, cst.SimpleStatementLine):
+        return not isinstance(last.body[-1], cst.Return | cst.Raise)
+    if isinstance(last, cst.With | cst.Else):
+        return _may_come_to_its_end(last.body)
+    if isinstance(last, cst.If):
+        return _if_may_end(last)
+    if isinstance(last, cst.Try) and last.orelse is None and last.finalbody is None:
+        return any(_may_come_to_its_end(one.body) for one in (last, *last.handlers))
+    return True
+
+
+def _if_may_end(node: cst.If) -> bool:
+    other = node.orelse
+    if other is None or _may_come_to_its_end(node.body):
+        return True
+    return _if_may_end(other) if isinstance(other, cst.If) else _may_come_to_its_end(other.body)
 
 
 def in_module(

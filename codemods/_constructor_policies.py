@@ -107,10 +107,17 @@ def _asked(site: Construction, argument: Argument) -> Asked:
         if at is not None:
             site.account(at.node, "preserved", "it is an ordinary function", at.source)
     found = sources_of(site, argument)
-    made = found is not None and all(isinstance(one.node, cst.Call) for one in found)
+    made = found is not None and all(_makes_one(site, one) for one in found)
     maybe = not argument.values or any(is_none(v) or not _sure(v) for v in argument.values)
     maybe = (maybe and not made) or any(one.is_none for one in found or ())
     return Asked(site.flat(argument.value), maybe)
+
+
+def _makes_one(site: Construction, origin: Origin) -> bool:
+    """Whether an expression is a call that surely returns a policy."""
+    node = origin.node
+    made = meaning(site.program, origin.source, node.func) if isinstance(node, cst.Call) else ""
+    return made == "functools.partial" or made.startswith(WRAP)
 
 
 def _makers(site: Construction, argument: Argument) -> set[str]:
@@ -302,9 +309,10 @@ def _as_classes(site: Construction, argument: Argument) -> Chosen | None:
         site.elsewhere[call] = (Replace(source, call, text),)
         site.account(call, "changed", "the classes are what is left of the policy", source)
     text = site.text(argument.value)
+    is_name = "(" not in text
     if any(one.is_none for one in found):
         text = f"{text} or ()"
-    if "(" not in text or " or ()" in text:
+    if is_name:
         return Chosen(lambda variable: f"isinstance({variable}, {text})", text)
     name = site.free("wrap_classes", "unit_classes")
     return Chosen(

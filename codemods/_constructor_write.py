@@ -313,7 +313,8 @@ class Writer:
         mixed = "mp_policy" in self.plan.root
         ignored = self.plan.shared.get("ignored_params", "")
         asked = policy.policy
-        if "\n" in asked or (" " in asked and (policy.maybe_none or len(asked) > SHORT + 20)):
+        twice = policy.maybe_none and not _PLAIN.fullmatch(asked)
+        if twice or "\n" in asked or (" " in asked and len(asked) > SHORT + 20):
             asked = self._bind(asked, "policy", "wrap_policy")
         helper = self.helpers.add("shard_by_policy", policy_helper(mixed, bool(ignored)))
         own = [f"{k}={v}" for k, v in self.plan.inner.items()]
