@@ -131,17 +131,18 @@ def _of_call(
 
 def _may_come_to_its_end(body: cst.BaseSuite) -> bool:
     """Whether what follows the statements of a block, or the function's end, may be reached."""
-    last = body.body[-1] if body.body else None
+    last: cst.CSTNode | None = body.body[-1] if body.body else None
     if isinstance(last, cst.Return | cst.Raise):
         return False
     if isinstance(last, cst.SimpleStatementLine):
         return not isinstance(last.body[-1], cst.Return | cst.Raise)
-    if isinstance(last, cst.With | cst.Else):
+    if isinstance(last, cst.With):
         return _may_come_to_its_end(last.body)
     if isinstance(last, cst.If):
         return _if_may_end(last)
     if isinstance(last, cst.Try) and last.orelse is None and last.finalbody is None:
-        return any(_may_come_to_its_end(one.body) for one in (last, *last.handlers))
+        blocks = (last.body, *(one.body for one in last.handlers))
+        return any(_may_come_to_its_end(one) for one in blocks)
     return True
 
 

@@ -30,9 +30,9 @@ from fsdp2lint.api import (
 
 from ._constructor_chosen import is_idle_field
 from ._constructor_displays import writes_of
+from ._constructor_given import given_to_others
 from ._constructor_imports import unimports
 from ._constructor_origins import meaning
-from ._constructor_policies import given_to_others
 from ._constructor_precision import FIELDS, NEW, OLD
 from ._constructor_unread import unread_entries
 

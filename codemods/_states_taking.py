@@ -31,6 +31,7 @@ from fsdp2lint.api import (
 )
 
 from ._states_asked import FULL, SHARDED, asked, context_of, no_module
+from ._states_compiled import CHANGED, is_compiled
 from ._states_guards import besides_rank, test_above
 from ._states_kinds import Kind, agreed
 from ._states_text import HOME, asks_already, chosen, fitted, is_path, options_for, text_of
@@ -69,6 +70,8 @@ def take(program: Program, events: Taken) -> Iterator[Step | Left]:
     others_too = not all(first for _, first in found)
     if others_too and kind.in_groups() != kind and any(in_groups(t, e.state.of) for t, e in mine):
         kind, why = kind.in_groups(), f"{why}; {_OF_GROUPS}"
+    if kind.name == SHARDED and any(is_compiled(t, e, e.state.of) for t, e in mine):
+        why += CHANGED
     others = {w for t, e in events for w in wrappers_of(t, e, e.state.of)}
     if "ddp" in others and asks_already(source, call, text_of(source, call.func.value)):
         return
@@ -78,9 +81,9 @@ def take(program: Program, events: Taken) -> Iterator[Step | Left]:
 
 def _is_used(trace: Trace, taken: StateDictTaken) -> bool:
     """Whether what is done with it needs more than shards that are aliases of the parameters."""
-    if context_of(trace, taken) is not None:
-        return True
     state = taken.state
+    if context_of(trace, taken) is not None or is_compiled(trace, taken, state.of):
+        return True
     if any(state in s.states and not s.via.startswith(_DCP) for s in trace.of(Saved)):
         return True
     into = (r.into for r in trace.of(Restored) if state in options(r.state))
