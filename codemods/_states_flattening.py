@@ -30,7 +30,6 @@ from fsdp2lint.api import (
 )
 
 from ._states_asked import FSDP1, FULL, LOCAL, SHARDED, Asked, asked
-from ._states_compiled import is_compiled
 from ._states_kinds import Kind, agreed
 from ._states_putting import first_rank_has_it
 from ._states_text import argument, function_of, is_path, text_of
@@ -57,7 +56,7 @@ class Flattening:
 
     ``from_file`` says that the state may have been written by an earlier run, ``broadcast`` that only
     the first rank has it, ``none`` that the others may have None, ``either`` that it is whole in some
-    runs and shards in others, ``renamed`` that a file may hold the names of a compiled model.
+    runs and shards in others.
     """
 
     source: Source
@@ -72,7 +71,6 @@ class Flattening:
     none: bool
     either: bool
     loads: bool
-    renamed: bool
     events: tuple[tuple[Trace, Called], ...]
 
 
@@ -115,12 +113,6 @@ def flattening(events: Sequence[tuple[Trace, Called]]) -> Flattening | str:
         either=not kind.name and kind.switches == ("full_state_dict=True",),
         none=_may_be_none(value) or (called.name == _SCATTER and not first_rank_has_it(value)),
         loads=directly is not None and source.code(directly.value) == "True",
-        renamed=not _taken_here(value)
-        and any(
-            of is not None and is_compiled(t, c, of)
-            for t, c in events
-            for of in [c.argument(places[1], "model")]
-        ),
         events=tuple(events),
     )
 

@@ -25,8 +25,6 @@ from fsdp2lint.api import (
     walk,
 )
 
-from ._shared import Helpers
-from ._states_compiled import RENAMED, WANTED, without_prefix
 from ._states_flattening import (
     Flattening,
     all_flattenings,
@@ -97,7 +95,6 @@ def _step(every: Sequence[Flattening], edits: Sequence[Edit], more: str = "") ->
     why = _WHY + more
     why += _EITHER if any(one.either for one in every) else ""
     why += _CLONED if any(one.from_file for one in every) else ""
-    why += RENAMED if any(one.renamed for one in every) else ""
     why += _TURNS if turns else ""
     accounts = (Account(one.source, one.call, "changed", why) for one in every)
     return Step((*edits, *turns), tuple(accounts))
@@ -180,15 +177,10 @@ def _loaded(
     state = value.name or text
     setter = name_for(source, call, f"{HOME}.set_optimizer_state_dict")
     switches, more = options_for(source, call, found.switches)
-    helpers = Helpers.above(source, call)
-    if found.renamed:
-        given = f"{helpers.add(WANTED, without_prefix)}({state})"
-    else:
-        given = state
-    parts = [model, optimizer, given, *([switches] if switches else [])]
+    parts = [model, optimizer, state, *([switches] if switches else [])]
     said = fitted(source, call, setter.text, parts, inserted=bool(then))
     yield Replace(source, call, then or said)
-    yield from (*setter.edits, *more, *found.imports, *helpers.all_edits())
+    yield from (*setter.edits, *more, *found.imports)
     lines = [f"{value.name} = {text}"] if value.name else []
     path = bool(value.name) or is_path(source, value.node)
     if found.none and path:

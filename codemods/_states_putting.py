@@ -28,9 +28,7 @@ from fsdp2lint.api import (
 )
 
 from ._constructor_names import is_none
-from ._shared import Helpers
 from ._states_asked import FULL, LOCAL, LOCAL_WHY, SHARDED, asked, context_of
-from ._states_compiled import RENAMED, WANTED, is_compiled, without_prefix
 from ._states_kinds import Kind, agreed
 from ._states_text import (
     HOME,
@@ -42,7 +40,7 @@ from ._states_text import (
     starred,
     text_of,
 )
-from ._states_uses import wrappers_of
+from ._states_uses import is_compiled, wrappers_of
 
 _TODO = "use set_model_state_dict(model, state, options=StateDictOptions(full_state_dict=True))"
 
@@ -68,11 +66,9 @@ def put(program: Program, events: Put) -> Iterator[Step | Left]:
     asked_for = None if kind else _in_the_run(mine, call)
     full = "full_state_dict=True" if kind == FULL else ""
     full = asked_for.switches[0] if asked_for is not None else full
-    renamed = any(_has_other_names(t, e) for t, e in mine)
-    edits = _edits(mine[0][1], call, full, first_only, asks, renamed)
+    edits = _edits(program, mine[0][1], call, full, first_only, asks)
     edits += asked_for.imports if asked_for is not None else ()
     why = "plain tensors are spread over the ranks" if full else "the shards are put back"
-    why += RENAMED if renamed else ""
     yield Step(edits, (Account(source, call, "changed", why),))
 
 
@@ -106,12 +102,6 @@ def _kind(trace: Trace, restored: Restored) -> str:
     return kind
 
 
-def _has_other_names(trace: Trace, restored: Restored) -> bool:
-    """Whether a file may hold the names of a compiled model, which the new functions do not know."""
-    taken_here = any(isinstance(one, StateDict) for one in options(restored.state))
-    return not taken_here and is_compiled(trace, restored, restored.into)
-
-
 def _stays(trace: Trace, restored: Restored) -> bool:
     """Whether the model gets back what its own ``state_dict()`` gave, shards that it takes as they are."""
     if context_of(trace, restored) is not None or is_compiled(trace, restored, restored.into):
@@ -141,7 +131,7 @@ def _told_by_rank(state: Value) -> bool:
 
 
 def _edits(
-    event: Restored, call: cst.Call, full: str, first_only: bool, asks: bool, renamed: bool
+    program: Program, event: Restored, call: cst.Call, full: str, first_only: bool, asks: bool
 ) -> tuple[Edit, ...]:
     source = event.at.source
     assert isinstance(call.func, cst.Attribute)
@@ -155,19 +145,15 @@ def _edits(
     setter = name_for(source, call, f"{HOME}.set_model_state_dict")
     value = state.value if state is not None else call
     none = first_only and any(isinstance(o, Literal) for o in options(event.state))
-    helpers = Helpers.above(source, call)
-    rename = helpers.add(WANTED, without_prefix) if renamed else ""
 
     def text(inner: Inner) -> str:
-        said = inner(value) + (" or {}" if none else "")
-        parts = [inner(model), f"{rename}({said})" if rename else said]
+        parts = [inner(model), inner(value) + (" or {}" if none else "")]
         given_parts = [*parts, *([given] if given else [])]
         return fitted(source, call, setter.text, given_parts, inserted=asks)
 
-    more = (*setter.edits, *more, *helpers.all_edits())
     if not asks:
-        return (Rewrite(source, call, text), *more)
-    return (*_asking(event, call, text), *more)
+        return (Rewrite(source, call, text), *setter.edits, *more)
+    return (*_asking(event, call, text), *setter.edits, *more)
 
 
 def _asking(event: Restored, call: cst.Call, text: Callable[[Inner], str]) -> Iterator[Edit]:

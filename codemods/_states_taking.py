@@ -31,11 +31,16 @@ from fsdp2lint.api import (
 )
 
 from ._states_asked import FULL, SHARDED, asked, context_of, no_module
-from ._states_compiled import CHANGED, is_compiled
 from ._states_guards import besides_rank, test_above
 from ._states_kinds import Kind, agreed
 from ._states_text import HOME, asks_already, chosen, fitted, is_path, options_for, text_of
-from ._states_uses import for_first_rank_only, in_groups, on_first_rank, wrappers_of
+from ._states_uses import (
+    for_first_rank_only,
+    in_groups,
+    is_compiled,
+    on_first_rank,
+    wrappers_of,
+)
 
 _WHY = {
     FULL: "the whole weights, gathered from all ranks, as before",
@@ -70,8 +75,6 @@ def take(program: Program, events: Taken) -> Iterator[Step | Left]:
     others_too = not all(first for _, first in found)
     if others_too and kind.in_groups() != kind and any(in_groups(t, e.state.of) for t, e in mine):
         kind, why = kind.in_groups(), f"{why}; {_OF_GROUPS}"
-    if kind.name == SHARDED and any(is_compiled(t, e, e.state.of) for t, e in mine):
-        why += CHANGED
     others = {w for t, e in events for w in wrappers_of(t, e, e.state.of)}
     if "ddp" in others and asks_already(source, call, text_of(source, call.func.value)):
         return

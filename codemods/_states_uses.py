@@ -79,6 +79,16 @@ def _wrapper(value: Value) -> Wrapper:
     return "none" if isinstance(value, Module) else "unknown"
 
 
+def is_compiled(trace: Trace, event: Event, model: Value) -> bool:
+    """Whether ``torch.compile`` may have put a module of its own around a model before ``event``."""
+    return any(
+        isinstance(wrapping.result, Wrapped)
+        and wrapping.by == wrapping.result.by == "compile"
+        and trace.concerns(wrapping, model)
+        for wrapping in trace.before(event, Wrapping)
+    )
+
+
 def fsdp1_models_of(trace: Trace, optimizer: Value) -> list[Value]:
     """The models that FSDP1 wraps whose parameters an optimizer holds."""
     wrapped = [e for e in trace.of(Wrapping) if e.by == "fsdp1"]

@@ -149,7 +149,7 @@ class Obstacle:
     why: str
 
 
-@codemod(after=("state-dict-types",))
+@codemod(after=("state-dict-types", "compiled-names"))
 def rewrite(program: Program) -> Iterator[Step | Kept]:
     """All checkpoints of the program, or none."""
     if program.options.checkpoints != "dcp" or "fsdp1" not in program.wrappers:
