@@ -49,7 +49,8 @@ what it does. The others have no fix: what comes instead depends on what the ten
 ## Known limits
 
 Attributes of FSDP1's wrapper (`model.module`, `_fsdp_wrapped_module`) are judged only on a model whose class is in
-sight; `isinstance` and `hasattr` only in a script that never asks whether the model is FSDP2's.
+sight; `isinstance` and `hasattr` only in a script that never asks whether the model is FSDP2's, and not where
+the same test is asked of a model that FSDP1 has wrapped.
 
 ## References
 
@@ -85,7 +86,7 @@ from fsdp2lint.api import (
 )
 
 from ._fixes import call_of
-from ._shared import serves_both, sharded, wrapped_before
+from ._shared import serves_both, sharded, wrapped_before, wrapped_by
 
 _FSDP1 = "torch.distributed.fsdp.FullyShardedDataParallel"
 _HAPPENS = {
@@ -124,7 +125,7 @@ def _found(
     if isinstance(module, Part) and module.name in _INNER:
         return  # what a wrapper held, which this run cannot have been
     is_test = isinstance(event, Called) and event.name == "builtins.isinstance"
-    if is_test and serves_both(trace, module):
+    if is_test and (serves_both(trace, module) or _asked_of_fsdp1(trace, event)):
         return
     if _of_another_kind(event, module) or (isinstance(event, Called) and _is_tested(trace, event)):
         return
@@ -147,6 +148,15 @@ def _of_another_kind(event: Event, module: Value) -> bool:
         for clause in event.guards.clauses
         for g in clause
         for test in tests_in(g.test)
+    )
+
+
+def _asked_of_fsdp1(trace: Trace, event: Called | Read) -> bool:
+    """Whether the same test is asked of a model that FSDP1 has wrapped: its branch is not dead."""
+    return any(
+        called.at.node is event.at.node and any(wrapped_by(v, "fsdp1") for v in options(first))
+        for called in trace.calls("builtins.isinstance")
+        for first in called.arguments[:1]
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fsdp2lint.model.guards import (
+    ALWAYS,
     NEVER,
     Clause,
     Guards,
@@ -133,9 +134,12 @@ def sides(machine: Machine, test: Value, site: Site) -> Sides:
     if test.depth <= MAX_DEPTH and isinstance(test, Logic | Either):
         held, exact = _side(machine, test, True, site)
         refused, exact_too = _side(machine, test, False, site)
-        if (exact and exact_too) or held is None or refused is None:
+        if held is None or refused is None:
             return held, refused
-        # what is said of one side alone may hold on the other: one test keeps the two apart
+        if exact and exact_too and ALWAYS.also(held).excludes(ALWAYS.also(refused)):
+            return held, refused
+        # what is said of one side may hold on the other, or only a proof by cases shows that it
+        # cannot: one test keeps the two apart
         whole = test.part((WHOLE,))
         return held | asked(whole, True, site), refused | asked(whole, False, site)
     return asked(test, True, site), asked(test, False, site)
