@@ -330,6 +330,11 @@ def state_shard(trace: Trace, event: Event, state: StateDict) -> Shard | None:
     return None
 
 
+def of_shards(state: StateDict) -> bool:
+    """Whether the state dict of a sharded model surely holds shards: the functions can be asked for full ones."""
+    return state.full is False or (state.full is None and state.via == ".state_dict")
+
+
 def changed(trace: Trace, state: StateDict, event: Event) -> bool:
     """Whether the script, or code that cannot be followed, has had its hands in a state dict."""
     if trace.memory.fields.get(state):

@@ -72,7 +72,7 @@ from fsdp2lint.api import (
 )
 
 from ._checkpoints import same_everywhere, written
-from ._shared import changed, sharded, state_shard
+from ._shared import changed, of_shards, sharded, state_shard
 
 _KEPT = {
     f".{name}()" for name in "detach cpu clone contiguous half float bfloat16 to numpy".split()
@@ -123,8 +123,8 @@ def _is_entry(key: object) -> bool:
 def _sharding(trace: Trace, saved: Saved, source: StateDict | Parameters) -> Event | None:
     """Where the model was sharded that the tensors are of."""
     if isinstance(source, StateDict):
-        taken_whole = source.full or changed(trace, source, saved)
-        shard = None if taken_whole else state_shard(trace, saved, source)
+        other = not of_shards(source) or changed(trace, source, saved)
+        shard = None if other else state_shard(trace, saved, source)
         return None if shard is None else shard.event
     found = sharded(trace, saved, source.of)
     return None if found is None else found[0].event

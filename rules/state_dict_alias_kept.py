@@ -88,7 +88,7 @@ from fsdp2lint.api import (
 )
 
 from ._fixes import call_of
-from ._shared import changed, overlap, state_shard
+from ._shared import changed, of_shards, overlap, state_shard
 
 _ALIASES = (".state_dict", "torch.distributed.checkpoint.state_dict.get_model_state_dict")
 _FILLING = (".update", ".setdefault", ".pop", ".popitem", ".clear", ".copy_")
@@ -99,7 +99,7 @@ def check(trace: Trace) -> Iterator[Finding]:
     """State dicts that outlive the weights they were to keep."""
     for taken in trace.of(StateDictTaken):
         state = taken.state
-        if state.kind != "model" or state.full or state.offloaded or state.via not in _ALIASES:
+        if state.kind != "model" or not of_shards(state) or state.via not in _ALIASES:
             continue
         for used, does in (*_put_back(trace, taken), *_saved_late(trace, taken)):
             stepped = _step_between(trace, taken, used)

@@ -78,7 +78,7 @@ from fsdp2lint.api import (
 )
 
 from ._fixes_gathering import gathered
-from ._shared import Shard, changed, state_shard
+from ._shared import Shard, changed, of_shards, state_shard
 
 _PICKLES = ("torch.save", "pickle.dump", "joblib.dump")
 
@@ -139,8 +139,6 @@ def _keeps(value: Part) -> bool:
 
 def _local(trace: Trace, saved: Saved, state: StateDict) -> Shard | None:
     """The sharding that makes a state dict one of shards."""
-    if state.full is True or changed(trace, state, saved):
-        return None
-    if state.full is None and not state.via.endswith("state_dict"):
+    if not of_shards(state) or changed(trace, state, saved):
         return None
     return state_shard(trace, saved, state)

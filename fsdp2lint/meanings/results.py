@@ -49,12 +49,14 @@ def derived(call: Call, value: Value, what: str = "") -> Value:
 def instance(call: Call, name: str = "", **defaults: object) -> Instance:
     """An object of a class outside the project; its keyword arguments can be read as attributes.
 
-    ``defaults`` are the constants that the class takes for what was left out.
+    ``defaults`` are the constants that the class takes for what was left out, in the order of its fields.
     """
     made = Instance(call.machine.external(name or call.name), call.site)
     for keyword, value in call.keywords.items():
         made.keep(f".{keyword}", value)
     if not call.open:
+        for keyword, value in zip(defaults, call.args, strict=False):
+            made.keep(f".{keyword}", value)
         for keyword, constant in defaults.items():
             made.keep(f".{keyword}", call.machine.literal(constant))
     return made
