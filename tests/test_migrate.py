@@ -34,6 +34,20 @@ from accelerate import Accelerator, FullyShardedDataParallelPlugin
 accelerator = Accelerator(fsdp_plugin=FullyShardedDataParallelPlugin())
 """
 
+FLAT = """\
+import torch
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp import StateDictType
+
+model = FSDP(nn.Linear(8, 8))
+with FSDP.state_dict_type(model, StateDictType.LOCAL_STATE_DICT):
+    flat = model.state_dict()
+    torch.save(flat, f"shard_{torch.distributed.get_rank()}.pt")
+"""
+
+LEFT = "    # TODO(fsdp2lint): use get_model_state_dict(model, options=StateDictOptions(...))\n"
+
 ONLY = ("--only", "clip-grad-norm")
 
 
@@ -156,6 +170,14 @@ def test_what_is_left_is_said_in_the_text_and_in_the_ledger(tmp_path: Path) -> N
     again = program("migrate", "--write", cwd=tmp_path)
     assert (tmp_path / "train.py").read_text() == text
     assert "left to you" in again.stdout
+
+
+def test_a_fix_does_not_rewrite_half_of_what_is_left(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(FLAT)
+    assert program("migrate", "--write", cwd=tmp_path).returncode == 1
+    text = (tmp_path / "train.py").read_text()
+    assert "model = fully_shard(" in text
+    assert text.endswith(FLAT.partition(":\n")[2].replace("    flat", LEFT + "    flat"))
 
 
 def test_formats(tree: Path) -> None:

@@ -175,7 +175,16 @@ class _Run:
         for account in step.accounts if todo else ():
             why = "an earlier run has left it to a person"
             self._leave(Left(account.source, account.node, why, todo), by)
-        return not todo
+        return not todo and (by != CONTRACT or not self._halves(step))
+
+    def _halves(self, step: Step) -> bool:
+        """Whether a fix rewrites code whose meaning is left to a person: it would be half of a rewriting."""
+        return any(
+            entry.fate == "manual" and entry.kind == "code"
+            for source, spans in combine([step.edits]).spans.items()
+            for span in spans
+            for entry in self.ledger.inside(source, span.start, span.end)
+        )
 
     def _let_go(self) -> None:
         """Collect what texts that are no more have left, when it is worth the time."""
