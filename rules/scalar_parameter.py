@@ -80,6 +80,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fsdp2lint.api import (
+    Assigned,
     Called,
     Container,
     External,
@@ -176,8 +177,22 @@ def _shard(trace: Trace, called: Called) -> Shard | None:
         if shard.event.open or "ignored_params" in shard.event.options:
             return None
         if trace.inside(owners[0], shard.module) and together(shard.guards, called.guards):
-            return shard
+            return None if _another_by_then(trace, called.result, owners[0], shard) else shard
     return None
+
+
+def _another_by_then(trace: Trace, made: Value, owner: Value, shard: Shard) -> bool:
+    """Whether its module may hold another parameter in its place, or this one have a shape, when it is sharded.
+
+    That is how scripts make scalars fit: ``setattr(module, name, nn.Parameter(p.data[None]))`` in a loop.
+    """
+    fields = trace.memory.fields
+    if any(".data" in written for written in fields.values()):
+        return True
+    bound = (value for one in fields.get(owner, {}).values() for _, value in one.bindings)
+    if all(value is not made for value in bound):
+        return True
+    return any(assigned.name == "…" for assigned in trace.before(shard.event, Assigned))
 
 
 def _longer(tensor: Called) -> Fix | None:
