@@ -128,7 +128,7 @@ def _step(program: Program, events: Events) -> Step | Left:
     problem = "" if isinstance(kind, Kind) else kind
     if not isinstance(call, cst.Call) or starred(call):
         problem = "its arguments are handed on from elsewhere"
-    elif taken.state.via == f"{FSDP1}.optim_state_dict" and argument(call, 2, "optim_state_dict"):
+    elif taken.state.via == f"{FSDP1}.optim_state_dict" and _is_of_another(call):
         problem = "it is given a state of its own to gather"
     if problem or not isinstance(kind, Kind) or not isinstance(call, cst.Call):
         return Left(source, call, problem, _TODO)
@@ -157,6 +157,18 @@ def _step(program: Program, events: Events) -> Step | Left:
         edits += tuple(_without_a_count(source, call, getter.text, *said))
         why += "; what torch makes of it before the first step counts none"
     return Step(edits, (Account(source, call, "changed", why),))
+
+
+def _is_of_another(call: cst.Call) -> bool:
+    """Whether ``FSDP.optim_state_dict`` gathers a state that may not be what the optimizer itself gives."""
+    given, optimizer = argument(call, 2, "optim_state_dict"), argument(call, 1, "optim")
+    if given is None or optimizer is None or getattr(given.value, "value", "") == "None":
+        return False
+    asked = given.value
+    if isinstance(asked, cst.Call) and isinstance(asked.func, cst.Attribute) and not asked.args:
+        same = asked.func.value.deep_equals(optimizer.value)
+        return not same or asked.func.attr.value != "state_dict"
+    return True
 
 
 def _before_the_first_step(trace: Trace, taken: StateDictTaken) -> bool:
