@@ -95,9 +95,10 @@ def _called_in(
 
 
 def _is_tested(source: Source, node: cst.CSTNode) -> bool:
-    """Whether a statement stands below a test of the environment."""
+    """Whether something stands below a test of the environment."""
     return any(
-        isinstance(around, cst.If) and re.search(r"environ|getenv", source.code(around.test))
+        isinstance(around, cst.If | cst.IfExp)
+        and re.search(r"environ|getenv", source.code(around.test))
         for around in Layout.of(source).ancestors(node)
     )
 
@@ -141,11 +142,12 @@ def base_name(source: Source) -> str:
 
 
 def needs_torchrun(source: Source) -> bool:
-    """Whether a program reads ``os.environ["LOCAL_RANK"]``: only torchrun can start it then."""
+    """Whether a program reads ``os.environ["LOCAL_RANK"]`` without asking first: only torchrun can start it."""
     return any(
         isinstance(node, cst.Subscript)
         and isinstance(node.value, cst.Attribute | cst.Name)
         and source.code(node.value).endswith("environ")
         and source.code(node.slice[0]).strip("\"'") == "LOCAL_RANK"
+        and not _is_tested(source, node)
         for node in walk(source.tree)
     )

@@ -4,7 +4,7 @@
 
 Rewrites `python -m torch.distributed.launch …` to `torchrun …`, without `--use_env`, and `python train.py` to
 `torchrun --nproc-per-node=gpu train.py` where `train.py` asks for the rank that only torchrun gives. Only commands that
-start a program of this migration are touched. `--launch keep` leaves all of them alone. In Python, an argument
+start a program in which FSDP1 wraps a model are touched. `--launch keep` leaves all of them alone. In Python, an argument
 `--local_rank` gets its default from the environment, where torchrun puts it.
 
 ## Why
@@ -60,11 +60,13 @@ import libcst as cst
 
 from fsdp2lint.api import (
     Arguments,
+    Called,
     Left,
     Program,
     Respelling,
     Source,
     Step,
+    Wrapping,
     codemod,
     name_for,
     walk,
@@ -86,13 +88,23 @@ def rewrite(program: Program) -> Iterator[Step | Left | Respelling]:
     """Commands that start a program of this migration, and the rank in its arguments."""
     if program.options.launch == "keep" or "fsdp1" not in program.wrappers:
         return
-    for source in program.sources:
+    mine = _of_the_runs(program)
+    for source in mine:
         yield from _arguments(source)
-    scripts = {base_name(source): source for source in program.sources}
+    scripts = {base_name(source): source for source in mine}
     for text in program.texts:
         if SCRIPTS.search(text.path.replace("\\", "/")):
             for command in COMMAND.finditer(text.text):
                 yield from _command(text, command, scripts)
+
+
+def _of_the_runs(program: Program) -> list[Source]:
+    """The files of the runs that put FSDP1 around a model: beside them may be programs that stay as they are."""
+    found: set[Source] = set()
+    for trace in program.traces:
+        if any(wrapping.by == "fsdp1" for wrapping in trace.of(Wrapping)):
+            found.update(event.at.source for event in trace.of(Called))
+    return [source for source in program.sources if source in found]
 
 
 def _command(
