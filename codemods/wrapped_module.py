@@ -71,6 +71,7 @@ from ._constructor_origins import meaning
 from ._loop_classes import has_test, others_behind_test, without_fsdp1
 from ._loop_models import DDP, FSDP1
 from ._loop_text import is_path, text_of
+from ._loop_unwrapping import without_branch
 
 INNER = ("module", "_fsdp_wrapped_module")
 _CONTEXTS = (f"{FSDP1}.summon_full_params", f"{FSDP1}.state_dict_type")
@@ -157,6 +158,10 @@ def _unwrapped(program: Program, source: Source, node: cst.Attribute, ddp: bool)
     if has_test(source, node, model, "module"):
         why = "a module of FSDP2 has no `module`: the script takes it as it is"
         return Step((), (Account(source, node, "preserved", why),))
+    branch, is_one = without_branch(program, source, node, WHY)
+    if is_one:
+        todo = "take the branch away: nothing is inside an FSDP2 module, and what it asks stays so"
+        return branch or Left(source, node, "comments stand in a branch that has to go", todo)
     account = Account(source, node, "changed", WHY)
     if isinstance(parent, cst.IfExp) and text_of(source, parent.orelse) == model:
         return Step(_choice(program, source, parent, model, ddp), (account,))
@@ -193,13 +198,17 @@ def _unwrapping(source: Source, node: cst.Attribute, model: str) -> cst.If | cst
     line = layout.parents[small]
     block = layout.parents[line]
     around = layout.parents.get(block)
-    if not isinstance(around, cst.If | cst.While) or around.orelse is not None:
+    if not isinstance(around, cst.If | cst.While) or around.body is not block:
         return None
-    if len(getattr(block, "body", ())) != 1 or isinstance(layout.parents[around], cst.If):
+    if len(getattr(block, "body", ())) != 1:
         return None
     if isinstance(small, cst.Assign) and len(small.targets) == 1:
         return around if text_of(source, small.targets[0].target) == model else None
-    if not isinstance(small, cst.Return) or not isinstance(around, cst.If):
+    if (
+        not isinstance(small, cst.Return)
+        or not isinstance(around, cst.If)
+        or _is_chained(source, around)
+    ):
         return None
     body = list(getattr(layout.parents[around], "body", ()))
     below = body[body.index(around) + 1 :]
@@ -211,6 +220,14 @@ def _statement(
 ) -> tuple[Edit, ...]:
     """What a statement that unwraps becomes; nothing where it asks something else."""
     edits = without_fsdp1(program, source, statement.test)
+    if _is_chained(source, statement):
+        return edits or ()
     if edits is None or (edits == () and not ddp and isinstance(statement, cst.If)):
         return (Remove(source, statement),)
     return edits
+
+
+def _is_chained(source: Source, statement: cst.If | cst.While) -> bool:
+    """Whether it has an ``else``, or is one of several branches."""
+    above = Layout.of(source).parents[statement]
+    return statement.orelse is not None or isinstance(above, cst.If)
