@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
+import libcst as cst
+
 from fsdp2lint.api import (
     Called,
     Event,
@@ -32,11 +34,16 @@ def on_first(event: Event) -> bool:
 
 
 def used_elsewhere(trace: Trace, taken: StateDictTaken, besides: Collection[Saved] = ()) -> bool:
-    """Whether the gathered state may serve another rank, or the model itself.
+    """Whether what is gathered there may serve another rank, or the model itself.
 
-    ``besides`` are writes that do not count.
+    ``besides`` are writes that do not count. A helper is asked from many places.
     """
     apart = {saved.at.node for saved in besides}
+    every = (one for one in trace.of(StateDictTaken) if one.at.node is taken.at.node)
+    return any(_serves_others(trace, one, apart) for one in every)
+
+
+def _serves_others(trace: Trace, taken: StateDictTaken, apart: Collection[cst.CSTNode]) -> bool:
     state = taken.state
     holders = set(trace.memory.holders(state))
     if any(_root(one) is state for r in trace.of(Restored) for one in options(r.state)):

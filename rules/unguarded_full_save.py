@@ -64,7 +64,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp2lint.api import Edit, Finding, Fix, Saved, StateDictTaken, Trace, Wrap, name_for, rule
+from fsdp2lint.api import (
+    Collective,
+    Edit,
+    Finding,
+    Fix,
+    Saved,
+    StateDictTaken,
+    Trace,
+    Wrap,
+    name_for,
+    rule,
+    walk,
+)
 
 from ._checkpoints import all_come, gathering, same_everywhere
 from ._fixes import stands_alone
@@ -96,7 +108,7 @@ def check(trace: Trace) -> Iterator[Finding]:
 def _guarded(trace: Trace, saved: Saved) -> Fix | None:
     """The write on the first rank only; where nothing else needs the states, the others hold none."""
     source, node = saved.at.source, saved.at.node
-    if stands_alone(saved.at) is None:
+    if stands_alone(saved.at) is None or _gathers(trace, saved):
         return None
     rank = name_for(source, node, "torch.distributed.get_rank")
     return Fix(
@@ -104,6 +116,16 @@ def _guarded(trace: Trace, saved: Saved) -> Fix | None:
         (Wrap(source, node, f"if {rank.text}() == 0:"), *rank.edits, *_offloads(trace, saved)),
         "unsafe",
         "hosts that share no disk each need a file of their own",
+    )
+
+
+def _gathers(trace: Trace, saved: Saved) -> bool:
+    """Whether the call that writes computes what it writes on all ranks: ``torch.save(whole(model), path)``."""
+    written = set(walk(saved.at.node))
+    return any(
+        site.node in written
+        for collective in trace.of(Collective)
+        for site in (collective.at, *collective.moment.calls)
     )
 
 

@@ -304,3 +304,25 @@ def test_a_number_that_callers_hand_over_stays() -> None:
     head = "def start(rank):\n    torch.cuda.set_device(rank)\n\n\n"
     body = head + READ + NCCL + "start(dist.get_rank())\nnet = nn.Linear(8, 8)\nfully_shard(net)\n"
     assert after(body, "FSDP417") == (IMPORTS + body, False)
+
+
+WRITTEN = """\
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+
+
+def whole(model):
+    return get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
+
+
+dist.init_process_group("gloo")
+net = nn.Linear(8, 8)
+fully_shard(net)
+torch.save(whole(net), "last.pt")
+state = whole(net)
+"""
+
+
+def test_a_write_that_gathers_stays_with_all_ranks() -> None:
+    new = WRITTEN + 'if dist.get_rank() == 0:\n    torch.save(state, "best.pt")\n'
+    text, quiet = after(WRITTEN + 'torch.save(state, "best.pt")\n', "FSDP310")
+    assert (text, quiet) == (IMPORTS + new, False)
