@@ -22,9 +22,12 @@ from fsdp2lint.api import (
     walk,
 )
 
-from ._constructor_origins import definitions
+from ._constructor_origins import definitions, meaning
 
 VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "WORLD_SIZE")
+_PROCESSES = ("multiprocessing.", "torch.multiprocessing.")
+MAX_STEPS = 4
+"""Through so many calls and names an object is followed back."""
 RENDEZVOUS = ("init_method", "rank", "world_size")
 
 
@@ -41,6 +44,30 @@ def named_once(source: Source, node: cst.BaseExpression) -> cst.BaseExpression |
     for one in (bound[0], statement):
         if isinstance(one, cst.Assign) and len(one.targets) == 1:
             return one.value if isinstance(one.targets[0].target, cst.Name) else None
+    return None
+
+
+def is_shared(program: Program, source: Source, node: cst.BaseExpression, depth: int = 0) -> bool:
+    """Whether something is made by ``multiprocessing``, or by what that has made: ``Manager().dict()``."""
+    held: cst.BaseExpression | None = node
+    if isinstance(node, cst.Name):
+        held = named_once(source, node) or _entered(source, node)
+    if not isinstance(held, cst.Call) or depth > MAX_STEPS:
+        return False
+    made = meaning(program, source, held.func)
+    if made.startswith(_PROCESSES):
+        return not made.endswith(".cpu_count")
+    made_by = held.func.value if isinstance(held.func, cst.Attribute) else None
+    return made_by is not None and is_shared(program, source, made_by, depth + 1)
+
+
+def _entered(source: Source, node: cst.Name) -> cst.BaseExpression | None:
+    """The context manager that a ``with`` around binds to the name."""
+    for around in Layout.of(source).ancestors(node):
+        for item in around.items if isinstance(around, cst.With) else ():
+            name = None if item.asname is None else item.asname.name
+            if isinstance(name, cst.Name) and name.value == node.value:
+                return item.item
     return None
 
 

@@ -62,7 +62,8 @@ if __name__ == "__main__":
 
 ## What it leaves
 
-`mp.spawn` whose result is used or that does not join; processes that are started one by one; programs whose
+`mp.spawn` whose result is used or that does not join, or whose ranks hand results back through a queue or a
+dictionary of a manager; processes that are started one by one; programs whose
 spawned function does not shard a model; ranks that join their process group in a function that programs started in
 another way use too.
 
@@ -99,7 +100,7 @@ from fsdp2lint.api import (
     name_for,
 )
 
-from ._launch import environment_writes, named_once, without_rendezvous
+from ._launch import environment_writes, is_shared, named_once, without_rendezvous
 
 SPAWN = "torch.multiprocessing.spawn"
 TODO = "start the ranks with torchrun instead of `mp.spawn`"
@@ -112,7 +113,7 @@ def rewrite(program: Program) -> Iterator[Step | Left]:
     for trace, source, call in _spawns(program):
         if program.options.launch == "keep":
             yield Step((), (Account(source, call, "preserved", "the launch is kept, as asked"),))
-        elif (why := _obstacle(source, call)) is not None:
+        elif (why := _obstacle(program, source, call)) is not None:
             yield Left(source, call, why, TODO)
         else:
             going[call] = trace, source, call
@@ -148,7 +149,7 @@ def _shards(trace: Trace, spawn: cst.Call) -> bool:
     return any(site.node is spawn for event in wrapped for site in event.moment.calls)
 
 
-def _obstacle(source: Source, call: cst.Call) -> str | None:
+def _obstacle(program: Program, source: Source, call: cst.Call) -> str | None:
     given = _arguments(call)
     if not isinstance(Layout.of(source).parents.get(call), cst.Expr):
         return "what `mp.spawn` returns is used"
@@ -157,6 +158,11 @@ def _obstacle(source: Source, call: cst.Call) -> str | None:
     join = given.get("join")
     if join is not None and getattr(join.value, "value", "") != "True":
         return "the program goes on while the ranks run"
+    handed = given["args"].value if "args" in given else None
+    for element in getattr(handed, "elements", ()):
+        if is_shared(program, source, element.value):
+            said = source.code(element.value)
+            return f"the ranks hand results back through `{said}`, which the program reads"
     return None
 
 
