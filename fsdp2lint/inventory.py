@@ -24,6 +24,7 @@ from fsdp2lint.program import Program
 from fsdp2lint.project import Project
 from fsdp2lint.wrapped import (
     ASKED_FROM_AFAR,
+    is_fairscales,
     is_own,
     kinds,
     names_the_class,
@@ -64,9 +65,8 @@ class Occurrence:
     @property
     def instead(self) -> str:
         """What FSDP2 has in its place, in words; empty when the table says nothing."""
-        name = self.symbol.rpartition(".")[2]
-        first = self.symbol.partition(".")[0]
-        symbol = facts.BY_LAST_NAME.get(name) or facts.BY_LAST_NAME.get(first)
+        names = self.symbol.rpartition(".")[2], self.symbol.partition(".")[0]
+        symbol = next(filter(None, map(facts.BY_LAST_NAME.get, names)), None)
         return "" if symbol is None else symbol.instead
 
     @property
@@ -78,15 +78,16 @@ class Occurrence:
 def inventory(program: Program) -> list[Occurrence]:
     """All occurrences in the files that may be changed, in the order of the text."""
     load()
+    if is_fairscales(program.sources):
+        return []
     found: dict[tuple[str, int, str], Occurrence] = {}
     order = {source.path: number for number, source in enumerate(program.sources)}
     for source in program.sources:
         for one in (*_imports(program, source), *_static(program, source)):
             found.setdefault(one.key, one)
     shown = (*_from_traces(program), *_by_other_names(program), *_of_models_handed_in(program))
-    for one in shown:
-        if one.source.path in order:
-            found.setdefault(one.key, one)
+    for one in (o for o in shown if o.source.path in order):
+        found.setdefault(one.key, one)
     return sorted(found.values(), key=lambda o: (order[o.source.path], o.start, o.end))
 
 
@@ -103,7 +104,7 @@ def _by_other_names(program: Program) -> Iterator[Occurrence]:
         if not isinstance(call, cst.Call) or not any(event.by == "fsdp1" for _, event in events):
             continue
         func = call.func
-        if any(reference.node is func for reference in program.named(source)):
+        if any(r.node is func for r in program.named(source)):
             continue
         scope = scope_of(Layout.of(source).ancestors(func))
         name = func.value if isinstance(func, cst.Name) else ""
@@ -141,11 +142,12 @@ def _asked(source: Source, node: cst.Attribute) -> Occurrence:
 
 def occurrences(trace: Trace, code: str) -> Iterator[Occurrence]:
     """What a rule asks: the occurrences that it reports in the files of one trace, imports apart."""
+    if is_fairscales(trace.sources):
+        return
     for source in trace.sources:
         if source.derived(_says, code):
             yield from (o for o in source.derived(_of_source, trace.files) if o.code == code)
-    named = names_the_class(trace)
-    yield from (one for one in _in_trace(trace, named) if one.code == code)
+    yield from (o for o in _in_trace(trace, names_the_class(trace)) if o.code == code)
 
 
 def _says(source: Source, code: str) -> bool:
@@ -165,7 +167,6 @@ def _words_of(code: str) -> re.Pattern[str]:
 
 
 def _of_source(source: Source, files: Files) -> tuple[Occurrence, ...]:
-    load()
     program = Program((source,))
     program.project = Project.of((source,), files=files)
     return tuple(_static(program, source))

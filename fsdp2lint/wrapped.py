@@ -114,6 +114,25 @@ def is_own(trace: Trace, method: str) -> bool:
     )
 
 
+def is_fairscales(sources: Iterable[Source]) -> bool:
+    """Whether these files take FSDP from fairscale and nothing of torch's: the words are the same.
+
+    ``fairscale.nn.FullyShardedDataParallel`` has ``summon_full_params``, ``no_sync`` and names with
+    ``_fsdp_wrapped_module`` too (fairscale/nn/data_parallel/fully_sharded_data_parallel.py).
+    """
+    every = tuple(sources)
+    if any(source.derived(_takes_from_fsdp) for source in every):
+        return False
+    return any(source.derived(_takes_from_fairscale) for source in every)
+
+
+def _takes_from_fairscale(source: Source) -> bool:
+    if "fairscale" not in source.text:
+        return False
+    loaded = (one.loads for one in Names.of(source).imports)
+    return any(n.startswith("fairscale.") and n.endswith(_FSDP1_CLASS) for n in loaded)
+
+
 def names_the_class(trace: Trace) -> bool:
     """Whether a file of a run imports FSDP1's class, or names it through a module."""
     return any(source.derived(_names_the_class) for source in trace.sources)
@@ -124,6 +143,7 @@ def _names_the_class(source: Source) -> bool:
     return found is not None and (_takes_from_fsdp(source) or "torch." in found.group())
 
 
+_FSDP1_CLASS = ".FullyShardedDataParallel"
 _CLASS = re.compile(r"(?<!\w)(?:torch\.[\w.]*)?FullyShardedDataParallel(?!\w)")
 
 

@@ -245,6 +245,17 @@ def test_nothing_of_fsdp1(tmp_path: Path) -> None:
     assert "There is nothing of FSDP1 here." in shown.stdout
 
 
+def test_fairscales_wrapper_is_another_one(tmp_path: Path) -> None:
+    names = (
+        "for n, _ in model.named_parameters():\n    print(n.replace('_fsdp_wrapped_module.', ''))\n"
+    )
+    text = CLIP.replace("torch.distributed.fsdp", "fairscale.nn") + names
+    (tmp_path / "train.py").write_text(text)
+    shown = program("migrate", "--write", cwd=tmp_path)
+    assert shown.returncode == 0
+    assert (tmp_path / "train.py").read_text() == text
+
+
 def test_torch_is_not_imported(tree: Path) -> None:
     code = (
         "import sys, fsdp2lint.cli.migrate as m; "

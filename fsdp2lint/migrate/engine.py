@@ -29,6 +29,7 @@ from fsdp2lint.model.told import NOTHING_TOLD, Told
 from fsdp2lint.program import Options, Program
 from fsdp2lint.source import Source, Unreadable
 from fsdp2lint.steps import Account, Kept, Left, Respelling, Step
+from fsdp2lint.wrapped import is_fairscales
 
 if TYPE_CHECKING:
     from fsdp2lint.declare import Codemod, Rule
@@ -134,9 +135,12 @@ class _Run:
     def make(self, codemod: Codemod) -> None:
         """Run one codemod until it changes nothing more.
 
-        Where a framework wraps all models out of sight, only those run that say they are right there.
+        Where a framework wraps all models out of sight, only those run that say they are right there; none
+        where FSDP is another library's.
         """
         if self.program.framework and not codemod.frameworks:
+            return
+        if is_fairscales(self.program.sources):
             return
         first = self.program.untraced()
         known = [(entry, copy(entry)) for entry in self.ledger.entries]
