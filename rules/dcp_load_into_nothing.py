@@ -2,7 +2,8 @@
 
 ## What it does
 
-Finds `dcp.load` into a dictionary that the script has made and put nothing into.
+Finds `dcp.load` into a dictionary that the script has made and put nothing into, or in which the dictionary for
+a model or an optimizer is such a one: `{"model": {}, "step": 0}`.
 
 ## Why is this bad
 
@@ -60,7 +61,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp2lint.api import Finding, Loaded, Trace, rule
+from fsdp2lint.api import Container, Finding, Loaded, Restored, Trace, Value, options, rule
 
 from ._checkpoints import surely_empty
 from ._shared import DCP, class_name
@@ -74,12 +75,26 @@ def check(trace: Trace) -> Iterator[Finding]:
     for loaded in trace.of(Loaded):
         if loaded.via not in (f"{DCP}load", f"{DCP}load_state_dict") or loaded.into is None:
             continue
-        if surely_empty(trace, loaded.into, loaded) and not _planned(trace, loaded):
+        empty = _empty(trace, loaded, loaded.into)
+        if empty and not _planned(trace, loaded):
             yield Finding(
                 at=loaded,
-                message=f"`{loaded.into.words()}` is empty: `dcp.load` fills the keys that it finds in it, "
+                message=f"`{empty}` is empty: `dcp.load` fills the keys that it finds in it, "
                 "so nothing is loaded",
             )
+
+
+def _empty(trace: Trace, loaded: Loaded, into: Value) -> str:
+    """What is empty: the dictionary, or one in it that is put into a model or an optimizer afterwards."""
+    if surely_empty(trace, into, loaded):
+        return into.words()
+    if not isinstance(into, Container) or into.kind != "dict":
+        return ""
+    for key, entry in trace.memory.entries(into, loaded.guards):
+        applied = (r for r in trace.after(loaded, Restored) if entry in options(r.state))
+        if surely_empty(trace, entry, loaded) and any(applied):
+            return f"{into.words()}{key}"
+    return ""
 
 
 def _planned(trace: Trace, loaded: Loaded) -> bool:
