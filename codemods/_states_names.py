@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from fsdp2lint.api import Account, Edit, Layout, Program, Reference, Replace, Step
+from fsdp2lint.api import Account, Called, Edit, Layout, Program, Reference, Replace, Step
 
 from ._states_asked import CONTEXT, FULL, KINDS, LOCAL, SETTER, SHARDED
 from ._states_text import text_of, unimports
@@ -23,6 +23,8 @@ def kinds(program: Program) -> Iterator[Step]:
     references = list(program.references(KINDS, f"{KINDS}.*"))
     if not references:
         return
+    if any(called.name in (CONTEXT, SETTER) for _, called in program.of(Called)):
+        return  # by way of a class that derives from FSDP1's
     found = [_instead(reference) for reference in references]
     if None in found:
         kept = (Account(r.source, r.node, "preserved", _KEPT) for r in references)

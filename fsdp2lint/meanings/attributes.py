@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from fsdp2lint.meanings.registry import METHODS
 from fsdp2lint.model.values import (
+    Class,
     Container,
     External,
     Instance,
@@ -43,6 +44,14 @@ WRAPPED_NAMES = frozenset(name for names in _INNER.values() for name in names) -
 
 _FORWARDS = frozenset({"fsdp1", "compile", "checkpoint", "fabric", "peft", "tuner"})
 """Wrappers whose ``__getattr__`` asks the wrapped module; DDP's does not."""
+
+FSDP1 = "torch.distributed.fsdp.FullyShardedDataParallel"
+_STATIC = frozenset(
+    "state_dict_type set_state_dict_type get_state_dict_type fsdp_modules summon_full_params optim_state_dict "
+    "optim_state_dict_to_load full_optim_state_dict sharded_optim_state_dict shard_full_optim_state_dict "
+    "flatten_sharded_optim_state_dict scatter_full_optim_state_dict rekey_optim_state_dict".split()
+)
+"""FSDP1's static methods (torch/distributed/fsdp/fully_sharded_data_parallel.py)."""
 
 _MAIN = {
     "is_main_process": "global",
@@ -83,6 +92,8 @@ def attribute(machine: Machine, owner: Value, name: str) -> Value | None:
     """What ``owner.name`` (or ``owner[…]``) is, when that is known of PyTorch or its frameworks."""
     if isinstance(owner, Wrapped):
         return _of_wrapper(machine, owner, name)
+    if isinstance(owner, Class):
+        return _inherited(machine, owner, name)
     if isinstance(owner, Mesh):
         return _of_mesh(machine, owner, name)
     if isinstance(owner, Container):
@@ -122,6 +133,12 @@ def _of_wrapper(machine: Machine, owner: Wrapped, name: str) -> Value | None:
     found = inner if statement is None else machine.get(owner.of, name, machine.site(statement))
     # what torch itself defines is asked of the wrapper: it has its own state_dict, no_sync, …
     return None if found is inner and name in METHODS else found
+
+
+def _inherited(machine: Machine, owner: Class, name: str) -> Value | None:
+    """What a class of the project has from FSDP1's: ``Ours.state_dict_type``, ``Ours.fsdp_modules``."""
+    bases = [one.name for one in owner.bases if isinstance(one, External)]
+    return machine.external(f"{FSDP1}.{name}") if FSDP1 in bases and name in _STATIC else None
 
 
 def _of_mesh(machine: Machine, mesh: Mesh, name: str) -> Value | None:
