@@ -82,6 +82,7 @@ from fsdp2lint.api import (
     Value,
     Wrapping,
     codemod,
+    is_of_the_project,
     kinds,
     name_for,
     told_apart,
@@ -141,6 +142,9 @@ def rewrite(program: Program) -> Iterator[Step | Left]:
         models = [e.module for _, e in events if e.module is not None]
         if models and all(_is_apart(trace, clipped) for trace, clipped in events):
             why = "the wrapping by FSDP1 is in branches that exclude this one"
+            yield Step((), (Account(source, call, "preserved", why),))
+        elif models and is_of_the_project(program, METHOD):
+            why = "a method of the program's own models, which FSDP1 wraps nowhere in it"
             yield Step((), (Account(source, call, "preserved", why),))
         elif models and "fsdp1" in kinds(program, models):
             own = _own_function(

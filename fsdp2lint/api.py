@@ -23,7 +23,7 @@ from fsdp2lint.steps import Account, Kept, Left, Respelling, Step
 from fsdp2lint.torch_api import Offer, exported, offer
 from fsdp2lint.unreached import is_unreached
 from fsdp2lint.walk import children, walk
-from fsdp2lint.wrapped import kinds, told_apart, unseen_methods, wrapper
+from fsdp2lint.wrapped import is_of_the_project, kinds, told_apart, unseen_methods, wrapper
 
 __all__ = [
     "EVERY_OTHER",
@@ -73,6 +73,7 @@ __all__ = [
     "exported",
     "imported_module",
     "inventory",
+    "is_of_the_project",
     "is_unreached",
     "kinds",
     "name_for",

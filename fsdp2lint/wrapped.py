@@ -73,7 +73,7 @@ def unseen_methods(program: Program, name: str) -> Iterator[tuple[Source, cst.At
     Neither does an event stand there, nor does the call lead into a function of the project. Methods of
     engines, which are given the parameters, are none of these; nothing is where FSDP1 is not named.
     """
-    if "fsdp1" not in program.named_wrappers:
+    if "fsdp1" not in program.named_wrappers or is_of_the_project(program, name):
         return
     seen = program.derived(_followed)
     for source in program.sources:
@@ -111,6 +111,19 @@ def is_own(trace: Trace, method: str) -> bool:
     return any(
         f"def {method}(" in source.text and method in source.derived(_methods)
         for source in trace.sources
+    )
+
+
+def is_of_the_project(program: Program, method: str) -> bool:
+    """Whether a class of the program has a method of this name, and no run puts FSDP1 around a model.
+
+    Then the method of a model that comes from elsewhere is more likely the former's.
+    """
+    if "fsdp1" in program.wrappers:
+        return False
+    return any(
+        f"def {method}(" in source.text and method in source.derived(_methods)
+        for source in program.sources
     )
 
 
