@@ -9,6 +9,7 @@ import libcst as cst
 
 from fsdp2lint.api import Edit, Source, name_for
 
+from ._launch import named_once
 from ._states_asked import FULL, KINDS, LOCAL, LOCAL_WHY, SHARDED, Asked
 from ._states_text import argument, function_of, is_path
 
@@ -32,7 +33,7 @@ class Kind:
         """
         if self.name == SHARDED:
             return self
-        return replace(self, switches=tuple(s for s in self.switches if s != "cpu_offload=True"))
+        return replace(self, switches=tuple(s for s in self.switches if "cpu_offload" not in s))
 
 
 def agreed(source: Source, call: cst.CSTNode, found: Iterable[tuple[Asked, bool]]) -> Kind | str:
@@ -50,7 +51,8 @@ def agreed(source: Source, call: cst.CSTNode, found: Iterable[tuple[Asked, bool]
     first_only = all(asked.rank0_only is True or only for asked, only in every)
     offloaded = all(asked.offloaded is True and asked.by is not None for asked, _ in every)
     if kind == FULL:
-        return Kind(FULL, ("full_state_dict=True", *(["cpu_offload=True"] if first_only else [])))
+        first = "True" if first_only else _first_only(source, call, [asked for asked, _ in every])
+        return Kind(FULL, ("full_state_dict=True", *([f"cpu_offload={first}"] if first else [])))
     if kind == SHARDED:
         return Kind(SHARDED, ("cpu_offload=True",) if offloaded else ())
     said = _said(source, call, [asked for asked, _ in every])
@@ -60,6 +62,24 @@ def agreed(source: Source, call: cst.CSTNode, found: Iterable[tuple[Asked, bool]
     full = f"full_state_dict={said} == {known.text}.{FULL}"
     switches = (full, *(["cpu_offload=True"] if first_only else []))
     return Kind("", switches, known.edits)
+
+
+def _first_only(source: Source, call: cst.CSTNode, every: Iterable[Asked]) -> str:
+    """What the run decides ``rank0_only`` by, where the code beside the call says it: the first rank's is offloaded."""
+    texts = set()
+    for asked in every:
+        by = asked.by.at if asked.by is not None else None
+        if asked.rank0_only is not None or by is None or not isinstance(by.node, cst.Call):
+            return ""
+        config = argument(by.node, 2, "state_dict_config")
+        if config is None or function_of(source, by.node) is not function_of(source, call):
+            return ""
+        made = named_once(source, config.value) or config.value
+        given = argument(made, 1, "rank0_only") if isinstance(made, cst.Call) else None
+        if given is None or not is_path(source, given.value):
+            return ""
+        texts.add(source.code(given.value))
+    return texts.pop() if len(texts) == 1 else ""
 
 
 def _said(source: Source, call: cst.CSTNode, every: Iterable[Asked]) -> str:
