@@ -92,9 +92,7 @@ from fsdp2lint.api import (
     walk,
 )
 
-from ._constructor_origins import meaning
 from ._loop_contexts import by_helper, by_name
-from ._loop_models import FSDP_MODULE
 from ._loop_sync import (
     Block,
     Paused,
@@ -108,7 +106,6 @@ from ._loop_text import has_comment, is_path, text_of
 
 _UNUSED = ("contextlib.nullcontext", "contextlib")
 _NOTHING_BACKWARDS = "no backward runs here: modules of FSDP2 take the default"
-_DDPS_OWN = "DDP's own: modules of FSDP2 do not come here"
 WHY = "gradients are kept back by the module's switch, which the backward reads"
 
 
@@ -122,12 +119,13 @@ def rewrite(program: Program) -> Iterator[Step | Left]:
         found = kinds(program, [one.module for _, one in events])
         if "fsdp1" not in found or not isinstance(site.node, cst.Call):
             continue
-        if others := _of_others(program, site.source, site.node):
+        if others := _of_others(site.node):
             yield Step((), (Account(site.source, site.node, "preserved", others),))
             continue
         paused = [p for _, p in events if "fsdp1" in kinds(program, [p.module])]
         if all(told_apart(one, one.module) for one in paused):
-            yield Step((), (Account(site.source, site.node, "preserved", _DDPS_OWN),))
+            why = "DDP's own: modules of FSDP2 do not come here"
+            yield Step((), (Account(site.source, site.node, "preserved", why),))
             continue
         step = None if "ddp" in found else _switched(program, site.source, site.node, events)
         if step is not None:
@@ -140,7 +138,7 @@ def rewrite(program: Program) -> Iterator[Step | Left]:
         call = Layout.of(source).parents[node]
         is_called = isinstance(call, cst.Call) and call.func is node
         place = call if isinstance(call, cst.Call) and is_called else node
-        if others := _of_others(program, source, place):
+        if others := _of_others(place):
             yield Step((), (Account(source, place, "preserved", others),))
             continue
         rest.setdefault(source, []).append(place)
@@ -152,24 +150,10 @@ def rewrite(program: Program) -> Iterator[Step | Left]:
     yield from _by_name(program)
 
 
-def _of_others(program: Program, source: Source, call: cst.CSTNode) -> str:
-    """Why a call of this name is not for modules of FSDP: it is given arguments, or they do not come there."""
-    if not isinstance(call, cst.Call) or not isinstance(call.func, cst.Attribute):
-        return ""
-    if call.args:
-        return "a method of the script's own: FSDP1's takes no arguments"
-    inner: cst.CSTNode = call
-    for around in Layout.of(source).ancestors(call):
-        if isinstance(around, cst.If) and around.body is inner:
-            test = around.test
-            negative = isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not)
-            asked = test.expression if negative else None
-            if isinstance(asked, cst.Call) and len(asked.args) == 2:
-                same = asked.args[0].value.deep_equals(call.func.value)
-                if same and meaning(program, source, asked.args[1].value) == FSDP_MODULE:
-                    return _DDPS_OWN
-        inner = around
-    return ""
+def _of_others(call: cst.CSTNode) -> str:
+    """Why a call of this name is none of FSDP's; empty where it may be one."""
+    given = call.args if isinstance(call, cst.Call) else ()
+    return "a method of the script's own: FSDP1's takes no arguments" if given else ""
 
 
 def _by_name(program: Program) -> Iterator[Step]:

@@ -51,6 +51,8 @@ def kinds(program: Program, values: Iterable[Value]) -> frozenset[str]:
 
 def told_apart(event: Event, model: Value, cls: str = _FSDP_MODULE) -> bool:
     """Whether ``model`` comes here only when it is no ``cls``."""
+    if cls == _FSDP_MODULE and excludes_fsdp2(event.at.source, event.at.node):
+        return True
     tests = {guard.test for clause in event.guards.clauses for guard in clause}
     return any(
         _asks(test, cls)
@@ -58,6 +60,25 @@ def told_apart(event: Event, model: Value, cls: str = _FSDP_MODULE) -> bool:
         and event.guards.excludes(Guards(frozenset((frozenset((Guard(test, True),)),))))
         for test in tests
     )
+
+
+def excludes_fsdp2(source: Source, call: cst.CSTNode) -> bool:
+    """Whether a call stands behind ``if not isinstance(model, FSDPModule)`` for the model that it is asked of."""
+    method = call.func if isinstance(call, cst.Call) else call
+    if not isinstance(method, cst.Attribute) or "FSDPModule" not in source.text:
+        return False
+    inner: cst.CSTNode = call
+    for around in Layout.of(source).ancestors(call):
+        if isinstance(around, cst.If) and around.body is inner:
+            test = around.test
+            if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
+                asked = test.expression
+                if isinstance(asked, cst.Call) and len(asked.args) == 2:
+                    same = asked.args[0].value.deep_equals(method.value)
+                    if same and source.code(asked.args[1].value).endswith("FSDPModule"):
+                        return True
+        inner = around
+    return False
 
 
 def _asks(test: Value, cls: str) -> bool:
@@ -90,6 +111,7 @@ def unseen_methods(program: Program, name: str) -> Iterator[tuple[Source, cst.At
                     root = root.value
                 own = isinstance(root, cst.Call) and source.code(root) == "super()"
                 known = (called or node) in seen or node in imported or own
+                known = known or excludes_fsdp2(source, called or node)
                 if not known and not isinstance(call, cst.AssignTarget):
                     if called is None or not _is_of_an_engine(source, called, name):
                         yield source, node
