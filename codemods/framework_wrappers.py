@@ -98,8 +98,15 @@ def _of_hidden_wrappers(program: Program) -> Iterator[Step | Left]:
         else:
             why = f"{program.framework} wraps the model, by FSDP1 or FSDP2 as its own settings say"
             instead = "test for FSDPModule" if one.code == "FSDP110" else one.instead
-            todo = f"once {program.framework} is told to use FSDP2: {instead or 'look at this'}"
-            yield Left(one.source, one.node, why, todo)
+            yield Left(one.source, one.node, why, _later(program.framework, instead))
+
+
+def _later(framework: str, instead: str) -> str:
+    """What a person has to do when the framework's settings have changed."""
+    when = f"once {framework} is told to use FSDP2"
+    if instead.startswith("nothing: "):
+        return f"{when}, take this away: {instead.removeprefix('nothing: ')}"
+    return f"{when}: {instead or 'look at this'}"
 
 
 def _asks_for_version_2(call: cst.Call) -> bool:
