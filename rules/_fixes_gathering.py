@@ -15,6 +15,7 @@ from fsdp2lint.api import (
     Guard,
     InsertBefore,
     Layout,
+    Loaded,
     MainRank,
     Module,
     OptimizerBuilt,
@@ -31,6 +32,7 @@ from fsdp2lint.api import (
 
 from ._fixes import call_of, free_name, path_text, receiver_of, stands_alone
 from ._fixes_moving import bound_names
+from ._shared import differs_by_rank
 
 _HOME = "torch.distributed.checkpoint.state_dict"
 _EXPRESSIONS = (cst.BaseExpression, cst.Arg, cst.BaseElement, cst.BaseDictElement, cst.CompFor)
@@ -60,6 +62,8 @@ def gathered(trace: Trace, saved: Saved, states: Sequence[StateDict]) -> Fix | N
         return None
     if any(e.at.node is saved.at.node and _rank_guards(e) != guards for e in trace.of(Saved)):
         return None
+    if differs_by_rank(saved.path) and any(differs_by_rank(e.path) for e in trace.of(Loaded)):
+        return None  # each rank reads a file of its own again
     gathers = [_gather(trace, saved, states, state) for state in states]
     found = [g for g in gathers if g is not None]
     if not found or len(found) < len(gathers):

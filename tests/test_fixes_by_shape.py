@@ -326,3 +326,11 @@ def test_a_write_that_gathers_stays_with_all_ranks() -> None:
     new = WRITTEN + 'if dist.get_rank() == 0:\n    torch.save(state, "best.pt")\n'
     text, quiet = after(WRITTEN + 'torch.save(state, "best.pt")\n', "FSDP310")
     assert (text, quiet) == (IMPORTS + new, False)
+
+
+def test_files_of_each_rank_stay_where_each_rank_reads_its_own() -> None:
+    head = 'dist.init_process_group("gloo")\nnet = nn.Linear(8, 8)\nfully_shard(net)\n'
+    save = 'torch.save(net.state_dict(), f"shard_{dist.get_rank()}.pt")\n'
+    load = 'net.load_state_dict(torch.load(f"shard_{dist.get_rank()}.pt"))\n'
+    assert "full_state_dict=True" in after(head + save, "FSDP301")[0]
+    assert after(head + save + load, "FSDP301") == (IMPORTS + head + save + load, False)
