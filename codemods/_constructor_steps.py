@@ -9,7 +9,6 @@ import libcst as cst
 
 from fsdp2lint.api import (
     Edit,
-    InsertBefore,
     Layout,
     Left,
     Program,
@@ -134,15 +133,15 @@ def _among_others(program: Program, one: Chosen) -> Step | Left:
     if isinstance(policy, str):
         return Left(source, one.node, policy, TODO.format(why=policy))
     writer = Writer(site, made, policy, helpers)
-    name = writer.shard
     if writer.needs_name() or made.shared or made.spread or made.root:
-        name, text = writer.function()
-        site.edits.append(InsertBefore(source, site.layout.statement(one.node), text))
+        site.edits += writer.instead()
+    else:
+        site.edits.append(Replace(source, one.node, writer.shard))
     site.account(one.node, "changed", "fully_shard takes its place")
     for each in one.calls:
         site.account(each.func, "changed", "what it names shards the module or wraps it")
     elsewhere = [edit for edits in site.elsewhere.values() for edit in edits]
-    made_edits = (Replace(source, one.node, name), *site.edits, *elsewhere, *helpers.all_edits())
+    made_edits = (*site.edits, *elsewhere, *helpers.all_edits())
     touched = {edit.source for edit in made_edits}
     return Step((*made_edits, *unimports(program, touched)), tuple(site.accounts))
 

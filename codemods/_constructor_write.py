@@ -6,12 +6,13 @@ import re
 
 import libcst as cst
 
-from fsdp2lint.api import Edit, InsertBefore, Layout, Replace, Rewrite, walk
+from fsdp2lint.api import Edit, InsertAfter, InsertBefore, Replace, Rewrite
 
 from ._constructor_custom import Mapped
 from ._constructor_helpers import FSDP, children_first, policy_helper
 from ._constructor_lines import LINE, bracketed, entry, fitted, joined
 from ._constructor_order import follows_others, is_deferred
+from ._constructor_places import bound_between, is_last, only_target, stands_alone
 from ._constructor_plan import Plan
 from ._constructor_policies import Asked, Chosen, Nothing, Policy
 from ._constructor_site import Construction
@@ -31,8 +32,8 @@ def write(site: Construction, plan: Plan, policy: Policy, helpers: Helpers) -> s
         layout, site.call, statement
     ):
         return writer.deferred(statement)
-    target = _only_target(statement, site.call)
-    if target is not None and _stands_alone(layout, statement):
+    target = only_target(statement, site.call)
+    if target is not None and stands_alone(layout, statement):
         writer.assigned(statement, target)
     elif isinstance(statement, cst.Expr) and statement.value is site.call:
         writer.assigned(statement, None)
@@ -41,36 +42,6 @@ def write(site: Construction, plan: Plan, policy: Policy, helpers: Helpers) -> s
     else:
         writer.in_place(statement)
     return ""
-
-
-def _only_target(statement: cst.CSTNode, call: cst.BaseExpression) -> cst.BaseExpression | None:
-    """What ``statement`` assigns the call to, when it does only that."""
-    if (
-        isinstance(statement, cst.Assign)
-        and statement.value is call
-        and len(statement.targets) == 1
-    ):
-        target = statement.targets[0].target
-        return target if isinstance(target, cst.Name | cst.Attribute | cst.Subscript) else None
-    return None
-
-
-def _stands_alone(layout: Layout, statement: cst.CSTNode) -> bool:
-    line = layout.line(statement)
-    return isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1
-
-
-def _bound_between(layout: Layout, call: cst.BaseExpression, statement: cst.CSTNode) -> set[str]:
-    """The names that lambdas and comprehensions around a call bind."""
-    found: set[str] = set()
-    for around in layout.ancestors(call):
-        if around is statement:
-            break
-        if isinstance(around, cst.Lambda):
-            found |= {param.name.value for param in around.params.params}
-        elif isinstance(around, cst.BaseComp):
-            found |= {n.value for n in walk(around.for_in.target) if isinstance(n, cst.Name)}
-    return found
 
 
 class Writer:
@@ -134,17 +105,24 @@ class Writer:
         if isinstance(statement, cst.BaseCompoundStatement):
             return "it stands in the header of a compound statement"
         name, text = self.function()
-        inside = _bound_between(self.site.layout, self.site.call, statement)
+        inside = bound_between(self.site.layout, self.site.call, statement)
         if any(re.search(rf"\b{one}\b", text) for one in inside):
             return "what it is given is known only inside of an expression"
-        self._edit(InsertBefore(self.site.source, statement, text))
+        self._edit(self.above(statement, text))
         self._edit(Replace(self.site.source, self.site.call, f"{name}({model})"))
         return ""
 
-    def function(self) -> tuple[str, str]:
+    def above(self, statement: cst.CSTNode, function: str) -> InsertBefore:
+        """A function above a statement, a blank line between it and what comes before."""
+        layout = self.site.layout
+        top = layout.comments_above(layout.line(statement))
+        text = function.lstrip("\n") if layout.blank_above(top) != top else function
+        return InsertBefore(self.site.source, statement, text)
+
+    def function(self, name: str = "") -> tuple[str, str]:
         """A function that shards the module that it is given, and returns it: its name and its text."""
-        name = self.site.local(self.helpers, "shard", "shard_module")
-        inside = self.site.free("module", "unit", "part")
+        name = name or self.site.local(self.helpers, "shard", "shard_module")
+        inside = self._unbound("module", "unit", "part")
         self._prepare(inside)
         call = self._root(inside)
         if self.plan.after:
@@ -155,6 +133,35 @@ class Writer:
         inner = joined(self.lines, indent + 4).split("\n")
         body = "\n".join(f"    {line}" if line else "" for line in inner)
         return name, stepped(f"\ndef {name}({inside}):\n{body}\n\n", self.site.layout.unit)
+
+    def instead(self) -> tuple[Edit, ...]:
+        """A function that shards instead of an expression: of its name, where it only gets one."""
+        layout, source, call = self.site.layout, self.site.source, self.site.call
+        statement = layout.statement(call)
+        target = only_target(statement, call)
+        if not isinstance(target, cst.Name) or not stands_alone(layout, statement):
+            name, text = self.function()
+            return self.above(statement, text), Replace(source, call, name)
+        text = self.function(target.value)[1].strip("\n")
+        indent = layout.newline + layout.indentation(layout.line(statement))
+        text = re.sub(r"[ \t]+(\r?\n)", r"\1", text.replace("\n", indent))
+        line = layout.line(statement)
+        top, bottom = layout.comments_above(line), layout.bottom(line)
+        edits: list[Edit] = [Rewrite(source, statement, lambda inner: text)]
+        if layout.blank_above(top) == top:
+            edits.append(InsertBefore(source, statement, ""))
+        if layout.blank_below(bottom) == bottom and not is_last(layout, line):
+            edits.append(InsertAfter(source, statement, ""))
+        return tuple(edits)
+
+    def _unbound(self, *wanted: str) -> str:
+        """A free name that no planned statement uses either."""
+        plan = self.plan
+        lines = "\n".join((*plan.before, *plan.prepare, *plan.after))
+        name = self.site.free(*wanted)
+        while re.search(rf"\b{name}\b", lines):
+            name = self.site.free(*wanted)
+        return name
 
     def _after(self, model: str) -> list[str]:
         return [line.replace("{model}", model) for line in self.plan.after]
@@ -213,7 +220,9 @@ class Writer:
             return
         inner = plan.inner.get("mp_policy", "")
         if inner and not _PLAIN.fullmatch(inner):
+            same = plan.root["mp_policy"] == inner
             inner = self._bind(inner, "inner_policy", "unit_policy")
+            plan.root["mp_policy"] = inner if same else plan.root["mp_policy"]
         plan.inner = {"mp_policy": inner} if inner else {}
         if isinstance(self.policy, Chosen):
             self._loop(model, self.policy)
