@@ -74,6 +74,7 @@ POSITIONS = (
 )
 """The parameters of ``ShardedGradScaler.__init__``, in order, before ``process_group``."""
 WHY = "the class of the scaler that knows the gradients of FSDP2"
+OWN_NAME = "a name of the script's own for what it is given"
 SHARED = 2
 """So many of them stand at the same position in ``torch.amp.GradScaler``."""
 
@@ -89,6 +90,9 @@ def rewrite(program: Program) -> Iterator[Step | Left]:
             why = "a class derives from it"
             todo = "derive from torch.amp.GradScaler: it knows the gradients of FSDP2"
             yield Left(reference.source, reference.node, why, todo)
+        elif isinstance(parent, cst.AssignTarget):
+            account = Account(reference.source, reference.node, "preserved", OWN_NAME)
+            yield Step((), (account,))
         else:
             yield _named(program, reference.source, reference.node)
     for quoted in quotations(program, SCALER):
