@@ -22,7 +22,6 @@ from fsdp2lint.api import (
     Value,
     Wrapping,
     dotted,
-    name_for,
     options,
 )
 from fsdp2lint.api import Literal as Constant
@@ -32,7 +31,7 @@ from ._constructor_derived import WHY, derived, of_class
 from ._constructor_displays import display_of, keywords_of, writes_of
 from ._constructor_names import born, function_scope, is_none, is_taken
 from ._constructor_origins import Origin, meaning, origins
-from ._shared import Helpers, dots_of
+from ._shared import Helpers, name_at
 
 Fate = Literal["preserved", "changed", "dropped"]
 
@@ -144,7 +143,7 @@ class Construction:
 
     def name(self, target: str, alias: str = "") -> str:
         """How a name of another module is written at the call; its import comes along."""
-        found = name_for(self.source, self.call, target, alias=alias, dots=dots_of(target))
+        found = name_at(self.source, self.call, target, alias)
         self.edits += found.edits
         return found.text
 

@@ -14,15 +14,19 @@ from fsdp2lint.api import (
     InsertAfter,
     InsertBefore,
     Layout,
+    Name,
     Names,
     Program,
     Source,
     Unimport,
+    canonical,
     name_for,
 )
 
 Naming = Callable[[str], str]
 """How a dotted name is written at the place of a function."""
+
+_FSDP = "torch.distributed.fsdp."
 
 Build = Callable[[str, Naming], str]
 """The text of a function, made of the function's name and how other names are written."""
@@ -118,13 +122,24 @@ class Helpers:
         return 2 - min(blank, 2) if start else 0
 
     def _name(self, target: str, edits: list[Edit]) -> str:
-        found = name_for(self.source, self.place, target, dots=dots_of(target))
+        found = name_at(self.source, self.place, target)
         edits += found.edits
         return found.text
 
     def _bound(self, name: str) -> bool:
         names = Names.of(self.source)
         return name in names.bindings.get(self.source.tree, {}) or name in names.uses
+
+
+def name_at(source: Source, node: cst.CSTNode, target: str, alias: str = "") -> Name:
+    """How a name of another module is written at a node: as the file has it, from whichever of its homes."""
+    found = name_for(source, node, target, alias=alias, dots=dots_of(target))
+    for one in Names.of(source).imports if found.edits else ():
+        if one.target.startswith(_FSDP) and canonical(one.target) == target:
+            other = name_for(source, node, one.target, dots=dots_of(target))
+            if not other.edits:
+                return other
+    return found
 
 
 def stepped(text: str, unit: str) -> str:

@@ -62,7 +62,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from fsdp2lint.api import Clipped, Finding, Fix, GroupStarted, Replace, Trace, rule
+from fsdp2lint.api import Clipped, Finding, Fix, GroupStarted, Replace, Trace, Value, options, rule
 
 from ._fixes import call_of
 from ._shared import Shard, class_name, overlap, shards, together
@@ -82,10 +82,11 @@ def check(trace: Trace) -> Iterator[Finding]:
                 continue
             if not together(started.guards, shard.guards):
                 continue
+            are = "are" if len(_policies(shard)) == 1 else "can be"
             yield Finding(
                 at=started,
-                message=f"the shards of `{shard.module.words()}` are offloaded to the CPU, and a group on NCCL "
-                f"alone cannot reduce their norm: use {_BOTH}",
+                message=f"the shards of `{shard.module.words()}` {are} offloaded to the CPU, and a group on "
+                f"NCCL alone cannot reduce their norm: use {_BOTH}",
                 because=(
                     (shard.event, "sharded with `CPUOffloadPolicy` here"),
                     (clipped, "the norm is reduced here"),
@@ -96,15 +97,20 @@ def check(trace: Trace) -> Iterator[Finding]:
 
 
 def _offloaded(trace: Trace, clipped: Clipped) -> Shard | None:
-    """The sharding, with offloading, of a module whose gradients are clipped."""
+    """The sharding, with offloading in some run, of a module whose gradients are clipped."""
     for shard in shards(trace):
-        policy = shard.event.options.get("offload_policy")
-        if policy is None or not class_name(policy).endswith(".CPUOffloadPolicy"):
+        if not any(class_name(one).endswith(".CPUOffloadPolicy") for one in _policies(shard)):
             continue
         if shard.order < clipped.order and together(shard.guards, clipped.guards):
             if any(overlap(trace, p.of, shard.module) is not None for p in clipped.parameters):
                 return shard
     return None
+
+
+def _policies(shard: Shard) -> tuple[Value, ...]:
+    """The policies that a sharding can be given, in all runs."""
+    policy = shard.event.options.get("offload_policy")
+    return () if policy is None else tuple(options(policy))
 
 
 def _both(started: GroupStarted) -> Fix | None:
