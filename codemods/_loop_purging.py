@@ -5,6 +5,9 @@
         if handle:
             _reshard(unit, handle, True)
 
+    if is_unit(module):                                    if is_unit(module):
+        _reshard(module, module._handle, True)                 module.reshard()
+
 Facts (2.13): ``_runtime_utils._reshard`` frees the gathered parameters of a unit, as ``FSDPModule.reshard``
 does, which leaves a unit alone that holds none (``_fully_shard.py``, ``_fsdp_param_group.py``);
 ``_lazy_init`` prepares a root for its first forward, where ``_fsdp_state.py`` has ``_lazy_init`` of its own.
@@ -55,9 +58,14 @@ def purging(program: Program) -> Iterator[Step]:
         loop = next(
             (n for n in Layout.of(source).ancestors(statement) if isinstance(n, cst.For)), None
         )
-        if loop is not None and loop not in seen and _only_purges(program, source, loop):
-            seen.add(loop)
-            yield _freed(program, source, loop)
+        if loop is not None and _only_purges(program, source, loop):
+            if loop not in seen:
+                seen.add(loop)
+                yield _freed(program, source, list(loop.body.body), dotted(loop.target))
+        elif (found := _purged_beside(program, source, statement)) is not None:
+            if found[0] not in seen:
+                seen.add(found[0])
+                yield _freed(program, source, found, text_of(source, _unit(statement)))
 
 
 def _statement(reference: Reference) -> cst.Expr | None:
@@ -69,10 +77,14 @@ def _statement(reference: Reference) -> cst.Expr | None:
     return statement if called and isinstance(statement, cst.Expr) else None
 
 
-def _freed(program: Program, source: Source, loop: cst.For) -> Step:
-    lines = list(loop.body.body)
+def _unit(statement: cst.Expr) -> cst.BaseExpression:
+    """What the call of a statement is given first."""
+    return cst.ensure_type(statement.value, cst.Call).args[0].value
+
+
+def _freed(program: Program, source: Source, lines: list[cst.CSTNode], unit: str) -> Step:
     accounts = tuple(Account(source, line, "changed", FREED) for line in lines)
-    new = InsertBefore(source, lines[0], f"{dotted(loop.target)}.reshard()")
+    new = InsertBefore(source, lines[0], f"{unit}.reshard()")
     gone = (Remove(source, line, comments=True) for line in lines)
     return Step((new, *gone, *_unused(program, source)), accounts)
 
@@ -99,6 +111,36 @@ def _only_purges(program: Program, source: Source, loop: cst.For) -> bool:
     function = around(source, loop)
     used = (n for n in walk(function) if isinstance(n, cst.Name) and n not in inside)
     return quiet and not any(name.value in bound - {unit} for name in used)
+
+
+def _purged_beside(
+    program: Program, source: Source, statement: cst.Expr
+) -> list[cst.CSTNode] | None:
+    """The statement that frees one unit, and those above it that only get ready what it is given."""
+    if not isinstance(statement.value, cst.Call) or not statement.value.args:
+        return None
+    if not isinstance(_unit(statement), cst.Name):
+        return None
+    unit = text_of(source, _unit(statement))
+    layout = Layout.of(source)
+    body = list(layout.block(statement).body)  # type: ignore[attr-defined]
+    last = body.index(layout.line(statement))
+    frees = {statement.value}
+    first = last
+    bound = {unit, *(name for line in body[: last + 1] for name in _bound(line))}
+    for index in range(last, -1, -1):
+        goes_on = any(isinstance(n, cst.Continue) for n in walk(body[index]))
+        if goes_on or unit in _bound(body[index]) or not _is_quiet(body[index], bound, frees):
+            break
+        first = index
+    found = body[first : last + 1]
+    ready = {name for line in found for name in _bound(line)}
+    inside = {node for line in found for node in walk(line)}
+    function = around(source, statement)
+    used = (n for n in walk(function) if isinstance(n, cst.Name) and n not in inside)
+    made_elsewhere = _bound(function) - ready - {unit}
+    given = {n.value for n in inside if isinstance(n, cst.Name)}
+    return None if given & made_elsewhere or any(n.value in ready for n in used) else found
 
 
 def _over_units(program: Program, source: Source, what: cst.BaseExpression) -> bool:
