@@ -164,7 +164,8 @@ def _given_mesh(site: Construction, plan: Plan, helpers: Helpers, device: str) -
     group = site.arguments.get("process_group")
     if group is None:
         return "mesh" if mesh is not None else ""
-    if group.values and all(is_none(v) for v in group.values):
+    asked = isinstance(group.written or group.value, cst.Call)  # a run may answer otherwise
+    if group.values and all(is_none(v) for v in group.values) and not asked:
         site.account(group.node, "dropped", "all ranks are the default in both")
         return "mesh" if mesh is not None else ""
     if mesh is not None:

@@ -10,7 +10,7 @@ import libcst as cst
 from fsdp2lint.interpret import classes, conditions, contexts, functions, imports, loops, matching
 from fsdp2lint.interpret.displays import store
 from fsdp2lint.interpret.operators import operate
-from fsdp2lint.interpret.scopes import name_value
+from fsdp2lint.interpret.scopes import Scope, name_value
 from fsdp2lint.model.events import Augmented, Exited
 from fsdp2lint.model.guards import NEVER, Clause, Guards
 from fsdp2lint.model.values import (
@@ -209,6 +209,21 @@ def assert_(machine: Machine, node: cst.Assert) -> None:
     added = conditions.clauses(machine, test, True, machine.site(node))
     if added is not None and not rank_dependent(test):
         machine.here = machine.here.also(added)
+    if isinstance(test, Literal) and not test.value:
+        _known_otherwise(machine, node.test)
+
+
+def _known_otherwise(machine: Machine, test: cst.BaseExpression) -> None:
+    """Forget the value of a name that an assertion contradicts: what set it to another is not in sight."""
+    name = test.left if isinstance(test, cst.Comparison) else test
+    scope: Scope | None = machine.frame.scope
+    if not isinstance(name, cst.Name) or scope is None:
+        return
+    scope = scope.elsewhere.get(name.value, scope)
+    while scope is not None and name.value not in scope.names:
+        scope = scope.outer
+    if scope is not None:
+        scope.names[name.value].write(machine.here, Unknown(name.value))
 
 
 @handles(cst.Del)
