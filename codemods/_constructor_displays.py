@@ -66,7 +66,7 @@ def _given(name: str, source: Source, events: Events, out: int) -> list[Origin]:
         if function.scope.source is not source:
             return []
         if name == _star_kwarg(function.node):
-            found += _handed_on(function.node, name, call.source, call.node)
+            found += _handed_on(source, function.node, name, call.source, call.node)
             continue
         if name not in params:
             return []
@@ -85,13 +85,17 @@ def _star_kwarg(function: cst.FunctionDef | cst.Lambda) -> str:
 
 
 def _handed_on(
-    function: cst.FunctionDef | cst.Lambda, name: str, source: Source, call: cst.CSTNode
+    home: Source,
+    function: cst.FunctionDef | cst.Lambda,
+    name: str,
+    source: Source,
+    call: cst.CSTNode,
 ) -> Iterator[Origin]:
     """What a call gives for ``**name``, which the function only hands on; unknown where it does more."""
     read = [n for n in walk(function.body) if isinstance(n, cst.Name) and n.value == name]
     params = function.params
     named = frozenset(p.name.value for p in (*params.params, *params.kwonly_params))
-    if len(read) != 1 or not isinstance(call, cst.Call) or not _calls(call, function):
+    if len(read) != 1 or not isinstance(call, cst.Call) or not _calls(call, home, function):
         yield Origin(source, None)
         return
     spread = [arg.value for arg in call.args if arg.star == "**"]
@@ -104,9 +108,12 @@ def _handed_on(
         yield Origin(source, None)
 
 
-def _calls(call: cst.Call, function: cst.FunctionDef | cst.Lambda) -> bool:
+def _calls(call: cst.Call, home: Source, function: cst.FunctionDef | cst.Lambda) -> bool:
     """Whether a call names the function, and not one that calls it with arguments of its own."""
     name = function.name.value if isinstance(function, cst.FunctionDef) else ""
+    if name == "__init__":
+        around = Layout.of(home).ancestors(function)
+        name = next((one.name.value for one in around if isinstance(one, cst.ClassDef)), name)
     named = dotted(call.func).rpartition(".")[2] == name
     return named and not any(arg.star == "*" for arg in call.args)
 

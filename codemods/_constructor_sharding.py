@@ -7,9 +7,11 @@ parameters kept after forward; a mesh of two dimensions is (replicate, shard) in
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import libcst as cst
 
-from fsdp2lint.api import Arguments, Container, Literal, Mesh, dotted, walk
+from fsdp2lint.api import Arguments, Container, Literal, Mesh, Source, dotted, walk
 
 from ._constructor_helpers import (
     STRATEGY,
@@ -232,20 +234,51 @@ def _is_pair(node: cst.BaseExpression) -> bool:
 
 def device_type(site: Construction) -> str:
     """The kind of device that the program trains on, as far as the call says; else ``cuda``."""
+    node = _device(site)
+    if node is None:
+        return site.device or "cuda"
+    kinds = list(_kinds(site.source, node))
+    others = [kind for kind in kinds if kind != "cpu"]
+    chosen = any(isinstance(one, cst.IfExp) for one in _with_names(site.source, node))
+    return "cpu" if kinds and not others and not chosen else (*others, "cuda")[0]
+
+
+def may_be_cpu(site: Construction) -> bool:
+    """Whether the device of a call is chosen, and one of them is the CPU."""
+    node = _device(site)
+    return node is not None and "cpu" in _kinds(site.source, node) and device_type(site) != "cpu"
+
+
+def _device(site: Construction) -> cst.BaseExpression | None:
+    """What the call is given for ``device_id``, where that is written."""
     argument = site.arguments.get("device_id")
     if argument is None:
-        return site.device or "cuda"
-    node = argument.value
-    if isinstance(node, cst.Name):
-        made = only_binding(site.source, node)
-        node = made.value if made is not None else node
-    for one in walk(node):
+        return None
+    made = (
+        only_binding(site.source, argument.value) if isinstance(argument.value, cst.Name) else None
+    )
+    return made.value if made is not None else argument.value
+
+
+def _kinds(source: Source, node: cst.BaseExpression) -> Iterator[str]:
+    """The kinds of device that an expression names, but for those that a choice in it asks about."""
+    parts = list(_with_names(source, node))
+    asked = {n for one in parts if isinstance(one, cst.IfExp) for n in walk(one.test)}
+    for one in parts:
+        said = ""
         if isinstance(one, cst.SimpleString):
             said = str(one.evaluated_value).partition(":")[0]
-            if said in _DEVICES:
-                return said
         elif isinstance(one, cst.Attribute) and dotted(one).startswith("torch."):
             said = dotted(one).split(".")[1]
-            if said in _DEVICES:
-                return said
-    return "cuda"
+        if said in _DEVICES and one not in asked:
+            yield said
+
+
+def _with_names(source: Source, node: cst.BaseExpression) -> Iterator[cst.CSTNode]:
+    """The parts of an expression, and of what a name that ``torch.device`` is given is bound to."""
+    yield from walk(node)
+    if isinstance(node, cst.Call) and len(node.args) == 1:
+        name = node.args[0].value
+        made = only_binding(source, name) if isinstance(name, cst.Name) else None
+        if made is not None and dotted(node.func) == "torch.device":
+            yield from walk(made.value)

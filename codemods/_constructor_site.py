@@ -28,7 +28,7 @@ from fsdp2lint.api import Literal as Constant
 
 from ._constructor_chosen import is_field
 from ._constructor_derived import WHY, derived, of_class
-from ._constructor_displays import display_of, keywords_of, writes_of
+from ._constructor_displays import HandedOn, display_of, keywords_of, writes_of
 from ._constructor_names import born, function_scope, is_none, is_taken
 from ._constructor_origins import Origin, meaning, origins
 from ._shared import Helpers, name_at
@@ -84,6 +84,8 @@ class Construction:
     taken: set[str] = field(default_factory=set)
     elsewhere: dict[cst.CSTNode, tuple[Edit, ...]] = field(default_factory=dict)
     """The edits of what is made elsewhere, which several calls may share, by its node."""
+    handed: tuple[str, ...] = ()
+    """What the call hands on as ``**kwargs`` for callers out of sight: those in sight give nothing."""
     device: str = ""
     """The kind of device, where ``device_id`` came in a dictionary from elsewhere."""
     fixed: frozenset[cst.CSTNode] = frozenset()
@@ -108,6 +110,7 @@ class Construction:
             self.events,
             self.module,
             dict(self.arguments),
+            handed=self.handed,
             fixed=fixed,
         )
 
@@ -213,7 +216,17 @@ def _construction(
     module = found.pop("module", None)
     if module is None:
         return source, call, "the module comes in a dictionary"
-    return Construction(program, source, call, events, module.value, found)
+    handed = tuple(_handed(program, source, call, events))
+    return Construction(program, source, call, events, module.value, found, handed=handed)
+
+
+def _handed(
+    program: Program, source: Source, call: cst.Call, events: Sequence[tuple[Trace, Wrapping]]
+) -> Iterator[str]:
+    for arg in call.args:
+        display = display_of(program, source, arg.value, events) if arg.star == "**" else None
+        if isinstance(display, HandedOn) and not keywords_of(display):
+            yield dotted(arg.value)
 
 
 def _given_before(

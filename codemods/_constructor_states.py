@@ -17,7 +17,7 @@ from fsdp2lint.api import Container, Literal, Mesh, Moved, Names, dotted
 from ._constructor_helpers import FSDP
 from ._constructor_names import class_of, external, function_scope, is_none, only_binding
 from ._constructor_plan import Plan
-from ._constructor_sharding import device_type, mesh_call
+from ._constructor_sharding import device_type, may_be_cpu, mesh_call
 from ._constructor_site import Argument, Construction, sources_of
 from ._shared import Helpers, Naming
 
@@ -123,7 +123,13 @@ def device(site: Construction, plan: Plan, helpers: Helpers) -> None:
         if _is_set_above(site, argument, helpers):
             site.account(argument.node, "dropped", f"{why}, which is set above")
             return
-        plan.before.insert(0, f"{site.name('torch.cuda.set_device')}({site.text(argument.value)})")
+        text = site.text(argument.value)
+        lines = [f"{site.name('torch.cuda.set_device')}({text})"]
+        if may_be_cpu(site):
+            of = site.name("torch.device")
+            known = text if text.startswith(f"{of}(") else f"{of}({text})"
+            lines = [f'if {known}.type == "cuda":', *(f"    {line}" for line in lines)]
+        plan.before[:0] = lines
         site.account(argument.node, "changed", f"{why}, which is set here")
         return
     site.account(argument.node, "dropped", why)

@@ -218,6 +218,7 @@ def planned(site: Construction, made: Plan, helpers: Helpers) -> Policy | str:
     known = outside(site, made)
     if isinstance(known, str):
         return known
+    made.spread += site.handed
     drop(site)
     policy = policy_of(site)
     if isinstance(policy, str):

@@ -43,7 +43,8 @@ model = FSDP(nn.Linear(8, 8).to(args.local_rank))
 
 ## What it leaves
 
-Commands that are put together from variables, and documentation.
+Commands that are put together from variables, and documentation; scripts for DeepSpeed, whose launcher passes
+`--local_rank`.
 
 ## References
 
@@ -62,6 +63,7 @@ from fsdp2lint.api import (
     Arguments,
     Called,
     Left,
+    Names,
     Program,
     Respelling,
     Source,
@@ -81,6 +83,9 @@ LAUNCH = re.compile(
 )
 USE_ENV = re.compile(r"\s+(?:\\\r?\n\s*)?--use[_-]env\b")
 PYTHON = re.compile(r"(?<![\w/.-])python3?\s+(?=(?P<script>[\w./-]+\.py)\b)")
+
+
+_FSDP = "torch.distributed.fsdp"
 
 
 @codemod(after=("spawn-launch",))
@@ -136,6 +141,9 @@ def _arguments(source: Source) -> Iterator[Step]:
     """``add_argument("--local_rank", default=0)``: the default comes from the environment."""
     if "local_rank" not in source.text and "local-rank" not in source.text:
         return
+    imported = {one.loads for one in Names.of(source).imports}
+    if "deepspeed" in imported and not any(name.startswith(_FSDP) for name in imported):
+        return  # DeepSpeed's launcher passes it
     for node in walk(source.tree):
         if not isinstance(node, cst.Call) or not node.args:
             continue
