@@ -60,7 +60,7 @@ def is_field(program: Program, func: cst.BaseExpression) -> bool:
                 return False
             if isinstance(node, cst.FunctionDef) and node.name.value == name:
                 return False
-            value = _given(source, node, name)
+            value = given_to_field(source, node, name)
             if value is None:
                 continue
             found = True
@@ -70,7 +70,7 @@ def is_field(program: Program, func: cst.BaseExpression) -> bool:
     return found
 
 
-def _given(source: Source, node: cst.CSTNode, name: str) -> cst.BaseExpression | None:
+def given_to_field(source: Source, node: cst.CSTNode, name: str) -> cst.BaseExpression | None:
     """What a statement sets the field of that name to."""
     if not isinstance(node, cst.Assign | cst.AnnAssign) or node.value is None:
         return None

@@ -5,7 +5,7 @@ Facts (torch/distributed/fsdp/_fully_shard, measured on torch 2.13).
 
 from __future__ import annotations
 
-from fsdp2lint.api import Literal
+from fsdp2lint.api import Layout, Literal, Splice
 
 from ._constructor_names import external, is_none
 from ._constructor_site import Argument, Construction
@@ -42,3 +42,23 @@ def _prefetch(argument: Argument) -> str:
     if any(is_none(v) for v in argument.values) or "BACKWARD_POST" in names:
         return "FSDP2 always prefetches like BACKWARD_PRE: the same numbers, a little more memory"
     return "FSDP2 always prefetches like BACKWARD_PRE: the same numbers"
+
+
+def forget(site: Construction) -> None:
+    """Take the entries out of a field that nothing asks for any more, where they have lines of their own."""
+    dropped = {account.node for account in site.accounts if account.fate == "dropped"}
+    for argument in site.arguments.values():
+        if argument.node not in dropped or len(argument.kept) != 1 or argument.is_read:
+            continue
+        (kept,) = argument.kept
+        layout = Layout.of(kept.source)
+        start, end = layout.span(argument.node)
+        first, last = layout.line_start(start), layout.line_end(end)
+        alone = not kept.source.text[first:start].strip() and _ends(kept.source.text[end:last])
+        if alone and kept.node is not None and kept.node not in site.fixed:
+            site.elsewhere[kept.node] = (Splice(kept.source, first, last, ""),)
+
+
+def _ends(text: str) -> bool:
+    """Whether a line ends with a comma, perhaps with a comment behind it."""
+    return text.startswith(",") and text[1:].strip()[:1] in ("", "#")

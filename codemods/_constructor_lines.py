@@ -7,6 +7,8 @@ import re
 import tokenize
 from collections.abc import Iterator, Sequence
 
+import libcst as cst
+
 LINE = 88
 WIDTH = 100
 """No line that can be broken is longer."""
@@ -84,3 +86,19 @@ def _items(text: str) -> list[str]:
     except (tokenize.TokenError, SyntaxError):
         return []
     return [item for item in (*items, text[start:].strip()) if item]
+
+
+def reindented(text: str) -> str:
+    """An expression of several lines as it stands where its last line is not indented."""
+    last = text.rpartition("\n")[2]
+    margin = " " * (len(last) - len(last.lstrip()))
+    return text.replace("\n" + margin, "\n")
+
+
+def expression_alone(text: str) -> bool:
+    """Whether an expression over several lines needs no parentheses around it."""
+    try:
+        cst.parse_statement(f"_ = {text}")
+    except cst.ParserSyntaxError:
+        return False
+    return True

@@ -18,10 +18,11 @@ from fsdp2lint.api import Arguments, Layout, Replace, Source, dotted, name_for
 
 from ._constructor_given import only_feeds_fsdp1
 from ._constructor_helpers import precision_helper
+from ._constructor_lines import reindented
 from ._constructor_names import born, class_of, is_none, only_binding, uses
 from ._constructor_origins import meaning
 from ._constructor_plan import Plan
-from ._constructor_site import Argument, Construction, reindented, sources_of
+from ._constructor_site import Argument, Construction, sources_of
 from ._shared import Helpers
 
 OLD = "torch.distributed.fsdp.MixedPrecision"

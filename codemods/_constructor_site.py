@@ -29,6 +29,8 @@ from fsdp2lint.api import Literal as Constant
 from ._constructor_chosen import is_field
 from ._constructor_derived import WHY, derived, of_class
 from ._constructor_displays import HandedOn, display_of, keywords_of, writes_of
+from ._constructor_fields import Field, field_of
+from ._constructor_lines import expression_alone, reindented
 from ._constructor_names import born, function_scope, is_none, is_taken
 from ._constructor_origins import Origin, meaning, origins
 from ._shared import Helpers, name_at
@@ -60,6 +62,10 @@ class Argument:
     """The text that stands for it, where only the run knows whether it is given."""
     written: cst.BaseExpression | None = None
     """The only expression that is written, where ``value`` only asks for it."""
+    kept: tuple[Origin, ...] = ()
+    """All that an entry of a field can be, which ``value`` asks for when it runs."""
+    is_read: bool = False
+    """Whether the program asks for that entry too."""
 
     def asked(self, said: str, *, only: bool) -> None:
         """Know it only through ``said``, which is None where it is not given."""
@@ -140,7 +146,7 @@ class Construction:
         if not getattr(node, "lpar", ()):
             head, _, rest = text.partition("\n")
             whole = f"{head}\n{dedent(rest)}"
-            if not _stands_alone(whole):
+            if not expression_alone(whole):
                 whole = f"(\n    {head}\n{indent(dedent(rest), '    ')}\n)"
         return reindented(whole)
 
@@ -172,7 +178,8 @@ class Construction:
         """Say what became of a piece."""
         homes = (a.home for a in self.arguments.values() if a.node is node)
         home = next((h for h in homes if h is not None), None)
-        known = home[0] if home is not None else self.source
+        kept = (a.kept[0].source for a in self.arguments.values() if a.node is node and a.kept)
+        known = home[0] if home is not None else next(kept, self.source)
         self.accounts.append(Account(source or known, node, fate, why))
 
 
@@ -277,6 +284,9 @@ def arguments(
         if arg.star == "**":
             display = display_of(program, source, arg.value, events)
             entries = keywords_of(display) if display is not None else None
+            if display is None and (kept := field_of(program, arg.value)) is not None:
+                found |= _kept(events, arg, kept)
+                continue
             if display is None or entries is None:
                 return "the keywords come in a dictionary that is built elsewhere"
             shown = display.node
@@ -305,6 +315,20 @@ def arguments(
         values = _values(events, name, arg.value)
         name = OLD_NAMES.get(name, name)
         found[name] = Argument(name, arg, arg.value, values)
+    return found
+
+
+def _kept(
+    events: Sequence[tuple[Trace, Wrapping]], spread: cst.Arg, entries: Field
+) -> dict[str, Argument]:
+    """The entries of a field, each as the expression that asks for it."""
+    found: dict[str, Argument] = {}
+    for key, one in entries.items():
+        said = f'{dotted(spread.value)}["{key}"]'
+        first = one.kept[0].node if len(one.kept) == 1 else None
+        values = _values(events, key, first) if first is not None else ()
+        found[key] = Argument(key, one.node, cst.parse_expression(said), values, spread, said=said)
+        found[key].kept, found[key].is_read = one.kept, one.is_read
     return found
 
 
@@ -338,27 +362,18 @@ def _constant(node: cst.BaseExpression) -> tuple[Value, ...]:
     return (Constant(_CONSTANTS[text]),) if text in _CONSTANTS else ()
 
 
-def reindented(text: str) -> str:
-    """An expression of several lines as it stands where its last line is not indented."""
-    last = text.rpartition("\n")[2]
-    margin = " " * (len(last) - len(last.lstrip()))
-    return text.replace("\n" + margin, "\n")
-
-
-def _stands_alone(text: str) -> bool:
-    """Whether an expression over several lines needs no parentheses around it."""
-    try:
-        cst.parse_statement(f"_ = {text}")
-    except cst.ParserSyntaxError:
-        return False
-    return True
-
-
 def sources_of(site: Construction, argument: Argument) -> list[Origin] | None:
     """All expressions that an argument can get its value from; None when some are not known.
 
     What the text does not say (a parameter) the trace may know.
     """
+    if argument.kept:
+        every = [
+            one
+            for kept in argument.kept
+            for one in (origins(site.program, kept.source, kept.node) if kept.node else [kept])
+        ]
+        return every if all(one.node is not None for one in every) else None
     if argument.said:
         return None
     found = origins(site.program, site.source, argument.value)

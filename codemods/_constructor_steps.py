@@ -25,7 +25,7 @@ from ._constructor_asked import asked
 from ._constructor_chosen import Chosen, chosen
 from ._constructor_derived import HANDED_ON, derived, leave, uncalled
 from ._constructor_dictionaries import outside
-from ._constructor_dropped import drop
+from ._constructor_dropped import drop, forget
 from ._constructor_functions import functions
 from ._constructor_imports import unimports
 from ._constructor_partials import partials
@@ -234,6 +234,7 @@ def planned(site: Construction, made: Plan, helpers: Helpers) -> Policy | str:
     why = sharding(site, made, helpers) or precision(
         site, made, helpers, policy=chosen, inner=inner, below=below
     )
+    forget(site)
     return why or policy
 
 
