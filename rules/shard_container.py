@@ -37,7 +37,8 @@ for layer in layers:
 
 ## Fix safety
 
-Safe: what could not run becomes one call for each child, with the same arguments.
+Safe: what could not run becomes one call for each child, with the same arguments. Where a child is such a
+container too, there is no fix.
 
 ## Known limits
 
@@ -56,7 +57,7 @@ from collections.abc import Iterator
 from fsdp2lint.api import Class, External, Finding, Fix, Instance, Remove, Trace, Value, rule
 
 from ._fixes import call_of, first_argument, loop_before, once, path_text, stands_alone
-from ._shared import Shard, lineage, shards
+from ._shared import Shard, lineage, parts_of, shards
 
 
 @rule(code="FSDP208", group="correctness")
@@ -94,6 +95,8 @@ def _loop(trace: Trace, shard: Shard, name: str) -> Fix | None:
     items = "" if call is None else path_text(site, first_argument(call))
     if call is None or not items or stands_alone(site) is None or not once(trace, shard):
         return None
+    if any(_container(part) for part in parts_of(trace, shard.module)):
+        return None  # those cannot be sharded either
     items += ".values()" if name == "ModuleDict" else ""
     edits = (loop_before(site, call, items), Remove(site.source, site.node))
     return Fix("shard each child", edits, "safe")
