@@ -95,6 +95,9 @@ def free_name(source: Source, node: cst.CSTNode, wanted: str) -> str:
     return name
 
 
+_READING = re.compile(r"\w+\(\)")
+
+
 def fitted(source: Source, call: cst.Call, text: str) -> str:
     """``text``, a call that comes in place of ``call``, with its arguments on a line of their own if need be.
 
@@ -111,6 +114,8 @@ def fitted(source: Source, call: cst.Call, text: str) -> str:
     indent = _INDENT.match(source.text, first)
     head, bracket, tail = text.partition("(")
     arguments, close, chained = tail.rpartition(").")
+    if not _READING.fullmatch(chained) and tail.endswith(")"):
+        arguments, close, chained = tail[:-1], ")", ""
     long = start - first + len(text) + len(behind) > layout.width
     if not long or indent is None or NEWLINE.search(text) or not arguments:
         return text

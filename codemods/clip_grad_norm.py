@@ -281,6 +281,8 @@ def _by_function(program: Program, source: Source, call: cst.Call, unbound: bool
     if not is_dropped(source, call):
         edits.append(_read(source, call))
         why += "; full_tensor() makes its result a plain tensor"
+    else:
+        edits.append(Rewrite(source, call, lambda inner: fitted(source, call, inner.text)))
     return Step(tuple(edits), (Account(source, call, "changed", why),))
 
 
