@@ -65,7 +65,7 @@ if __name__ == "__main__":
 `mp.spawn` whose result is used or that does not join, or whose ranks hand results back through a queue or a
 dictionary of a manager; processes that are started one by one; programs whose
 spawned function does not shard a model; ranks that join their process group in a function that programs started in
-another way use too.
+another way use too; tests, which start their ranks themselves.
 
 ## References
 
@@ -75,6 +75,7 @@ another way use too.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import libcst as cst
@@ -87,6 +88,7 @@ from fsdp2lint.api import (
     Inner,
     Layout,
     Left,
+    Names,
     Program,
     Remove,
     Replace,
@@ -103,7 +105,11 @@ from fsdp2lint.api import (
 from ._launch import environment_writes, is_shared, named_once, without_rendezvous
 
 SPAWN = "torch.multiprocessing.spawn"
+OF_TESTS = "a test starts its ranks itself: the runner of the tests is not started by torchrun"
 TODO = "start the ranks with torchrun instead of `mp.spawn`"
+
+
+_TEST_FILE = re.compile(r"test_.*\.py|.*_test\.py")
 
 
 @codemod(after=("checkpoint-folders", "clip-grad-norm", "kept-state-dicts", "summon-full-params"))
@@ -113,6 +119,8 @@ def rewrite(program: Program) -> Iterator[Step | Left]:
     for trace, source, call in _spawns(program):
         if program.options.launch == "keep":
             yield Step((), (Account(source, call, "preserved", "the launch is kept, as asked"),))
+        elif _is_test(source):
+            yield Step((), (Account(source, call, "preserved", OF_TESTS),))
         elif (why := _obstacle(program, source, call)) is not None:
             yield Left(source, call, why, TODO)
         else:
@@ -124,6 +132,13 @@ def rewrite(program: Program) -> Iterator[Step | Left]:
             yield Left(source, call, why, TODO)
     for trace, source, call in going.values():
         yield _step(program, trace, source, call)
+
+
+def _is_test(source: Source) -> bool:
+    """Whether pytest or unittest runs what is in a file: by its name, as they find it, or by its imports."""
+    name = source.path.replace("\\", "/").rpartition("/")[2]
+    roots = {one.loads.partition(".")[0] for one in Names.of(source).imports}
+    return bool(_TEST_FILE.fullmatch(name)) or not roots.isdisjoint({"pytest", "unittest"})
 
 
 def _spawns(program: Program) -> Iterator[tuple[Trace, Source, cst.Call]]:
