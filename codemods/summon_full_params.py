@@ -90,6 +90,7 @@ from fsdp2lint.api import (
     Layout,
     Left,
     Program,
+    Remove,
     Replace,
     Source,
     Step,
@@ -114,6 +115,7 @@ RUN = (
     "submodules gather their own parameters as they run; what is left of the model is gathered here"
 )
 APPLIED = "FSDP1 gathered the parameters for `apply` and kept what it wrote: so does the script's own block"
+EMPTY = "nothing is done with the parameters that it gathers"
 TAKEN = "get_model_state_dict gathers what it takes by itself"
 
 
@@ -141,6 +143,10 @@ def rewrite(program: Program) -> Iterator[Step | Left]:
             yield Left(source, call, why, todo)
             continue
         around = block_of(source, call)
+        if around is not None and len(around.items) == 1 and _is_empty(around):
+            edits = (Remove(source, around), *unimports(program, source, FSDP1))
+            yield Step(edits, (Account(source, call, "dropped", EMPTY),))
+            continue
         if around is not None and only_takes_states(program, source, around, block.model):
             item = next(one for one in around.items if one.item is call)
             edits = (Unwrap(source, around, item=item), *unimports(program, source, FSDP1))
@@ -149,6 +155,17 @@ def rewrite(program: Program) -> Iterator[Step | Left]:
         rest.setdefault(source, []).append(block)
     for source in dict.fromkeys((*rest, *applied)):
         yield _rewritten(program, source, rest.get(source, []), applied.get(source, []))
+
+
+def _is_empty(around: cst.With) -> bool:
+    """Whether a block holds nothing but ``pass``."""
+    lines = around.body.body
+    small = [
+        one
+        for line in lines
+        for one in (line.body if isinstance(line, cst.SimpleStatementLine) else (line,))
+    ]
+    return all(isinstance(one, cst.Pass) for one in small)
 
 
 def _calls(program: Program) -> Iterator[tuple[Source, cst.Call]]:
