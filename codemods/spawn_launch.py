@@ -213,7 +213,8 @@ def _step(program: Program, trace: Trace, source: Source, call: cst.Call) -> Ste
         if any(site.node is call for site in started.moment.calls):
             edits += without_rendezvous(started.at)
     edits += (Remove(s, statement) for s, statement in environment_writes(program, trace, call))
-    why = "torchrun starts the ranks: torchrun --nproc-per-node=" + (count or "1")
+    each = "gpu" if (count or "").endswith("cuda.device_count()") else count or "1"
+    why = f"torchrun starts the ranks: torchrun --nproc-per-node={each}"
     return Step(tuple(edits), (Account(source, call, "changed", why),))
 
 
