@@ -34,6 +34,7 @@ from fsdp2lint.walk import walk
 
 if TYPE_CHECKING:
     from fsdp2lint.interpret.machine import Machine
+    from fsdp2lint.source import Source
 
 _KINDS = {
     "builtins.property": "property",
@@ -105,9 +106,9 @@ def defaults_of(machine: Machine, params: cst.Parameters) -> dict[str, Value]:
 
 
 @lru_cache(maxsize=20_000)
-def is_generator(node: cst.FunctionDef) -> bool:
-    """Whether a function's own body yields."""
-    if not says(node.body, "yield"):
+def is_generator(node: cst.FunctionDef, source: Source) -> bool:
+    """Whether the own body of a function in a file yields."""
+    if "yield" not in source.text or not says(node.body, "yield"):
         return False
     return any(isinstance(n, cst.Yield) for n in walk(node.body, into=False))
 
@@ -121,7 +122,9 @@ def invoke(
     open_: bool = False,
 ) -> Value:
     """Call a function of the project: run it, or make its generator."""
-    if isinstance(function.node, cst.FunctionDef) and is_generator(function.node):
+    if isinstance(function.node, cst.FunctionDef) and is_generator(
+        function.node, function.scope.source
+    ):
         return Generator(function, args, keywords, open_)
     return enter(machine, function, args, keywords, site, open_)
 
