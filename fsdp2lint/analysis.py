@@ -118,7 +118,7 @@ class _Run:
         return self._report([*sources, *programs])
 
     def _traces(self, project: Project) -> Iterator[Trace]:
-        walk = iter(traces(project))
+        walk = iter(traces(project, passing=True))
         while True:
             try:
                 trace = next(walk, None)

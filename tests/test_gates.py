@@ -13,9 +13,12 @@ import libcst as cst
 import pytest
 
 from fsdp2lint import parsing
-from fsdp2lint.interpret import entries
+from fsdp2lint.collector import no_collector
 from fsdp2lint.interpret.entries import traces
 from fsdp2lint.interpret.machine import MAX_STEPS, Machine
+from fsdp2lint.model.guards import Guard
+from fsdp2lint.model.value import forget
+from fsdp2lint.model.values import Part
 from fsdp2lint.project import Project
 from fsdp2lint.runner import Batch, check
 from fsdp2lint.settings import Settings
@@ -225,20 +228,35 @@ def test_the_methods_of_a_class_share_its_ration(steps: Counter[str]) -> None:
 
 def test_runs_are_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many files there are, the values of one or two runs are in memory."""
-    monkeypatch.setattr(entries, "WORTH_FORGETTING", 0)
     for number in range(6):
         (tmp_path / f"x{number}.py").write_text(f"import x{(number + 1) % 6}\n{CLEAN}")
     alive: list[int] = []
-    plain = entries._forget
 
-    def forgetting() -> None:
-        plain()
+    def forgetting(since: int) -> None:
+        forget(since)
         alive.append(sum(type(one) is Machine for one in gc.get_objects()))
 
-    monkeypatch.setattr(entries, "_forget", forgetting)
-    check(_all(tmp_path))
+    monkeypatch.setattr("fsdp2lint.interpret.entries.forget", forgetting)
+    gc.collect()
+    with no_collector():
+        check(_all(tmp_path))
     assert len(alive) == 6
-    assert max(alive) <= 1
+    assert max(alive) == 1
+
+
+def test_values_go_without_the_collector(tmp_path: Path) -> None:
+    """Nothing of a run is left when it is over, although its values, guards and scopes know each other."""
+    for number in range(6):
+        (tmp_path / f"x{number}.py").write_text(f"import x{(number + 1) % 6}\n{CLEAN}")
+    gc.collect()
+    with no_collector():
+        before = _parts_alive()
+        check(_all(tmp_path))
+        assert _parts_alive() - before < 5
+
+
+def _parts_alive() -> int:
+    return sum(type(one) in (Part, Guard) for one in gc.get_objects())
 
 
 def _all(folder: Path) -> Batch:

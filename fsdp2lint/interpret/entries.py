@@ -8,13 +8,12 @@ them, the order between two of them is not certain (:attr:`Moment.stage`).
 from __future__ import annotations
 
 import gc
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
-
-import libcst as cst
 
 from fsdp2lint.collector import no_collector
 from fsdp2lint.interpret.again import Reached, Runs
@@ -26,9 +25,9 @@ from fsdp2lint.meanings import load
 from fsdp2lint.meanings.frameworks.lightning import hooks_of
 from fsdp2lint.model.guards import ALWAYS, forget_joins
 from fsdp2lint.model.trace import Trace
+from fsdp2lint.model.value import forget, noted, spare
 from fsdp2lint.model.values import Class, Function, Value
 from fsdp2lint.source import Site
-from fsdp2lint.walk import walk
 
 if TYPE_CHECKING:
     from fsdp2lint.project import Project
@@ -40,11 +39,12 @@ WORTH_FORGETTING = 400_000
 """So many objects (some 50 MB) are made before it is worth the time to look which of them can go."""
 
 
-def traces(project: Project, runs: Runs | None = None) -> Iterator[Trace]:
+def traces(project: Project, runs: Runs | None = None, *, passing: bool = False) -> Iterator[Trace]:
     """One trace for each entry of the project's sources.
 
     ``runs`` are those of an earlier version of the project: of them only those are made again that can
-    be others now, and they become those of this version.
+    be others now, and they become those of this version. Traces that are ``passing`` are asked one after
+    the other: what they know is forgotten when the machine that made them is done.
     """
     load()
     reached = Reached()
@@ -52,10 +52,14 @@ def traces(project: Project, runs: Runs | None = None) -> Iterator[Trace]:
     todo = [(_program, source) for source in mains] + [(_rest, one) for one in project.asked]
     with _deep_recursion():
         for way, source in todo:
-            for trace in _made(way, project, source, reached, runs):
+            since = noted()
+            for trace in _made(way, project, source, reached, runs, passing):
                 yield trace
                 forget_joins()
-            _forget()
+                del trace  # what it holds can go before the next one is made
+            if not passing:
+                spare(since)
+                _forget()
 
 
 def _made(
@@ -64,6 +68,7 @@ def _made(
     source: Source,
     reached: Reached,
     runs: Runs | None,
+    passing: bool,
 ) -> Iterable[Trace]:
     """The traces of one machine, those that it made before where nothing of them can have changed."""
     key = way.__name__, source.path
@@ -72,7 +77,17 @@ def _made(
         return known
     machine = Machine(project)
     made = way(machine, source, reached)
+    if passing:
+        return _passing(machine, made)
     return made if runs is None else runs.keep(key, machine, reached, made)
+
+
+def _passing(machine: Machine, made: Iterator[Trace]) -> Iterator[Trace]:
+    """The traces of a machine, of which nothing is left when the last of them was asked."""
+    since = noted()
+    yield from made
+    machine.forget()
+    forget(since)
 
 
 def _is_main(source: Source) -> bool:
@@ -190,9 +205,12 @@ def _definitions(module: Namespace) -> list[Value]:
     return [*(v for v in own if isinstance(v, Class)), *functions]
 
 
+_WORD = re.compile(r"\w+")
+
+
 def _mentioned(source: Source) -> frozenset[str]:
     """The names that a file writes more than once: where they are defined, and where they are used."""
-    counted = Counter(n.value for n in walk(source.tree) if type(n) is cst.Name)
+    counted = Counter(_WORD.findall(source.text))
     return frozenset(name for name, times in counted.items() if times > 1)
 
 

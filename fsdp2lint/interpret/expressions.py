@@ -75,9 +75,10 @@ def concatenated(machine: Machine, node: cst.ConcatenatedString) -> Value:
 def _evaluated(text: str) -> object:
     """The constant that a token is; None when it is none that Python can evaluate by itself."""
     try:
-        return ast.literal_eval(text)
+        made = ast.parse(text, mode="eval").body
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return None
+    return made.value if isinstance(made, ast.Constant) else None
 
 
 @handles(cst.Ellipsis)

@@ -300,3 +300,9 @@ class Machine:
     def pop(self) -> None:
         """End what runs innermost."""
         self.frames.pop()
+
+    def forget(self) -> None:
+        """Let the names go: functions know the scope in which they were made, and it knows them."""
+        loaded = (one.scope for one in self.namespaces.values() if one.scope is not None)
+        for scope in (*loaded, *(function.scope for function in self.made)):
+            scope.names.clear()

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from fsdp2lint.model.value import Part, is_choice, is_whole, tests_in
+from fsdp2lint.model.value import Part, is_choice, is_whole, note, tests_in
 
 if TYPE_CHECKING:
     from fsdp2lint.model.values import Value
@@ -59,6 +59,7 @@ class Guard:
         if self._inverse is None:
             self._inverse = Guard(self.test, not self.taken, self.site)
             self._inverse._inverse = self
+            note(self)
         return self._inverse
 
     @property
@@ -66,7 +67,12 @@ class Guard:
         """The clauses that say just this, the same object each time."""
         if self._unit is None:
             self._unit = frozenset((frozenset((self,)),))
+            note(self)
         return self._unit
+
+    def forget(self) -> None:
+        """Let go of what knows this guard and is known by it."""
+        self._inverse = self._unit = None
 
     def words(self) -> str:
         """``cfg.fsdp`` or ``not cfg.fsdp``, in the script's own words."""
@@ -338,12 +344,11 @@ def asked(test: Value, taken: bool, site: Site) -> frozenset[Clause]:
 
     What is known to be the same does not have to be compared, joined and looked up again.
     """
-    if test.asked is None:
-        test.asked = {}
+    about = test.asked or test.about()
     key = (taken, id(site.node))  # the guard keeps its site, and with it the node
-    known = test.asked.get(key)
+    known = about.get(key)
     if known is None:
-        known = test.asked[key] = unit(Guard(test, taken, site))
+        known = about[key] = unit(Guard(test, taken, site))
     return known
 
 

@@ -12,7 +12,7 @@ A part whose owner is unknown is as good a subject as any: ``fully_shard(model)`
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from fsdp2lint.model.guards import Clause, Guards
@@ -62,6 +62,7 @@ class Value:
         """The part called ``key`` (``".layers"``, ``"[0]"``): always the same object for the same key."""
         if self._parts is None:
             self._parts = {}
+            note(self)
         known = self._parts.get(key)
         if known is None:
             known = self._parts[key] = Part(self, key)
@@ -71,7 +72,19 @@ class Value:
         """Intern ``value`` as the part called ``key``, or return the one that is there."""
         if self._parts is None:
             self._parts = {}
+            note(self)
         return self._parts.setdefault(key, value)
+
+    def about(self) -> dict[tuple[bool, int], frozenset[Clause]]:
+        """The clauses about how it came out when it was tested, kept by :func:`guards.asked`."""
+        if self.asked is None:
+            self.asked = {}
+            note(self)
+        return self.asked
+
+    def forget(self) -> None:
+        """Let go of what knows this value and is known by it."""
+        self._parts = self.asked = None
 
     def parts(self) -> tuple[Value, ...]:
         """The parts of it that the script has asked for so far."""
@@ -103,6 +116,38 @@ class Value:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.words()})"
+
+
+class Circular(Protocol):
+    """Something that knows others which know it."""
+
+    def forget(self) -> None:
+        """Let go of them."""
+
+
+_circular: list[Circular] = []
+
+
+def note(one: Circular) -> None:
+    """Remember that this came to know others which know it."""
+    _circular.append(one)
+
+
+def noted() -> int:
+    """How many were noted and are not forgotten."""
+    return len(_circular)
+
+
+def forget(since: int) -> None:
+    """The run is over that began when so many were noted: what it made goes, which it would not by itself."""
+    for one in _circular[since:]:
+        one.forget()
+    spare(since)
+
+
+def spare(since: int) -> None:
+    """What was noted since then goes when nobody has it any more and the collector comes by."""
+    del _circular[since:]
 
 
 class Part(Value):
@@ -307,6 +352,10 @@ class Either(Value):
             found.append((guard.also(refused if number == last else refused | unit(chosen)), value))
             refused |= unit(~chosen)
         return tuple(found)
+
+    def forget(self) -> None:
+        super().forget()
+        self._apart = None
 
     def describe(self) -> str:
         return " or ".join(dict.fromkeys(v.words() for _, v in self.options))
