@@ -1,4 +1,4 @@
-"""Files of which few functions are entered: a body is parsed when somebody looks into it.
+"""Files that are parsed function by function: a body is parsed when somebody looks into it.
 
 Of a file that others import, a run needs the statements of the module and a function here and there. The
 standard library's parser, ten times faster than libcst's, says where the bodies are; libcst gets the text
@@ -109,6 +109,21 @@ def outlined(text: str, parse: Parse) -> cst.Module | None:
         if cut is not None:
             object.__setattr__(made.body, "body", _Chunk(around + text[cut], parse))
             object.__setattr__(made.body, "__class__", _Deferred)
+    return tree
+
+
+def in_pieces(text: str, parse: Parse) -> cst.Module | None:
+    """The whole tree of a long text, of which libcst gets one longer function after the other.
+
+    While it parses, libcst needs many times the memory of the tree. None where the text cannot be taken
+    apart, or where libcst refuses a piece: whoever parses it at once hears what is wrong, and where.
+    """
+    try:
+        tree = outlined(text, parse)
+    except Exception:  # libcst lets several exception types out of its native parser
+        return None
+    if tree is None or any(unread(node) for node in _defined(tree)):
+        return None
     return tree
 
 

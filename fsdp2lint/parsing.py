@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from fsdp2lint.deferred import outlined
+from fsdp2lint.deferred import in_pieces, outlined
 from fsdp2lint.source import MAX_NESTING, Unreadable
 
 if TYPE_CHECKING:
     from fsdp2lint.source import Source
 
+
+LONG = 50_000
+"""Longer texts are parsed in pieces: for 300 kB at once libcst takes 120 MB, and Python keeps most of it."""
 
 _POSITION = re.compile(r"^\w+ error: (?:error at \d+:\d+: )?")
 """What stands before libcst's words; the position is that of the token behind the wrong one."""
@@ -27,7 +30,7 @@ def parse(source: Source) -> cst.Module:
     if depth_line:
         raise Unreadable("nested too deeply to be analysed", depth_line)
     try:
-        tree = (outlined(source.text, _module) if source.followed else None) or _module(source.text)
+        tree = _in_parts(source) or _module(source.text)
     except cst.ParserSyntaxError as error:
         raise _syntax_error(source.text, error) from error
     except RecursionError as error:
@@ -35,6 +38,13 @@ def parse(source: Source) -> cst.Module:
     except Exception as error:  # libcst lets several exception types out of its native parser
         raise Unreadable(f"the parser failed: {type(error).__name__}: {error}") from error
     return tree
+
+
+def _in_parts(source: Source) -> cst.Module | None:
+    """The tree of a file that is better not parsed at once."""
+    if source.followed:
+        return outlined(source.text, _module)
+    return in_pieces(source.text, _module) if len(source.text) > LONG else None
 
 
 def _module(text: str) -> cst.Module:

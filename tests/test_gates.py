@@ -22,7 +22,7 @@ from fsdp2lint.model.values import Part
 from fsdp2lint.project import Project
 from fsdp2lint.runner import Batch, check
 from fsdp2lint.settings import Settings
-from fsdp2lint.source import Source
+from fsdp2lint.source import Source, Unreadable
 from tests.running import CLEAN, ROOT
 
 HOOK = (
@@ -224,6 +224,32 @@ def test_the_methods_of_a_class_share_its_ration(steps: Counter[str]) -> None:
     methods = "".join(f"    def test_{n}(self):\n        helper({n})\n" for n in range(100))
     list(traces(Project.of([Source("test.py", f"{helper}\nclass Tests:\n{methods}")])))
     assert steps["taken"] < MAX_STEPS
+
+
+def test_long_files_are_parsed_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parser's memory grows with the longest text that it gets: a long file is never parsed at once."""
+    one = (
+        "def f{0}(a):\n    b = [a, {0}]  # why\n"
+        + "    b.append(a + {0})\n" * 20
+        + "    return b\n\n\n"
+    )
+    text = "".join(one.format(number) for number in range(150))
+    lengths: list[int] = []
+    plain = parsing._module
+
+    def parsed(text: str) -> cst.Module:
+        lengths.append(len(text))
+        return plain(text)
+
+    monkeypatch.setattr(parsing, "_module", parsed)
+    tree = Source("long.py", text).tree
+    assert len(text) > parsing.LONG
+    assert max(lengths) < parsing.LONG / 4
+    assert tree.deep_equals(cst.parse_module(text))
+    broken = Source("long.py", text + "def g():\n    x = 1\n" * 20 + "    y = = 2\n")
+    with pytest.raises(Unreadable) as problem:
+        broken.tree  # noqa: B018  parsed here
+    assert problem.value.line == broken.text.count("\n")
 
 
 def test_runs_are_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
