@@ -120,12 +120,15 @@ def _guarded(trace: Trace, saved: Saved) -> Fix | None:
 
 
 def _gathers(trace: Trace, saved: Saved) -> bool:
-    """Whether the call that writes computes what it writes on all ranks: ``torch.save(whole(model), path)``."""
+    """Whether a function that the write calls computes on all ranks what it writes: ``torch.save(whole(model), path)``.
+
+    What the write itself gathers is taken out of the guard (FSDP302).
+    """
     written = set(walk(saved.at.node))
     return any(
         site.node in written
         for collective in trace.of(Collective)
-        for site in (collective.at, *collective.moment.calls)
+        for site in collective.moment.calls
     )
 
 

@@ -33,7 +33,8 @@ from torch.distributed.fsdp import StateDictType
 
 
 def main():
-    dist.init_process_group("gloo")
+    if not dist.is_initialized():
+        dist.init_process_group("gloo")
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
     net = FSDP(net, use_orig_params=True, device_id=torch.device("cpu"))
@@ -50,7 +51,6 @@ def main():
             print("trained", loss.item(), optimizer.param_groups[0]["lr"])
     store(net, optimizer, os.environ["TO"])
     dist.barrier()
-    dist.destroy_process_group()
 '''
 
 FOLDERS = """
@@ -103,6 +103,8 @@ for stage in sys.argv[1:]:
     if os.environ["RANK"] == "0":
         print("stage", stage, flush=True)
     runpy.run_path(script)
+import torch.distributed as dist
+dist.destroy_process_group()
 """
 
 
