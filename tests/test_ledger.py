@@ -346,3 +346,22 @@ update(FSDP(nn.Linear(8, 8)), FSDP(nn.Linear(8, 8)))
     assert len([e for e in once.ledger.manual if "_get_fsdp_handles" in e.todo]) == 2
     assert once.after[0].text.count("# TODO(fsdp2lint): FSDP2 has no `_get_fsdp_handles`") == 1
     assert made(once.after[0].text).after[0].text == once.after[0].text
+
+
+def test_they_share_it_below_a_long_comment_too() -> None:
+    remark = "\n".join(f"    # what was seen in run {number}" for number in range(12))
+    text = f"""{HEAD}import torch.distributed.fsdp._traversal_utils as traversal
+
+
+def update(averaged, model):
+{remark}
+    old = traversal._get_fsdp_handles(averaged)
+    new = traversal._get_fsdp_handles(model)
+    return old, new
+
+
+update(FSDP(nn.Linear(8, 8)), FSDP(nn.Linear(8, 8)))
+"""
+    once = made(text)
+    assert once.after[0].text.count("# TODO(fsdp2lint): FSDP2 has no `_get_fsdp_handles`") == 1
+    assert made(once.after[0].text).after[0].text == once.after[0].text

@@ -213,9 +213,16 @@ def _statement_at(source: Source, offset: int) -> cst.CSTNode:
 
 
 def _lines_above(source: Source, top: int) -> list[str]:
-    """The lines above an offset that lie together with it, and as many comments between them."""
-    lines = source.text[:top].split("\n")[-2 * TOGETHER - 1 : -1]
-    return [line.strip() for line in lines]
+    """The lines above an offset that lie together with it, and all comments between and above them."""
+    found: list[str] = []
+    of_code = 0
+    for line in reversed(source.text[:top].split("\n")[:-1]):
+        said = line.strip()
+        of_code += not said.startswith("#")
+        if of_code > TOGETHER:
+            break
+        found.append(said)
+    return found
 
 
 def _above(source: Source, top: int) -> str:
