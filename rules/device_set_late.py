@@ -67,7 +67,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp2lint.api import Called, Finding, Literal, Rank, Sharded, Trace, Value, rule
+import libcst as cst
+
+from fsdp2lint.api import Called, Finding, Literal, Rank, Sharded, Trace, Value, rule, walk
 
 from ._devices import is_global
 from ._fixes_devices import by_local_rank, chosen_before
@@ -90,7 +92,7 @@ def check(trace: Trace) -> Iterator[Finding]:
         return
     for chosen in trace.calls(*_SETTERS):
         read = _local_rank_read(trace, chosen)
-        if is_global(_index(chosen)) and read is not None:
+        if is_global(_index(chosen)) and read is not None and not _gives_local_rank(chosen):
             yield Finding(
                 at=chosen,
                 message=f"`{chosen.at.code}` counts over all hosts: on the second host there is no such device; "
@@ -130,6 +132,27 @@ def _local_rank_read(trace: Trace, chosen: Called) -> Called | None:
             if together(called.guards, chosen.guards):
                 return called
     return None
+
+
+def _gives_local_rank(chosen: Called) -> bool:
+    """Whether the file sets ``LOCAL_RANK`` itself, as tests do that start their ranks on one host."""
+    source = chosen.at.source
+    if "LOCAL_RANK" not in source.text:
+        return False
+    targets = (
+        one.target
+        for node in walk(source.tree)
+        if isinstance(node, cst.Assign)
+        for one in node.targets
+    )
+    keys = (
+        element.slice.value
+        for target in targets
+        if isinstance(target, cst.Subscript)
+        for element in target.slice
+        if isinstance(element.slice, cst.Index)
+    )
+    return any(isinstance(k, cst.SimpleString) and k.evaluated_value == "LOCAL_RANK" for k in keys)
 
 
 def _on_cpu(trace: Trace) -> bool:
