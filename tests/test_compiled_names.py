@@ -110,7 +110,11 @@ dist.destroy_process_group()
 
 @pytest.mark.parametrize("kind", ["folder", "file"])
 def test_an_old_checkpoint_goes_on(kind: str, tmp_path: Path) -> None:
-    """The losses after it, and the learning rate, are those of the old program that goes on from it."""
+    """The losses after it, and the learning rate, are those of the old program that goes on from it.
+
+    Those of a run without a break would do for the folder alone: on a CPU, FSDP1 writes ``exp_avg_sq`` in place
+    of ``exp_avg`` into its one file (measured, torch 2.13), for both programs to read.
+    """
     before = tmp_path / "before.py"
     before.write_text(HEAD + (FOLDERS if kind == "folder" else FILES))
     made = migrate((Source.read(before),), knowledge.codemods())
