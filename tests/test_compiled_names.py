@@ -29,7 +29,10 @@ import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.checkpoint.optimizer import load_sharded_optimizer_state_dict
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-from torch.distributed.fsdp import StateDictType
+from torch.distributed.fsdp import FullOptimStateDictConfig, FullStateDictConfig, StateDictType
+
+# by default FSDP1 offloads it, and writes exp_avg_sq in place of exp_avg on a CPU
+HERE = FullOptimStateDictConfig(offload_to_cpu=False)
 
 
 def main():
@@ -78,7 +81,7 @@ main()
 FILES = """
 
 def store(net, optimizer, path):
-    with FSDP.state_dict_type(net, StateDictType.FULL_STATE_DICT):
+    with FSDP.state_dict_type(net, StateDictType.FULL_STATE_DICT, FullStateDictConfig(), HERE):
         states = {"net": net.state_dict(), "optim": FSDP.optim_state_dict(net, optimizer)}
     if dist.get_rank() == 0:
         torch.save(states, path)
@@ -110,11 +113,7 @@ dist.destroy_process_group()
 
 @pytest.mark.parametrize("kind", ["folder", "file"])
 def test_an_old_checkpoint_goes_on(kind: str, tmp_path: Path) -> None:
-    """The losses after it, and the learning rate, are those of the old program that goes on from it.
-
-    Those of a run without a break would do for the folder alone: on a CPU, FSDP1 writes ``exp_avg_sq`` in place
-    of ``exp_avg`` into its one file (measured, torch 2.13), for both programs to read.
-    """
+    """The losses after it, and the learning rate, are those of the old program that goes on from it."""
     before = tmp_path / "before.py"
     before.write_text(HEAD + (FOLDERS if kind == "folder" else FILES))
     made = migrate((Source.read(before),), knowledge.codemods())
