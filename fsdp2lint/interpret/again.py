@@ -12,11 +12,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fsdp2lint.model.value import noted, taken
+
 if TYPE_CHECKING:
     import libcst as cst
 
     from fsdp2lint.interpret.machine import Machine
     from fsdp2lint.model.trace import Trace
+    from fsdp2lint.model.value import Circular
     from fsdp2lint.project import Project, Ration
     from fsdp2lint.source import Source
 
@@ -58,11 +61,20 @@ class Run:
     rations: Sequence[Ration]
     asked: dict[cst.CSTNode, bool]
     reached: set[cst.CSTNode]
+    machine: Machine
+    circular: Sequence[Circular]
+    """What it made that would not go by itself."""
 
     @property
     def size(self) -> int:
         """How many events its traces hold."""
         return sum(len(trace.events) for trace in self.traces)
+
+    def forget(self) -> None:
+        """Nobody asks for its traces any more: let go of what they know."""
+        self.machine.forget()
+        for one in self.circular:
+            one.forget()
 
     def loaded(self, source: Source) -> bool:
         """Whether it ran anything of a file."""
@@ -104,6 +116,7 @@ class Runs:
     ) -> Iterator[Trace]:
         """Let a run make its traces, and keep them."""
         begun = len(machine.project.budget.rations) - 1  # the machine has its first one already
+        since = noted()
         traces: list[Trace] = []
         for trace in walk:
             traces.append(trace)
@@ -115,10 +128,14 @@ class Runs:
             machine.project.budget.rations[begun:],
             reached.asked,
             reached.added,
+            machine,
+            taken(since),
         )
 
     def _drop(self, key: Key) -> None:
-        self.dropped += self._runs.pop(key).size
+        run = self._runs.pop(key)
+        self.dropped += run.size
+        run.forget()
 
 
 def _stands(run: Run, project: Project, reached: Reached) -> bool:

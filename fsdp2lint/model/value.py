@@ -138,11 +138,17 @@ def noted() -> int:
     return len(_circular)
 
 
+def taken(since: int) -> list[Circular]:
+    """What was noted since then, for whoever forgets it in its time."""
+    made = _circular[since:]
+    spare(since)
+    return made
+
+
 def forget(since: int) -> None:
     """The run is over that began when so many were noted: what it made goes, which it would not by itself."""
-    for one in _circular[since:]:
+    for one in taken(since):
         one.forget()
-    spare(since)
 
 
 def spare(since: int) -> None:
