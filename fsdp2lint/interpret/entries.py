@@ -57,7 +57,7 @@ def traces(project: Project, runs: Runs | None = None, *, passing: bool = False)
                 yield trace
                 forget_joins()
                 del trace  # what it holds can go before the next one is made
-            if not passing:
+            if not passing and runs is None:  # else they are kept, and let go with their run
                 spare(since)
                 _forget()
 
