@@ -58,6 +58,39 @@ def test_a_model_that_was_one_unit_stays_one() -> None:
     assert done.remaining == []
 
 
+def test_weights_that_trained_in_16_bits_still_do() -> None:
+    text = HEAD.replace("ShardingStrategy", "MixedPrecision") + (
+        "model = nn.Sequential(nn.Linear(8, 8)).to(torch.bfloat16)\n"
+        "model = FSDP(model, mixed_precision=MixedPrecision(param_dtype=torch.bfloat16))\n"
+        "optimizer = torch.optim.AdamW(model.parameters())\n"
+        "model(torch.ones(4, 8)).sum().backward()\n"
+        "optimizer.step()\n"
+    )
+    done = made(text)
+    assert "nn.Sequential(nn.Linear(8, 8)).to(torch.bfloat16)" in done.after[0].text
+    (said,) = (one for one in lines(done) if "as under FSDP1" in one)
+    assert said.startswith(f"{line_of(text, 'model = nn')}:") and "(FSDP222)" in said
+    assert done.remaining == []
+
+
+def test_the_order_of_the_data_stays_that_of_fsdp1() -> None:
+    data = "torch.utils.data.distributed.DistributedSampler"
+    text = HEAD + (
+        "data = list(torch.ones(8, 8))\n"
+        f"sampler = {data}(data)\n"
+        "loader = torch.utils.data.DataLoader(data, sampler=sampler)\n"
+        "model = nn.Sequential(nn.Linear(8, 8))\n"
+        "model = FSDP(model, use_orig_params=True)\n"
+        "optimizer = torch.optim.AdamW(model.parameters())\n"
+        "for epoch in range(3):\n"
+        "    for batch in loader:\n"
+        "        model(batch).sum().backward()\n"
+        "        optimizer.step()\n"
+    )
+    done = made(text)
+    assert "set_epoch" not in done.after[0].text
+
+
 def test_what_the_rules_mend_has_a_line_of_its_own() -> None:
     text = HEAD + (
         "model = nn.Sequential(nn.Linear(8, 8))\n"
