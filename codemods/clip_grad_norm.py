@@ -127,6 +127,8 @@ class _Own:
     function: Build
     arguments: tuple[str, ...]
     why: str
+    plain: bool = False
+    """Whether it names nothing of FSDP1 before."""
 
 
 @codemod()
@@ -206,7 +208,8 @@ def _over_meshes(source: Source, call: cst.Call, over: Sequence[Value]) -> _Own 
     if first.func.attr.value != "parameters" or any(a.star for a in call.args):
         return None
     rest = (text_of(source, given[name]) for name in names[1:] if name in given)
-    return _Own(call, METHOD, of_meshes(), (text_of(source, first.func.value), *rest), _PARALLEL)
+    model = text_of(source, first.func.value)
+    return _Own(call, METHOD, of_meshes(), (model, *rest), _PARALLEL, plain=True)
 
 
 def _own_function(
@@ -255,7 +258,7 @@ def _by_own_function(program: Program, source: Source, calls: Sequence[_Own]) ->
     for one in calls:
         name = helpers.add(one.name, one.function)
         edits.append(Replace(source, one.call, f"{name}({', '.join(one.arguments)})"))
-    accounts = tuple(Account(source, one.call, "changed", one.why) for one in calls)
+    accounts = tuple(Account(source, one.call, "changed", one.why, own=one.plain) for one in calls)
     unused = [one for name in (FSDP1, "math") for one in unimports(program, source, name)]
     return Step((*edits, *helpers.all_edits(), *unused), accounts)
 
@@ -300,10 +303,16 @@ def _spelled(program: Program, source: Source, call: cst.Call) -> Name:
     return name_for(source, call, CLIP)
 
 
+_WHOLE = "under FSDP1 each rank clipped its shard by that shard's norm; now it is the norm of all"
+
+
 def _read_whole(source: Source, call: cst.Call, over: Sequence[Value]) -> Iterator[Step | Left]:
     """``full_tensor()`` for the norm of gradients that are DTensors from now on."""
     found = {wrapper(one) for one in over}
-    if "fsdp1" not in found or is_dropped(source, call) or _is_whole(source, call):
+    if "fsdp1" not in found or _is_whole(source, call):
+        return
+    if is_dropped(source, call):
+        yield Step((), (Account(source, call, "changed", _WHOLE, own=True),))
         return
     edits: tuple[Edit, ...] | None = (_read(source, call),)
     if found != {"fsdp1"}:
@@ -311,8 +320,8 @@ def _read_whole(source: Source, call: cst.Call, over: Sequence[Value]) -> Iterat
     if edits is None:
         yield _left(source, call, "its norm may be a DTensor and is used in an expression")
         return
-    why = "the norm of a sharded model is a DTensor; full_tensor() makes it a plain tensor"
-    yield Step(edits, (Account(source, call, "changed", why),))
+    why = f"{_WHOLE}, and a DTensor; full_tensor() makes it a plain tensor"
+    yield Step(edits, (Account(source, call, "changed", why, own=True),))
 
 
 def _whole_if_sharded(source: Source, call: cst.Call) -> tuple[Edit, ...] | None:

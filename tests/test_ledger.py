@@ -69,7 +69,8 @@ def test_weights_that_trained_in_16_bits_still_do() -> None:
     done = made(text)
     assert "nn.Sequential(nn.Linear(8, 8)).to(torch.bfloat16)" in done.after[0].text
     (said,) = (one for one in lines(done) if "as under FSDP1" in one)
-    assert said.startswith(f"{line_of(text, 'model = nn')}:") and "(FSDP222)" in said
+    assert said.startswith(f"{line_of(text, 'model = nn')}:")
+    assert "(FSDP222)" in said
     assert done.remaining == []
 
 

@@ -319,6 +319,9 @@ class _Run:
         start, end = Layout.of(account.source).span(account.node)
         inside = self.ledger.inside(account.source, start, end)
         if account.own:
+            said = (e for e in inside if e.by == by and (e.kind != "code" or e.why == account.why))
+            if next(said, None) is not None:
+                return  # in the round before
             inside = [self.ledger.enter(account.source, account.node)]
         for entry in inside:
             entry.account(account.fate, account.why, by, end - start)
