@@ -45,7 +45,9 @@ def without_prefix(state):
 
 model = torch.compile(FSDP(nn.Linear(8, 8), use_orig_params=True))
 state = torch.load("model.pt")
-set_model_state_dict(model, without_prefix(state), options=StateDictOptions(full_state_dict=True))
+set_model_state_dict(
+    model, without_prefix(state), options=StateDictOptions(full_state_dict=True)
+)
 ```
 
 ## What it leaves
@@ -68,8 +70,10 @@ from fsdp2lint.api import (
     Account,
     Arguments,
     Called,
+    Edit,
     Loaded,
     Program,
+    Replace,
     Rewrite,
     Source,
     StateDict,
@@ -82,7 +86,7 @@ from fsdp2lint.api import (
 )
 
 from ._shared import Helpers, Naming
-from ._states_text import HOME, argument
+from ._states_text import HOME, argument, fitted, text_of
 from ._states_uses import fsdp1_models_of, is_compiled, wrappers_of
 
 _LOAD = "torch.distributed.checkpoint.load"
@@ -139,8 +143,23 @@ def _renamed(source: Source, call: cst.Call, place: tuple[int, str]) -> Iterator
         isinstance(given.value, cst.Call) and dotted(given.value.func).endswith(name)
     ):
         return
-    edit = Rewrite(source, given.value, lambda inner: f"{name}({inner.text})")
+    renamed = f"{name}({text_of(source, given.value)})"
+    parts = [_part(source, a, renamed if a is given else "") for a in call.args]
+    edit: Edit = Rewrite(source, given.value, lambda inner: f"{name}({inner.text})")
+    if not _is_broken(source, call):
+        edit = Replace(source, call, fitted(source, call, text_of(source, call.func), parts))
     yield Step((edit, *helpers.all_edits()), (Account(source, call, "changed", _WHY),))
+
+
+def _part(source: Source, arg: cst.Arg, value: str = "") -> str:
+    """An argument as it is written, or with another value."""
+    name = arg.star if arg.keyword is None else f"{arg.keyword.value}="
+    return name + (value or text_of(source, arg.value))
+
+
+def _is_broken(source: Source, call: cst.Call) -> bool:
+    """Whether a call stands on several lines already."""
+    return "\n" in text_of(source, call)
 
 
 def without_prefix(name: str, named: Naming) -> str:
@@ -178,7 +197,10 @@ def _planned(program: Program, source: Source, call: cst.Call) -> Iterator[Step]
         return
     helpers = Helpers.above(source, call)
     name = helpers.add("CompiledLoadPlanner", compiled_planner)
-    edit = Arguments(source, call).set("planner", f"{name}()")
+    edit: Edit = Arguments(source, call).set("planner", f"{name}()")
+    if planner is None and not _is_broken(source, call):
+        parts = [*(_part(source, arg) for arg in call.args), f"planner={name}()"]
+        edit = Replace(source, call, fitted(source, call, text_of(source, call.func), parts))
     yield Step((edit, *helpers.all_edits()), (Account(source, call, "changed", _WHY),))
 
 
