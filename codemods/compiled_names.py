@@ -52,7 +52,8 @@ set_model_state_dict(
 
 ## What it leaves
 
-Modules that are compiled inside the model, and loads whose planner is not torch's own.
+- Modules that are compiled inside the model, and loads whose planner is not torch's own.
+- Scripts that look up `"_orig_mod"` in a checkpoint themselves: those that are saved from now on have names without it.
 
 ## References
 
@@ -71,6 +72,8 @@ from fsdp2lint.api import (
     Arguments,
     Called,
     Edit,
+    Layout,
+    Left,
     Loaded,
     Program,
     Replace,
@@ -83,6 +86,7 @@ from fsdp2lint.api import (
     codemod,
     dotted,
     options,
+    walk,
 )
 
 from ._shared import Helpers, Naming
@@ -101,22 +105,28 @@ _AFTER = (
     "sharded-optim-state-dict-loads",
     "state-dict-types",
 )
+_PREFIX = "_orig_mod"
 _WHY = "names in checkpoints of the compiled FSDP1 model begin with `_orig_mod.`, here they do not"
 
 Calls = Sequence[tuple[Trace, Called]]
 
 
 @codemod(after=_AFTER)
-def rewrite(program: Program) -> Iterator[Step]:
+def rewrite(program: Program) -> Iterator[Step | Left]:
     """Each call that puts the state of a file into a compiled model of FSDP1, or fills it from a folder."""
+    found = False
     for events in program.sites(Called):
         source, call = events[0][1].at.source, events[0][1].at.node
         if not isinstance(call, cst.Call):
             continue
         if any(_sets(trace, called) for trace, called in events):
+            found = True
             yield from _renamed(source, call, _SETTERS[events[0][1].name])
         elif any(_fills(trace, called) for trace, called in events):
+            found = True
             yield from _planned(program, source, call)
+    if found:
+        yield from _spelled_out(program)
 
 
 def _sets(trace: Trace, called: Called) -> bool:
@@ -160,6 +170,16 @@ def _part(source: Source, arg: cst.Arg, value: str = "") -> str:
 def _is_broken(source: Source, call: cst.Call) -> bool:
     """Whether a call stands on several lines already."""
     return "\n" in text_of(source, call)
+
+
+def _spelled_out(program: Program) -> Iterator[Left]:
+    """The prefix where the script itself looks a name up by it, or gives it to one."""
+    for source in program.sources:
+        for node in walk(source.tree) if _PREFIX in source.text else ():
+            if isinstance(node, cst.SimpleString) and node.raw_value.rstrip(".") == _PREFIX:
+                if isinstance(Layout.of(source).parents[node], cst.DictElement | cst.Index):
+                    why = "what is saved from now on has names without it"
+                    yield Left(source, node, why, f"look up new checkpoints without `{_PREFIX}`")
 
 
 def without_prefix(name: str, named: Naming) -> str:
