@@ -49,6 +49,11 @@ class Line:
         return len(self.gone) == len(self.parts) and not self.slots
 
     @property
+    def goes(self) -> bool:
+        """Whether it goes as a whole, and is no suite, which keeps a ``pass``."""
+        return self.empty and bool(self.parts) and not self.suite
+
+    @property
     def vanishes(self) -> bool:
         """Whether not even a comment above it is left."""
         top, comments = self.layout.top(self.node), self.layout.comments_above(self.node)
@@ -103,9 +108,27 @@ def block_changes(layout: Layout, edits: Sequence[StatementEdit]) -> list[Change
     for index, line in enumerate(lines):
         above = lines[index - 1] if index else None
         line.leads = above is None or (above.leads and above.vanishes)
-        below = lines[index + 1] if index + 1 < len(lines) else None
-        found += _line_changes(line, line is placeholder, below is not None and below.empty)
+        if not line.goes or line is placeholder:
+            found += _line_changes(line, line is placeholder)
+    for run in _runs(lines):
+        if placeholder not in run:
+            found.append(_without(run[0], run[-1]))
+        elif run[1:]:
+            found.append(_without(run[1], run[-1]))
     return found
+
+
+def _runs(lines: Sequence[Line]) -> Iterator[list[Line]]:
+    """The lines that go without a trace, together where nothing stays between them."""
+    run: list[Line] = []
+    for line in lines:
+        if run and not line.vanishes:
+            yield run
+            run = []
+        if line.goes:
+            run.append(line)
+    if run:
+        yield run
 
 
 def _lines(layout: Layout, block: cst.CSTNode) -> list[Line]:
@@ -214,7 +237,7 @@ def _check_stays(lines: Sequence[Line], edit: Unwrap) -> None:
         raise Conflict("a statement is removed or moved, and its `with` goes from around it")
 
 
-def _line_changes(line: Line, placeholder: bool, below_empty: bool) -> list[Change]:
+def _line_changes(line: Line, placeholder: bool) -> list[Change]:
     if not line.gone and not line.slots:
         return []
     if len(line.gone) < len(line.parts):
@@ -225,7 +248,7 @@ def _line_changes(line: Line, placeholder: bool, below_empty: bool) -> list[Chan
     if line.suite:
         opening = line.layout.newline
         return [_going(line, _colon(line), last, _stack(line, _all(line), opening))]
-    return [_without(line, below_empty)]
+    return [_instead(line)]
 
 
 def _front(line: Line) -> Iterator[Change]:
@@ -271,24 +294,36 @@ def _end(line: Line) -> Iterator[Change]:
         yield Change(at, at, _stack(line, pieces, *around))
 
 
-def _without(line: Line, below_empty: bool) -> Change:
+def _instead(line: Line) -> Change:
     """The whole line goes; what comes in stands in its place."""
-    layout = line.layout
-    start = layout.comments_above(line.node) if line.comments_go else layout.top(line.node)
-    end = layout.bottom(line.node)
-    ended = _ends_line(layout, end)
-    if line.slots:
-        return _going(
-            line, start, end, _stack(line, _all(line), closing=layout.newline if ended else "")
-        )
+    start, end = _lines_of(line)
+    closing = line.layout.newline if _ends_line(line.layout, end) else ""
+    return _going(line, start, end, _stack(line, _all(line), closing=closing))
+
+
+def _without(first: Line, last: Line) -> Change:
+    """Lines go, with what was between them; of the blank lines around them the larger number stays."""
+    layout = first.layout
+    start, end = _lines_of(first)[0], _lines_of(last)[1]
     above, below = layout.blank_above(start), layout.blank_below(end)
-    leads = line.leads and line.vanishes and not below_empty
-    spaced = above < start and (line.last or below > end)
-    if spaced:
-        start = above
-    if leads and not (spaced and line.first):
+    leads = first.leads and first.vanishes
+    spaced = above < start and (last.last or below > end)
+    count = layout.text.count
+    fewer_below = count("\n", end, below) < count("\n", above, start)
+    if spaced and fewer_below and not leads and not last.last:
         end = below
-    return _going(line, start, end, "")
+    elif spaced:
+        start = above
+    if leads and not (spaced and first.first):
+        end = below
+    return _going(first, start, end, "")
+
+
+def _lines_of(line: Line) -> tuple[int, int]:
+    """From where to where a line goes, with the comments above it or without."""
+    layout = line.layout
+    top = layout.comments_above(line.node) if line.comments_go else layout.top(line.node)
+    return top, layout.bottom(line.node)
 
 
 def _colon(line: Line) -> int:
