@@ -123,16 +123,48 @@ def device(site: Construction, plan: Plan, helpers: Helpers) -> None:
         if _is_set_above(site, argument, helpers):
             site.account(argument.node, "dropped", f"{why}, which is set above")
             return
-        text = site.text(argument.value)
-        lines = [f"{site.name('torch.cuda.set_device')}({text})"]
-        if may_be_cpu(site):
-            of = site.name("torch.device")
-            known = text if text.startswith(f"{of}(") else f"{of}({text})"
-            lines = [f'if {known}.type == "cuda":', *(f"    {line}" for line in lines)]
-        plan.before[:0] = lines
+        plan.before[:0] = _set_device(site, argument)
         site.account(argument.node, "changed", f"{why}, which is set here")
         return
     site.account(argument.node, "dropped", why)
+
+
+def _set_device(site: Construction, argument: Argument) -> list[str]:
+    """The statements that make a device the current one, where it is given and no CPU."""
+    text, tests, lines = site.text(argument.value), list[str](), list[str]()
+    if _may_be_none(site, argument):
+        if isinstance(argument.value, cst.IfExp) and dotted(argument.value.orelse) == "None":
+            test = site.text(argument.value.test)
+            tests.append(f"({test})" if " or " in test and may_be_cpu(site) else test)
+            text = site.text(argument.value.body)
+        else:
+            if not re.fullmatch(r"[\w.]+", text):
+                name = site.free("device", "device_id")
+                lines.append(f"{name} = {text}")
+                text = name
+            tests.append(f"{text} is not None")
+    if may_be_cpu(site):
+        of = site.name("torch.device")
+        known = text if text.startswith(f"{of}(") else f"{of}({text})"
+        tests.append(f'{known}.type == "cuda"')
+    sets = f"{site.name('torch.cuda.set_device')}({text})"
+    return [*lines, *([f"if {' and '.join(tests)}:", f"    {sets}"] if tests else [sets])]
+
+
+def _may_be_none(site: Construction, argument: Argument) -> bool:
+    """Whether no device may be given: then FSDP1 takes the current one."""
+    if any(is_none(value) for value in argument.values):
+        return True
+    name, scope = dotted(argument.value), site.scope
+    if not isinstance(scope, cst.FunctionDef):
+        return False
+    if len(Names.of(site.source).bindings.get(scope, {}).get(name, [])) > 1:
+        return False
+    params = (*scope.params.params, *scope.params.kwonly_params)
+    return any(
+        one.name.value == name and one.default is not None and dotted(one.default) == "None"
+        for one in params
+    )
 
 
 def _is_current(site: Construction, argument: Argument) -> bool:
