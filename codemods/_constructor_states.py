@@ -15,6 +15,7 @@ import libcst as cst
 from fsdp2lint.api import Container, Literal, Mesh, Moved, Names, dotted
 
 from ._constructor_helpers import FSDP
+from ._constructor_meta import initialise
 from ._constructor_names import class_of, external, function_scope, is_none, only_binding
 from ._constructor_plan import Plan
 from ._constructor_sharding import device_type, may_be_cpu, mesh_call
@@ -205,39 +206,6 @@ def _device_is_set(site: Construction) -> bool:
 
 
 # -- values ---------------------------------------------------------------------------------------------------------
-
-
-def initialise(site: Construction, plan: Plan, helpers: Helpers) -> bool:
-    """``param_init_fn``; whether units may have to be materialised."""
-    argument = site.arguments.get("param_init_fn")
-    if argument is None:
-        return False
-    if argument.values and all(is_none(v) for v in argument.values):
-        site.account(argument.node, "dropped", "there is nothing to initialise")
-        return False
-    text = site.text(argument.value)
-    if not re.fullmatch(r"[\w.]+", text):
-        name = site.free("param_init_fn", "init_fn")
-        plan.before.append(f"{name} = {site.flat(argument.value)}")
-        text = name
-    plan.prepare.append(f"{helpers.add('materialize', materialize_helper)}({{module}}, {text})")
-    why = (
-        "it is called on the modules of each unit that is on the meta device, before it is sharded"
-    )
-    site.account(argument.node, "changed", why)
-    return True
-
-
-def materialize_helper(name: str, named: Naming) -> str:
-    """The function that gives a unit on the meta device its parameters, as FSDP1 does."""
-    return f'''def {name}(unit, init_fn):
-    """Initialise a module that is on the meta device, but for the parts that are sharded already."""
-    if init_fn is None or not any(p.is_meta for p in unit.parameters()):
-        return
-    modules = [unit]
-    for module in modules:
-        init_fn(module)
-        modules += [m for m in module.children() if not isinstance(m, {named(f"{FSDP}FSDPModule")})]'''
 
 
 def synchronise(site: Construction, plan: Plan, helpers: Helpers, materialises: bool) -> None:
