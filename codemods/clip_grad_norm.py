@@ -312,7 +312,8 @@ def _read_whole(source: Source, call: cst.Call, over: Sequence[Value]) -> Iterat
     if "fsdp1" not in found or _is_whole(source, call):
         return
     if is_dropped(source, call):
-        yield Step((), (Account(source, call, "changed", _WHOLE, own=True),))
+        if not _is_for_others(source, call):
+            yield Step((), (Account(source, call, "changed", _WHOLE, own=True),))
         return
     edits: tuple[Edit, ...] | None = (_read(source, call),)
     if found != {"fsdp1"}:
@@ -322,6 +323,17 @@ def _read_whole(source: Source, call: cst.Call, over: Sequence[Value]) -> Iterat
         return
     why = f"{_WHOLE}, and a DTensor; full_tensor() makes it a plain tensor"
     yield Step(edits, (Account(source, call, "changed", why, own=True),))
+
+
+def _is_for_others(source: Source, call: cst.Call) -> bool:
+    """Whether the wrapper's own method clips where this does not: the test above is for it."""
+    inner: cst.CSTNode = call
+    for outer in Layout.of(source).ancestors(call):
+        if isinstance(outer, cst.If) and inner is outer.orelse:
+            test = source.code(outer.test)
+            return METHOD in test or "FSDPModule" in test
+        inner = outer
+    return False
 
 
 def _whole_if_sharded(source: Source, call: cst.Call) -> tuple[Edit, ...] | None:

@@ -168,8 +168,9 @@ def _part(source: Source, arg: cst.Arg, value: str = "") -> str:
 
 
 def _is_broken(source: Source, call: cst.Call) -> bool:
-    """Whether a call stands on several lines already."""
-    return "\n" in text_of(source, call)
+    """Whether the arguments of a call stand on several lines already."""
+    text = text_of(source, call)
+    return text.count("\n") > 2 or "#" in text or '"""' in text
 
 
 def _spelled_out(program: Program) -> Iterator[Left]:
