@@ -4,7 +4,7 @@
 
 Rewrites `isinstance(x, FSDP)` (in tuples and unions too), `issubclass`, `type(x) is FSDP`,
 `type(x).__name__ == "FullyShardedDataParallel"`, annotations (quoted ones too), `cast(FSDP, x)` and
-`FSDP.fsdp_modules(x)`.
+`FSDP.fsdp_modules(x)`. A test for `ShardedTensor`, of which FSDP1's sharded state dicts are made, asks for `DTensor`.
 
 ## Why
 
@@ -37,6 +37,7 @@ def units(model: FSDPModule) -> int:
 - `check_is_root()`: FSDP2 does not tell which module is the root.
 - `fsdp_modules(x, root_only=True)` of a model from unseen code.
 - Classes that derive from FSDP1's.
+- Tests for `ShardedTensor` where the program asks for what only that has, or gets flat shards (`LOCAL_STATE_DICT`).
 - A test for FSDP1's class alone, where the program asks for `FSDPModule` of the same model in another place: what
   FSDP2 has sharded would take a branch that is not for it.
 
@@ -75,6 +76,7 @@ from ._loop_classes import class_test
 from ._loop_exact import exact_types, type_names
 from ._loop_models import FSDP1, FSDP_MODULE
 from ._loop_quoted import quotations
+from ._loop_sharded import sharded_tensors
 from ._loop_text import text_of
 from ._shared import unimports
 
@@ -118,6 +120,7 @@ def rewrite(program: Program) -> Iterator[Step | Left]:
         edits = (Splice(quoted.source, quoted.start, quoted.end, name.text), *name.edits)
         account = Account(quoted.source, quoted.node, "changed", WHY)
         yield Step((*edits, *unimports(program, quoted.source, FSDP1)), (account,))
+    yield from sharded_tensors(program)
     yield from _methods(program)
 
 
