@@ -30,7 +30,10 @@ _SETS_DEVICE = (
     "torch.accelerator.set_device_idx",
     "torch.xpu.set_device",
     "torch.npu.set_device",
+    ".set_device",
 )
+_OTHER_KINDS = ("torch.xpu.*", "torch.npu.*", "torch.hpu.*", "torch.mlu.*", "torch.accelerator.*")
+"""Of what a program speaks that runs on other devices too."""
 
 
 def states(site: Construction, plan: Plan, helpers: Helpers) -> None:
@@ -144,11 +147,15 @@ def _set_device(site: Construction, argument: Argument) -> list[str]:
                 lines.append(f"{name} = {text}")
                 text = name
             tests.append(f"{text} is not None")
+    any_kind = any(site.program.references(*_OTHER_KINDS))
     if may_be_cpu(site):
         of = site.name("torch.device")
         known = text if text.startswith(f"{of}(") else f"{of}({text})"
-        tests.append(f'{known}.type == "cuda"')
-    sets = f"{site.name('torch.cuda.set_device')}({text})"
+        tests.append(
+            f'{known}.type {"!= " if any_kind else "== "}"{"cpu" if any_kind else "cuda"}"'
+        )
+    module = site.name(f"torch.{'get_device_module' if any_kind else 'cuda.set_device'}")
+    sets = f"{module}().set_device({text})" if any_kind else f"{module}({text})"
     return [*lines, *([f"if {' and '.join(tests)}:", f"    {sets}"] if tests else [sets])]
 
 

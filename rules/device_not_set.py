@@ -87,6 +87,7 @@ _CHOOSING = (
     "torch.accelerator.set_device_idx",
     "torch.accelerator.device_index",
     "torch.set_default_device",
+    ".set_device",  # of `torch.get_device_module()`
 )
 
 
