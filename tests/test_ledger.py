@@ -75,10 +75,9 @@ def test_weights_that_trained_in_16_bits_still_do() -> None:
 
 
 def test_the_order_of_the_data_stays_that_of_fsdp1() -> None:
-    data = "torch.utils.data.distributed.DistributedSampler"
     text = HEAD + (
         "data = list(torch.ones(8, 8))\n"
-        f"sampler = {data}(data)\n"
+        "sampler = torch.utils.data.distributed.DistributedSampler(data)\n"
         "loader = torch.utils.data.DataLoader(data, sampler=sampler)\n"
         "model = nn.Sequential(nn.Linear(8, 8))\n"
         "model = FSDP(model, use_orig_params=True)\n"
@@ -88,8 +87,7 @@ def test_the_order_of_the_data_stays_that_of_fsdp1() -> None:
         "        model(batch).sum().backward()\n"
         "        optimizer.step()\n"
     )
-    done = made(text)
-    assert "set_epoch" not in done.after[0].text
+    assert "set_epoch" not in made(text).after[0].text
 
 
 def test_what_the_rules_mend_has_a_line_of_its_own() -> None:
