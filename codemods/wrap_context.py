@@ -3,11 +3,13 @@
 ## What it does
 
 Rewrites `with enable_wrap(wrapper_cls=FSDP, …):` and the calls of `wrap` in its block: each shards its module with
-what the context asks for.
+what the context asks for. `default_auto_wrap_policy`, the name that a policy had in torch 1.11, becomes
+`size_based_auto_wrap_policy`.
 
 ## Why
 
-`fully_shard` shards a module in place and returns it; there is no wrapper to enable.
+`fully_shard` shards a module in place and returns it; there is no wrapper to enable. A name that torch has no more
+cannot be imported.
 
 ## Before
 
@@ -54,12 +56,36 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp2lint.api import EVERY_OTHER, Left, Program, Step, codemod
+from fsdp2lint.api import (
+    EVERY_OTHER,
+    Account,
+    Left,
+    Program,
+    Replace,
+    Step,
+    codemod,
+    name_for,
+)
 
 from ._constructor_contexts import contexts
+from ._shared import unimports
+
+_WRAP = "torch.distributed.fsdp.wrap."
+_RENAMED = {f"{_WRAP}default_auto_wrap_policy": f"{_WRAP}size_based_auto_wrap_policy"}
 
 
 @codemod(after=(EVERY_OTHER,))
 def rewrite(program: Program) -> Iterator[Step | Left]:
-    """Every context of FSDP1's ``wrap``."""
+    """Every context of FSDP1's ``wrap``, and names that torch has no more."""
     yield from contexts(program)
+    for old, new in _RENAMED.items():
+        for reference in program.references(old):
+            source, node = reference.source, reference.node
+            name = name_for(source, node, new)
+            edits = (
+                Replace(source, node, name.text),
+                *name.edits,
+                *unimports(program, source, old),
+            )
+            why = "the name that it has since torch 1.12"
+            yield Step(edits, (Account(source, node, "changed", why),))

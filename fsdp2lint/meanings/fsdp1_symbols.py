@@ -49,7 +49,7 @@ SYMBOLS: dict[str, Symbol] = {
         "a loop that calls fully_shard on the submodules, children first",
         "ModuleWrapPolicy CustomPolicy always_wrap_policy lambda_auto_wrap_policy"
         " transformer_auto_wrap_policy size_based_auto_wrap_policy enable_wrap wrap _or_policy"
-        " _module_wrap_policy _wrap_module_cls_individually",
+        " _module_wrap_policy _wrap_module_cls_individually default_auto_wrap_policy",
     ),
     **_symbols(_FSDP, "FSDP103", "MixedPrecisionPolicy", "MixedPrecision"),
     **_symbols(
