@@ -56,6 +56,8 @@ class Asked:
     by: Called | None = None
     explicit: bool = False
     """Whether the script itself says that the state comes to the CPU."""
+    optimizer: bool = False
+    """Whether it is about the state of an optimizer, which has a configuration of its own."""
 
 
 def asked(trace: Trace, event: Event, *, optimizer: bool = False) -> Asked:
@@ -74,15 +76,16 @@ def asked(trace: Trace, event: Event, *, optimizer: bool = False) -> Asked:
     config = by.argument(3 if optimizer else 2, _CONFIGS[optimizer])
     given = config is not None and not (isinstance(config, Literal) and config.value is None)
     if by.open:
-        return Asked(kind, None, None, by)
+        return Asked(kind, None, None, by, optimizer=optimizer)
     if not given:
-        return Asked(kind, False, offload, by)
+        return Asked(kind, False, offload, by, optimizer=optimizer)
     return Asked(
         kind,
         _switch(trace, config, "rank0_only", False),
         _switch(trace, config, "offload_to_cpu", offload),
         by,
         _switch(trace, config, "offload_to_cpu", False) is True,
+        optimizer,
     )
 
 

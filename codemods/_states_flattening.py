@@ -141,7 +141,7 @@ def _kind(
     if known == {True}:
         return Kind(FULL, ("full_state_dict=True",))
     found: list[tuple[Asked, bool]] = [(asked(t, c, optimizer=True), False) for t, c in events]
-    kind = agreed(source, call, found)
+    kind = agreed(source, call, found, loads=True)
     if isinstance(kind, str) and _differ(one for one, _ in found):
         return Kind("", ("full_state_dict=True",))
     return kind

@@ -7,23 +7,25 @@ from dataclasses import dataclass, replace
 
 import libcst as cst
 
-from fsdp2lint.api import Edit, Source, name_for
+from fsdp2lint.api import Edit, Layout, Names, Source, dotted, name_for, scope_of, walk
 
 from ._launch import named_once
 from ._states_asked import FULL, KINDS, LOCAL, LOCAL_WHY, SHARDED, Asked
-from ._states_text import argument, function_of, is_path
+from ._states_text import argument, can_be_said, function_of, is_path
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
     """``name`` is the member of ``StateDictType``, empty when the run decides; ``switches`` the options.
 
-    ``imports`` are what the switches need.
+    ``imports`` are what the switches need. ``on_cpu`` says that what they give still has to be gathered
+    on the CPU of every rank.
     """
 
     name: str
     switches: tuple[str, ...]
     imports: tuple[Edit, ...] = ()
+    on_cpu: bool = False
 
     def in_groups(self) -> Kind:
         """The same for a model of one group of ranks among several.
@@ -33,13 +35,21 @@ class Kind:
         """
         if self.name == SHARDED:
             return self
+        if self.on_cpu:
+            return replace(self, switches=())
         return replace(self, switches=tuple(s for s in self.switches if "cpu_offload" not in s))
 
 
-def agreed(source: Source, call: cst.CSTNode, found: Iterable[tuple[Asked, bool]]) -> Kind | str:
+def agreed(
+    source: Source,
+    call: cst.CSTNode,
+    found: Iterable[tuple[Asked, bool]],
+    *,
+    loads: bool = False,
+) -> Kind | str:
     """The kind for a call that is reached with these questions, each with whether only rank 0 uses it.
 
-    A text instead says why there is none.
+    A text instead says why there is none. What is loaded lies where the program has put it.
     """
     every = list(found)
     kinds = {asked.kind for asked, _ in every}
@@ -50,11 +60,14 @@ def agreed(source: Source, call: cst.CSTNode, found: Iterable[tuple[Asked, bool]
     kind = kinds.pop()
     first_only = all(asked.rank0_only is True or only for asked, only in every)
     offloaded = all(asked.offloaded is True and asked.by is not None for asked, _ in every)
-    if kind == FULL:
-        first = "True" if first_only else _first_only(source, call, [asked for asked, _ in every])
-        return Kind(FULL, ("full_state_dict=True", *([f"cpu_offload={first}"] if first else [])))
     if kind == SHARDED:
         return Kind(SHARDED, ("cpu_offload=True",) if offloaded else ())
+    first = _first_only(source, call, [asked for asked, _ in every]) if kind else ""
+    for_all = all(asked.rank0_only is False or only for asked, only in every)
+    if not (first_only or first or for_all or loads):
+        return "whether all ranks get it or the first alone shows only in the run, and not here"
+    if kind == FULL:
+        return _whole(every, first, first_only=first_only, loads=loads)
     said = _said(source, call, [asked for asked, _ in every])
     if not said:
         return "which kind of state dict it is shows only in the run, and not here"
@@ -64,22 +77,39 @@ def agreed(source: Source, call: cst.CSTNode, found: Iterable[tuple[Asked, bool]
     return Kind("", switches, known.edits)
 
 
+def _whole(
+    every: Iterable[tuple[Asked, bool]], first: str, *, first_only: bool, loads: bool
+) -> Kind:
+    """The whole state: for the first rank, for all, or as ``first`` decides in the run."""
+    if first_only:
+        return Kind(FULL, ("full_state_dict=True", "cpu_offload=True"))
+    if not loads and all(one.offloaded is True for one, _ in every):
+        switches = (f"full_state_dict={first}", f"cpu_offload={first}") if first else ()
+        return Kind(FULL, switches, on_cpu=True)
+    return Kind(FULL, ("full_state_dict=True", *([f"cpu_offload={first}"] if first else [])))
+
+
 def _first_only(source: Source, call: cst.CSTNode, every: Iterable[Asked]) -> str:
     """What the run decides ``rank0_only`` by, where the code beside the call says it: the first rank's is offloaded."""
     texts = set()
     for asked in every:
         by = asked.by.at if asked.by is not None else None
-        if asked.rank0_only is not None or by is None or not isinstance(by.node, cst.Call):
+        if by is None or not isinstance(by.node, cst.Call):
             return ""
-        config = argument(by.node, 2, "state_dict_config")
+        config = argument(by.node, _CONFIG[asked.optimizer], _NAMES[asked.optimizer])
         if config is None or function_of(source, by.node) is not function_of(source, call):
             return ""
         made = named_once(source, config.value) or config.value
         given = argument(made, 1, "rank0_only") if isinstance(made, cst.Call) else None
-        if given is None or not is_path(source, given.value):
+        if given is None or not can_be_said(source, given.value):
             return ""
         texts.add(source.code(given.value))
-    return texts.pop() if len(texts) == 1 else ""
+    said = texts.pop() if len(texts) == 1 else ""
+    return "" if said in ("True", "False") else said
+
+
+_CONFIG = {False: 2, True: 3}
+_NAMES = {False: "state_dict_config", True: "optim_state_dict_config"}
 
 
 def _said(source: Source, call: cst.CSTNode, every: Iterable[Asked]) -> str:
@@ -90,9 +120,58 @@ def _said(source: Source, call: cst.CSTNode, every: Iterable[Asked]) -> str:
         if by is None or by.source is not source or not isinstance(by.node, cst.Call):
             return ""
         kind = argument(by.node, 1, "state_dict_type")
-        if kind is None or not is_path(source, kind.value):
+        if kind is None or not can_be_said(source, kind.value):
             return ""
-        if function_of(source, by.node) is not function_of(source, call):
+        if not _means_the_same(source, kind.value, by.node, call):
             return ""
-        texts.add(source.code(kind.value))
+        text = source.code(kind.value)
+        texts.add(text if is_path(source, kind.value) else f"({text})")
     return texts.pop() if len(texts) == 1 else ""
+
+
+def _means_the_same(
+    source: Source, path: cst.BaseExpression, there: cst.CSTNode, here: cst.CSTNode
+) -> bool:
+    """Whether what is said at one call is so at another: in one function, or of what both have once for all."""
+    if function_of(source, there) is function_of(source, here):
+        return True
+    root = path
+    while isinstance(root, cst.Attribute):
+        root = root.value
+    if not isinstance(root, cst.Name) or not isinstance(path, cst.Name | cst.Attribute):
+        return False
+    names, layout = Names.of(source), Layout.of(source)
+    scopes = [scope_of(layout.ancestors(node)) for node in (there, here)]
+    if all(names.owner(root.value, one) is source.tree for one in scopes):
+        return _written_once(source, path)
+    classes = [_class_around(source, node) for node in (there, here)]
+    same = classes[0] is not None and classes[0] is classes[1]
+    return (
+        same and all(_receiver(one) == root.value for one in scopes) and _written_once(source, path)
+    )
+
+
+def _class_around(source: Source, node: cst.CSTNode) -> cst.CSTNode | None:
+    around = Layout.of(source).ancestors(function_of(source, node))
+    return next((one for one in around if isinstance(one, cst.ClassDef)), None)
+
+
+def _receiver(method: cst.CSTNode) -> str:
+    """The name that a method has for its object."""
+    params = method.params.params if isinstance(method, cst.FunctionDef) else ()
+    return params[0].name.value if params else ""
+
+
+def _written_once(source: Source, path: cst.BaseExpression) -> bool:
+    """Whether a file binds what a path says, and each thing on the way to it, no more than once."""
+    said = dotted(path).split(".")
+    ways = {".".join(said[:end]) for end in range(1, len(said) + 1)}
+    bound = [
+        dotted(target.target)
+        for node in walk(source.tree)
+        for target in (node.targets if isinstance(node, cst.Assign) else ())
+    ]
+    bound += [
+        dotted(n.target) for n in walk(source.tree) if isinstance(n, cst.AnnAssign | cst.AugAssign)
+    ]
+    return all(bound.count(way) <= 1 for way in ways)

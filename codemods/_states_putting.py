@@ -85,8 +85,9 @@ def _problem(events: Put, call: cst.CSTNode) -> str:
 
 def _in_the_run(events: Put, call: cst.CSTNode) -> Kind | None:
     """The switch that asks the run for the kind, where the code beside the call says it; else None."""
-    found = agreed(events[0][1].at.source, call, [(asked(t, e), False) for t, e in events])
-    return found if isinstance(found, Kind) and not found.name else None
+    found = [(asked(t, e), False) for t, e in events]
+    kind = agreed(events[0][1].at.source, call, found, loads=True)
+    return kind if isinstance(kind, Kind) and not kind.name else None
 
 
 def _kinds(events: Put) -> set[str]:

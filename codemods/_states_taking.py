@@ -41,6 +41,8 @@ from ._states_uses import (
     on_first_rank,
     wrappers_of,
 )
+from ._states_whole import WHY as ON_CPU
+from ._states_whole import Wholes
 
 _WHY = {
     FULL: "the whole weights, gathered from all ranks, as before",
@@ -54,7 +56,7 @@ _DCP = "torch.distributed.checkpoint."
 Taken = Sequence[tuple[Trace, StateDictTaken]]
 
 
-def take(program: Program, events: Taken) -> Iterator[Step | Left]:
+def take(program: Program, events: Taken, wholes: Wholes) -> Iterator[Step | Left]:
     """The rewriting of one ``model.state_dict()``."""
     events = [(t, e) for t, e in events if not no_module(e)]
     mine = [(t, e) for t, e in events if "fsdp1" in wrappers_of(t, e, e.state.of)]
@@ -78,7 +80,8 @@ def take(program: Program, events: Taken) -> Iterator[Step | Left]:
     others = {w for t, e in events for w in wrappers_of(t, e, e.state.of)}
     if "ddp" in others and asks_already(source, call, text_of(source, call.func.value)):
         return
-    getter = _Getter(source, call, call.func.value, kind, asks="ddp" in others)
+    why += f"; {ON_CPU}" if kind.on_cpu else ""
+    getter = _Getter(source, call, call.func.value, kind, wholes, asks="ddp" in others)
     yield Step(_edits(getter, mine), (Account(source, call, "changed", why),))
 
 
@@ -102,6 +105,7 @@ class _Getter:
         call: cst.Call,
         model: cst.BaseExpression,
         kind: Kind,
+        wholes: Wholes,
         *,
         asks: bool = False,
     ) -> None:
@@ -110,6 +114,7 @@ class _Getter:
         self.model = model
         self.asks = asks and is_path(source, model)
         self.name = name_for(source, call, f"{HOME}.get_model_state_dict")
+        self.around = wholes.name(source, call) if kind.on_cpu else ""
         self.options, more = options_for(source, call, kind.switches)
         self.sharded = name_for(source, call, "torch.distributed.fsdp.FSDPModule")
         asked_for = self.sharded.edits if self.asks else ()
@@ -119,12 +124,25 @@ class _Getter:
         """The call for the place of ``at``."""
         parts = [model, *([self.options] if self.options else [])]
         if not self.asks:
-            return fitted(
-                self.source, at, self.name.text, parts, inserted=inserted, lead=14 * inserted
-            )
-        taken = fitted(self.source, at, self.name.text, parts, inserted=True)
+            lead = 14 * inserted
+            return self._taken(at, parts, inserted=inserted, lead=lead)
+        taken = self._taken(at, parts, inserted=True)
         test, plain = f"isinstance({model}, {self.sharded.text})", f"{model}.state_dict()"
         return chosen(self.source, at, taken, test, plain, inserted=inserted)
+
+    def _taken(
+        self, at: cst.CSTNode, parts: Sequence[str], *, inserted: bool, lead: int = 0
+    ) -> str:
+        """The call alone, in what brings its tensors to the CPU where that is wanted."""
+        return fitted(
+            self.source,
+            at,
+            self.name.text,
+            parts,
+            inserted=inserted,
+            lead=lead,
+            around=self.around,
+        )
 
 
 def _edits(getter: _Getter, events: Taken) -> tuple[Edit, ...]:
@@ -171,7 +189,9 @@ def hoisted(
     yield Replace(source, call, name)
 
 
-def handed_out(program: Program, events: Sequence[tuple[Trace, Saved]]) -> Iterator[Step | Left]:
+def handed_out(
+    program: Program, events: Sequence[tuple[Trace, Saved]], wholes: Wholes
+) -> Iterator[Step | Left]:
     """``model.save_pretrained(folder)`` inside the context: it takes the state dict out of sight."""
     trace, saved = events[0]
     source, call = saved.at.source, saved.at.node
@@ -185,7 +205,7 @@ def handed_out(program: Program, events: Sequence[tuple[Trace, Saved]]) -> Itera
         why = kind if isinstance(kind, str) else "its arguments are handed on from elsewhere"
         yield Left(source, call, why, f"{_TODO} and pass it as state_dict=")
         return
-    getter = _Getter(source, call, call.func.value, kind)
+    getter = _Getter(source, call, call.func.value, kind, wholes)
     text = getter.text(text_of(source, call.func.value), call)
     why = "save_pretrained asks the model itself for its state dict, which is sharded now"
     yield Step(

@@ -12,6 +12,7 @@ from fsdp2lint.api import Edit, Layout, Names, Program, Source, Unimport, dotted
 HOME = "torch.distributed.checkpoint.state_dict"
 
 _PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*|\[(\d+|\"\w+\"|'\w+')\])*\Z")
+_OPTIONS = re.compile(r"\A(options=[\w.]+\()(.*)\)\Z")
 _CONTEXT = ".state_dict_type"
 _FSDP1 = "torch.distributed.fsdp."
 _KINDS = (
@@ -49,6 +50,22 @@ def is_path(source: Source, node: cst.CSTNode) -> bool:
     return bool(_PATH.match(source.code(node)))
 
 
+def can_be_said(source: Source, node: cst.CSTNode) -> bool:
+    """Whether an expression can be said again in another place of its function: it does nothing, on one line."""
+    return "\n" not in source.code(node) and not any(isinstance(n, _DOING) for n in walk(node))
+
+
+_DOING = (
+    cst.Call
+    | cst.Await
+    | cst.Yield
+    | cst.NamedExpr
+    | cst.Lambda
+    | cst.BaseComp
+    | cst.FormattedString
+)
+
+
 def function_of(source: Source, node: cst.CSTNode) -> cst.CSTNode:
     """The function, or the module, that a node is in."""
     around = Layout.of(source).ancestors(node)
@@ -63,10 +80,11 @@ def fitted(
     *,
     inserted: bool = False,
     lead: int = 0,
+    around: str = "",
 ) -> str:
     """``head(arguments)`` for the place of ``node``: on one line if it fits, else one step deeper.
 
-    Text that is ``inserted`` as a statement, behind ``lead`` characters, is indented when it comes to its place.
+    ``around`` is a function that is called with that. Text that is ``inserted`` as a statement, behind ``lead`` characters, is indented when it comes to its place.
     """
     layout = Layout.of(source)
     start, end = layout.whole(node)
@@ -74,17 +92,33 @@ def fitted(
     before = source.text[layout.line_start(start) : start]
     behind = source.text[end : layout.line_end(end)].split("#")[0].rstrip()
     parts = list(arguments)
-    one = f"{head}({', '.join(parts)})"
+    said = ", ".join(parts)
+    bare = f"{head}({said})"
+    one = f"{around}({bare})" if around else bare
     length = len(before) + lead + len(one) + len(behind) - saved
-    if len(parts) == 1 or "\n" in one or length <= _limit(source):
+    alone = len(parts) == 1 and not around
+    if alone or "\n" in one or length <= _limit(source):
         return one
     indent = before[: len(before) - len(before.lstrip())]
-    fits = len(indent) + len(layout.unit) + len(", ".join(parts)) - saved <= _limit(source)
+    room = _limit(source) - len(indent) - len(layout.unit) + saved
     newline, indent = ("\n", "") if inserted else (layout.newline, indent)
-    inner = newline + indent + layout.unit
-    if fits:
-        return f"{head}({inner}{', '.join(parts)}{newline}{indent})"
-    return f"{head}({''.join(f'{inner}{part},' for part in parts)}{newline}{indent})"
+    line = newline + indent
+    inner = line + layout.unit
+    if not around:
+        return _broken(head, parts, line, inner, room)
+    if len(bare) > room and len(parts) > 1:
+        bare = _broken(head, parts, inner, inner + layout.unit, room - len(layout.unit))
+    return f"{around}({inner}{bare}{line})"
+
+
+def _broken(head: str, parts: list[str], line: str, inner: str, room: int) -> str:
+    """``head(parts)`` with its arguments on lines of their own, together if there is ``room``."""
+    said = ", ".join(parts)
+    if len(said) <= room:
+        return f"{head}({inner}{said}{line})"
+    deeper = inner + inner.removeprefix(line)
+    parts = [_OPTIONS.sub(rf"\1{deeper}\2{inner})", p) if len(p) >= room else p for p in parts]
+    return f"{head}({''.join(f'{inner}{part},' for part in parts)}{line})"
 
 
 def chosen(

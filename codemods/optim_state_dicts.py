@@ -97,6 +97,8 @@ from ._states_text import (
     unimports,
 )
 from ._states_uses import for_first_rank_only, fsdp1_models_of, in_groups
+from ._states_whole import WHY as ON_CPU
+from ._states_whole import Wholes
 
 _GETTERS = {
     f"{FSDP1}.optim_state_dict": "",
@@ -115,12 +117,12 @@ Events = Sequence[tuple[Trace, StateDictTaken]]
 @codemod()
 def rewrite(program: Program) -> Iterator[Step | Left]:
     """Optimizer states that FSDP1 takes."""
-    for events in program.sites(StateDictTaken):
-        if events[0][1].state.via in _GETTERS:
-            yield _step(program, events)
+    wholes = Wholes()
+    taken = (e for e in program.sites(StateDictTaken) if e[0][1].state.via in _GETTERS)
+    yield from wholes.together(_step(program, events, wholes) for events in taken)
 
 
-def _step(program: Program, events: Events) -> Step | Left:
+def _step(program: Program, events: Events, wholes: Wholes) -> Step | Left:
     _, taken = events[0]
     source, call = taken.at.source, taken.at.node
     found = [(_asked(t, e), for_first_rank_only(t, e.state)) for t, e in events]
@@ -144,14 +146,16 @@ def _step(program: Program, events: Events) -> Step | Left:
     switches = kind.switches if told else ()
     options, more = options_for(source, call, switches)
     first, second = model.value, optimizer.value
+    around = wholes.name(source, call) if kind.on_cpu else ""
 
     def text(inner: Inner) -> str:
         parts = [inner(first), inner(second), *([options] if options else [])]
-        return fitted(source, call, getter.text, parts)
+        return fitted(source, call, getter.text, parts, around=around)
 
     imports = (*getter.edits, *more, *kind.imports)
     edits = (Rewrite(source, call, text), *imports, *unimports(program, source))
     why = f"{_KINDS[kind.name]} by parameter names, as before; FSDP2 has no flat parameters"
+    why += f"; {ON_CPU}" if kind.on_cpu else ""
     if any(_before_the_first_step(t, e) for t, e in events) and is_path(source, second):
         said = (text_of(source, first), text_of(source, second))
         edits += tuple(_without_a_count(source, call, getter.text, *said))

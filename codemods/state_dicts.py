@@ -69,17 +69,23 @@ from fsdp2lint.api import Left, Program, Restored, Saved, StateDictTaken, Step, 
 
 from ._states_putting import put
 from ._states_taking import handed_out, take
+from ._states_whole import Wholes
 
 
 @codemod(after=("optim-state-dicts", "raw-optimizer-states", "wrapped-module"))
 def rewrite(program: Program) -> Iterator[Step | Left]:
     """State dicts of models that FSDP1 wraps."""
+    wholes = Wholes()
+    yield from wholes.together(_steps(program, wholes))
+
+
+def _steps(program: Program, wholes: Wholes) -> Iterator[Step | Left]:
     for taken in program.sites(StateDictTaken):
         if taken[0][1].state.via == ".state_dict" and taken[0][1].state.kind == "model":
-            yield from take(program, taken)
+            yield from take(program, taken, wholes)
     for saved in program.sites(Saved):
         if saved[0][1].via == ".save_pretrained":
-            yield from handed_out(program, saved)
+            yield from handed_out(program, saved, wholes)
     for restored in program.sites(Restored):
         if restored[0][1].via == ".load_state_dict" and restored[0][1].kind == "model":
             yield from put(program, restored)

@@ -24,6 +24,7 @@ from fsdp2lint.program import Program
 from fsdp2lint.project import Project
 from fsdp2lint.wrapped import (
     ASKED_FROM_AFAR,
+    by_derived_classes,
     is_fairscales,
     is_own,
     kinds,
@@ -144,10 +145,13 @@ def occurrences(trace: Trace, code: str) -> Iterator[Occurrence]:
     """What a rule asks: the occurrences that it reports in the files of one trace, imports apart."""
     if is_fairscales(trace.sources):
         return
-    for source in trace.sources:
-        if source.derived(_says, code):
-            yield from (o for o in source.derived(_of_source, trace.files) if o.code == code)
-    yield from (o for o in _in_trace(trace, names_the_class(trace)) if o.code == code)
+    found: dict[tuple[str, int, str], Occurrence] = {}
+    texts = (source for source in trace.sources if source.derived(_says, code))
+    static = (one for source in texts for one in source.derived(_of_source, trace.files))
+    for one in (*static, *_in_trace(trace, names_the_class(trace))):
+        if one.code == code:
+            found.setdefault(one.key, one)
+    yield from found.values()
 
 
 def _says(source: Source, code: str) -> bool:
@@ -199,6 +203,10 @@ def _references(program: Program, source: Source) -> Iterator[Occurrence]:
             yield _occurrence(source, reference.node, kind, said, code)
 
 
+_INSIDE = cst.Tuple | cst.Element | cst.Arg | cst.ComparisonTarget | cst.BinaryOperation
+_AROUND_A_CLASS = _INSIDE | cst.Subscript | cst.SubscriptElement | cst.Index
+
+
 def _use_of_the_class(source: Source, node: cst.CSTNode) -> str:
     """The rule that reports a use of the wrapper class: it is built, tested for, or named as a type."""
     for around in Layout.of(source).ancestors(node):
@@ -209,17 +217,7 @@ def _use_of_the_class(source: Source, node: cst.CSTNode) -> str:
         if isinstance(around, cst.Call) and around.func is not node:
             tested = getattr(around.func, "value", "") in ("isinstance", "issubclass")
             return "FSDP110" if tested else "FSDP101"
-        if not isinstance(
-            around,
-            cst.Tuple
-            | cst.ComparisonTarget
-            | cst.Element
-            | cst.Arg
-            | cst.BinaryOperation
-            | cst.Subscript
-            | cst.SubscriptElement
-            | cst.Index,
-        ):
+        if not isinstance(around, _AROUND_A_CLASS):
             break
     return "FSDP101"
 
@@ -257,9 +255,9 @@ def _words(source: Source) -> Iterator[Occurrence]:
         return
     own = _own_attributes(source.tree)
     for node in walk(source.tree):
-        if isinstance(node, cst.SimpleString | cst.FormattedStringText) and not _is_docstring(
-            source, node
-        ):
+        if isinstance(node, cst.SimpleString | cst.FormattedStringText):
+            if isinstance(Layout.of(source).parents.get(node), cst.Expr):
+                continue  # a docstring
             word = next((word for word in facts.WORDS if _names(node.value, word)), None)
             if word is not None:
                 yield _occurrence(source, node, "string", word, "FSDP111")
@@ -293,10 +291,6 @@ def _is_imported(source: Source, node: cst.CSTNode) -> bool:
     return any(isinstance(one, cst.Import | cst.ImportFrom) for one in around)
 
 
-def _is_docstring(source: Source, node: cst.CSTNode) -> bool:
-    return isinstance(Layout.of(source).parents.get(node), cst.Expr)
-
-
 def _in_trace(trace: Trace, named: bool) -> Iterator[Occurrence]:
     """What only a run shows: arguments, methods and attributes of wrapped models, launches.
 
@@ -306,6 +300,9 @@ def _in_trace(trace: Trace, named: bool) -> Iterator[Occurrence]:
     for wrapping in wrappings:
         yield from _arguments(wrapping)
     yield from _launches(trace, wrappings)
+    for name, code in facts.METHODS.items():
+        for source, node in by_derived_classes(trace, name):
+            yield _occurrence(source, node, "symbol", name, code)
     for event in _asked_of_models(trace, named):
         func = _asking(event)
         if func is not None and func.attr.value in facts.METHODS | facts.WRAPPED_ATTRIBUTES:

@@ -20,7 +20,9 @@ from fsdp2lint.model.values import External, Module, Value, Wrapped
 from fsdp2lint.program import Program
 from fsdp2lint.source import Source
 
+_FSDP1_CLASS = ".FullyShardedDataParallel"
 _FSDP_MODULE = "torch.distributed.fsdp.FSDPModule"
+_FSDP1 = f"torch.distributed.fsdp{_FSDP1_CLASS}"
 
 ASKED_FROM_AFAR = ("clip_grad_norm_", "no_sync")
 """The methods of the wrapper that are asked of models far from where they are wrapped."""
@@ -126,6 +128,19 @@ def of_a_plugin(called: Called) -> bool:
     return called.name == ".set_state_dict_type" and given < 2 and not called.open
 
 
+def by_derived_classes(trace: Trace, method: str) -> Iterator[tuple[Source, cst.Attribute]]:
+    """The calls of a static method of FSDP1 by its class, also by one that derives from it: ``Ours.fsdp_modules``.
+
+    What is asked of a model comes to the same function, with the model as its receiver.
+    """
+    asked = {called.at.node for called in trace.calls(f".{method}") if called.receiver is not None}
+    for called in trace.calls(f"{_FSDP1}.{method}"):
+        func = getattr(called.at.node, "func", None)
+        if called.at.node not in asked and isinstance(func, cst.Attribute):
+            if func.attr.value == method:
+                yield called.at.source, func
+
+
 def is_own(trace: Trace, method: str) -> bool:
     """Whether a class of the script's own has a method of this name, in a run that takes nothing from FSDP."""
     if any(source.derived(_takes_from_fsdp) for source in trace.sources):
@@ -178,7 +193,6 @@ def _names_the_class(source: Source) -> bool:
     return found is not None and (_takes_from_fsdp(source) or "torch." in found.group())
 
 
-_FSDP1_CLASS = ".FullyShardedDataParallel"
 _CLASS = re.compile(r"(?<!\w)(?:torch\.[\w.]*)?FullyShardedDataParallel(?!\w)")
 
 
