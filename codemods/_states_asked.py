@@ -71,7 +71,7 @@ def asked(trace: Trace, event: Event, *, optimizer: bool = False) -> Asked:
     )
     if by is None:
         return Asked(FULL, False, offload)
-    kind = _kind(by)
+    kind = kind_of(by)
     kind = SHARDED if kind == LOCAL and _is_for_folders(trace, event) else kind
     config = by.argument(3 if optimizer else 2, _CONFIGS[optimizer])
     given = config is not None and not (isinstance(config, Literal) and config.value is None)
@@ -156,10 +156,11 @@ def _about_another(called: Called, event: Event) -> bool:
 
 def is_local(by: Called) -> bool:
     """Whether a context or a setter asks for flat shards."""
-    return _kind(by) == LOCAL
+    return kind_of(by) == LOCAL
 
 
-def _kind(by: Called) -> str:
+def kind_of(by: Called) -> str:
+    """The kind that a context or a setter asks for; empty when only the run knows it."""
     value = by.argument(1, "state_dict_type")
     if isinstance(value, External) and value.name.startswith(KINDS + "."):
         return value.name.rpartition(".")[2]

@@ -71,10 +71,13 @@ def agreed(
     said = _said(source, call, [asked for asked, _ in every])
     if not said:
         return "which kind of state dict it is shows only in the run, and not here"
+    offload = ["cpu_offload=True"] if first_only else []
+    if isinstance(said, str):
+        return Kind("", (f"full_state_dict={said}", *offload))
     known = name_for(source, call, KINDS)
-    full = f"full_state_dict={said} == {known.text}.{FULL}"
-    switches = (full, *(["cpu_offload=True"] if first_only else []))
-    return Kind("", switches, known.edits)
+    text = source.code(said)
+    text = text if is_path(source, said) else f"({text})"
+    return Kind("", (f"full_state_dict={text} == {known.text}.{FULL}", *offload), known.edits)
 
 
 def _whole(
@@ -112,21 +115,30 @@ _CONFIG = {False: 2, True: 3}
 _NAMES = {False: "state_dict_config", True: "optim_state_dict_config"}
 
 
-def _said(source: Source, call: cst.CSTNode, every: Iterable[Asked]) -> str:
-    """The kind that the run asks for, where the code beside the call says it."""
-    texts = set()
+def _said(
+    source: Source, call: cst.CSTNode, every: Iterable[Asked]
+) -> cst.BaseExpression | str | None:
+    """What the code beside the call asks for in the run: the kind, or as text whether it is the whole state."""
+    found: dict[str, cst.BaseExpression] = {}
     for asked in every:
         by = asked.by.at if asked.by is not None else None
         if by is None or by.source is not source or not isinstance(by.node, cst.Call):
-            return ""
+            return None
         kind = argument(by.node, 1, "state_dict_type")
         if kind is None or not can_be_said(source, kind.value):
-            return ""
+            return None
         if not _means_the_same(source, kind.value, by.node, call):
-            return ""
-        text = source.code(kind.value)
-        texts.add(text if is_path(source, kind.value) else f"({text})")
-    return texts.pop() if len(texts) == 1 else ""
+            return None
+        found[source.code(kind.value)] = kind.value
+    only = next(iter(found.values())) if len(found) == 1 else None
+    if isinstance(only, cst.IfExp):
+        sides = [dotted(side).rpartition(".")[2] for side in (only.body, only.orelse)]
+        if sides == [FULL, SHARDED]:
+            return source.code(only.test)
+        if sides == [SHARDED, FULL]:
+            test = source.code(only.test)
+            return f"not {test}" if is_path(source, only.test) else f"not ({test})"
+    return only
 
 
 def _means_the_same(
@@ -163,15 +175,17 @@ def _receiver(method: cst.CSTNode) -> str:
 
 
 def _written_once(source: Source, path: cst.BaseExpression) -> bool:
-    """Whether a file binds what a path says, and each thing on the way to it, no more than once."""
-    said = dotted(path).split(".")
-    ways = {".".join(said[:end]) for end in range(1, len(said) + 1)}
-    bound = [
-        dotted(target.target)
+    """Whether a file binds each name and each attribute that a path says no more than once."""
+    targets = [
+        target.target
         for node in walk(source.tree)
-        for target in (node.targets if isinstance(node, cst.Assign) else ())
+        for target in (
+            node.targets
+            if isinstance(node, cst.Assign)
+            else [node]
+            if isinstance(node, cst.AnnAssign | cst.AugAssign)
+            else []
+        )
     ]
-    bound += [
-        dotted(n.target) for n in walk(source.tree) if isinstance(n, cst.AnnAssign | cst.AugAssign)
-    ]
-    return all(bound.count(way) <= 1 for way in ways)
+    bound = [dotted(target).rpartition(".")[2] for target in targets]
+    return all(bound.count(name) <= 1 for name in dotted(path).split("."))

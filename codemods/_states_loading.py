@@ -25,6 +25,7 @@ from fsdp2lint.api import (
     walk,
 )
 
+from ._states_assumed import assumed
 from ._states_flattening import (
     Flattening,
     all_flattenings,
@@ -68,7 +69,7 @@ def loads(program: Program) -> Iterator[Step | Left]:
             continue
         restored = [r for _, r in loads_of(program, found)]
         if found.loads:
-            yield _step([found], _in_place(found, None))
+            yield _step(program, [found], _in_place(found, None))
         elif len({r.at.node for r in restored}) != 1:
             why = "its result is loaded into no optimizer in sight"
             if restored:
@@ -83,19 +84,23 @@ def loads(program: Program) -> Iterator[Step | Left]:
             continue
         edits = _together(program, load, every)
         if edits is not None:
-            yield _step(every, *edits)
+            yield _step(program, every, *edits)
             continue
         for one in every:
             why = "where its result is loaded, the model or another state comes in between"
             yield Left(one.source, one.call, why, _TODO)
 
 
-def _step(every: Sequence[Flattening], edits: Sequence[Edit], more: str = "") -> Step:
+def _step(
+    program: Program, every: Sequence[Flattening], edits: Sequence[Edit], more: str = ""
+) -> Step:
     turns = tuple(all_at_once(every))
     why = _WHY + more
     why += _EITHER if any(one.either for one in every) else ""
     why += _CLONED if any(one.from_file for one in every) else ""
     why += _TURNS if turns else ""
+    whole = [one for one in every if one.from_file and not one.either]
+    why += assumed(program, [pair for one in whole for pair in one.events])
     accounts = (Account(one.source, one.call, "changed", why) for one in every)
     return Step((*edits, *turns), tuple(accounts))
 

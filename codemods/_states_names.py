@@ -26,7 +26,7 @@ def kinds(program: Program) -> Iterator[Step]:
     if any(called.name in (CONTEXT, SETTER) for _, called in program.of(Called)):
         return  # by way of a class that derives from FSDP1's
     found = [_instead(reference) for reference in references]
-    if None in found:
+    if None in found or not any(_is_made(reference) for reference in references):
         kept = (Account(r.source, r.node, "preserved", _KEPT) for r in references)
         yield Step((), tuple(kept))
         return
@@ -35,6 +35,13 @@ def kinds(program: Program) -> Iterator[Step]:
         edits += unimports(program, source)
     accounts = tuple(Account(r.source, r.node, "changed", _WHY) for r in references)
     yield Step(tuple(edits), accounts)
+
+
+def _is_made(reference: Reference) -> bool:
+    """Whether a setting may get its value here, and not only be compared: what comes from afar is no string."""
+    parent = Layout.of(reference.source).parents[reference.node]
+    compared = isinstance(parent, cst.Comparison | cst.ComparisonTarget)
+    return not compared and not isinstance(parent, cst.Annotation)
 
 
 def _instead(reference: Reference) -> Edit | None:

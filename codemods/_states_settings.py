@@ -29,11 +29,22 @@ from fsdp2lint.api import (
     unwrapped,
 )
 
-from ._states_asked import FSDP1, KINDS, LOCAL_TODO, LOCAL_WHY, SETTER, SHARDED, asked, is_local
+from ._states_asked import (
+    FSDP1,
+    KINDS,
+    LOCAL_TODO,
+    LOCAL_WHY,
+    SETTER,
+    SHARDED,
+    asked,
+    is_local,
+    kind_of,
+)
 from ._states_text import OF_STATES, unimports
 
 _WHY = "each call says itself which kind of state dict it wants"
 _UNUSED = "nothing asks FSDP1 for a state dict any more"
+_IN_THE_RUN = "which kind it asks for shows only in the run, and what takes the state dict afterwards is out of sight"
 _TODO = "say the kind at each call (StateDictOptions) and remove this"
 
 
@@ -50,6 +61,8 @@ def settings(program: Program) -> Iterator[Step | Left]:
             yield Left(source, call, f"`{depends.at.code}` depends on it still", _TODO)
         elif any(is_local(c) for _, c in mine):
             yield Left(source, call, LOCAL_WHY, LOCAL_TODO)
+        elif not any(kind_of(c) or _decides(t, c) for t, c in mine):
+            yield Left(source, call, _IN_THE_RUN, _TODO)
         elif not any(_asked_for(t, c) for t, c in mine):
             yield Left(source, call, "what takes the state dict afterwards is out of sight", _TODO)
         elif _can_go(source, statement):
@@ -90,6 +103,33 @@ def _asked_for(trace: Trace, setter: Called) -> bool:
     if any(at > setter.order and _belongs(trace, of, model) for at, of in later):
         return True
     return all(trace.known(one) for one in options(model))
+
+
+def _decides(trace: Trace, setter: Called) -> bool:
+    """Whether a state dict of the kind that the run asks for is taken or put back in sight, where it asks itself.
+
+    What nobody takes in sight others take: such a setting is there for them.
+    """
+    model = setter.argument(0, "module")
+    taken = [(e, e.state.of) for e in trace.of(StateDictTaken)]
+    restored = [(e, e.into) for e in trace.of(Restored)]
+    return model is not None and any(
+        _is_of(trace, of, model) and asked(trace, event).by is setter
+        for event, of in (*taken, *restored)
+    )
+
+
+def _is_of(trace: Trace, of: Value, model: Value) -> bool:
+    """Whether a state is surely the model's, or that of an optimizer of its parameters."""
+    held = [p.of for one in options(of) if isinstance(one, Optimizer) for p in one.over]
+    owners = held or list(options(of))
+    wholes = [unwrapped(one) for one in options(model)]
+    return any(
+        trace.memory.inside(unwrapped(part), whole)
+        for owner in owners
+        for part in options(owner)
+        for whole in wholes
+    )
 
 
 def _belongs(trace: Trace, of: Value, model: Value) -> bool:

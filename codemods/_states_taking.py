@@ -31,6 +31,7 @@ from fsdp2lint.api import (
 )
 
 from ._states_asked import FULL, SHARDED, asked, context_of, no_module
+from ._states_assumed import assumed
 from ._states_guards import besides_rank, test_above
 from ._states_kinds import Kind, agreed
 from ._states_text import HOME, asks_already, chosen, fitted, is_path, options_for, text_of
@@ -81,6 +82,7 @@ def take(program: Program, events: Taken, wholes: Wholes) -> Iterator[Step | Lef
     if "ddp" in others and asks_already(source, call, text_of(source, call.func.value)):
         return
     why += f"; {ON_CPU}" if kind.on_cpu else ""
+    why += assumed(program, mine) if kind.name == FULL else ""
     getter = _Getter(source, call, call.func.value, kind, wholes, asks="ddp" in others)
     yield Step(_edits(getter, mine), (Account(source, call, "changed", why),))
 

@@ -85,6 +85,7 @@ from fsdp2lint.api import (
 )
 
 from ._states_asked import FSDP1, FULL, SHARDED, Asked, asked
+from ._states_assumed import assumed
 from ._states_kinds import Kind, agreed
 from ._states_text import (
     HOME,
@@ -156,6 +157,7 @@ def _step(program: Program, events: Events, wholes: Wholes) -> Step | Left:
     edits = (Rewrite(source, call, text), *imports, *unimports(program, source))
     why = f"{_KINDS[kind.name]} by parameter names, as before; FSDP2 has no flat parameters"
     why += f"; {ON_CPU}" if kind.on_cpu else ""
+    why += assumed(program, events) if kind.name == FULL else ""
     if any(_before_the_first_step(t, e) for t, e in events) and is_path(source, second):
         said = (text_of(source, first), text_of(source, second))
         edits += tuple(_without_a_count(source, call, getter.text, *said))

@@ -23,6 +23,8 @@ TOGETHER = 3
 """Statements that begin so many lines apart, at the most, share a comment that says the same."""
 WRAPPER = "FullyShardedDataParallel"
 FULLY_SHARD = "torch.distributed.fsdp.fully_shard"
+_ASKING = ("state_dict_type", "set_state_dict_type")
+"""What reads kinds and configurations of state dicts."""
 
 
 def unused_imports(program: Program) -> Iterator[Step]:
@@ -43,11 +45,13 @@ def account_for_the_rest(program: Program, ledger: Ledger) -> None:
     ledger.entries += ledger.missing(now)
     symbols = (one for one in now if one.kind == "symbol" and one.symbol == WRAPPER)
     wraps = [one for one in symbols if _wraps(one)]
+    asks = any(one.symbol in _ASKING for one in now)
     by_path = {source.path: source for source in program.sources}
     for entry in ledger.entries:
         if entry.fate == "open" and entry.kind != "import":
             plain = entry.symbol.partition(".")[0] in facts.PLAIN_VALUES
-            if plain and not wraps:
+            read = wraps or (asks and "StateDict" in entry.symbol)
+            if plain and not read:
                 entry.account(
                     "preserved", "a plain value: nothing of FSDP1 reads it any more", "", 0
                 )
