@@ -22,6 +22,7 @@ from fsdp2lint.api import (
     StateDictTaken,
     Trace,
     Value,
+    Wrapping,
     options,
     told_apart,
     unwrapped,
@@ -58,6 +59,8 @@ class Asked:
     """Whether the script itself says that the state comes to the CPU."""
     optimizer: bool = False
     """Whether it is about the state of an optimizer, which has a configuration of its own."""
+    in_some_runs: bool = False
+    """Whether a setting asked, but not in all runs that come here."""
 
 
 def asked(trace: Trace, event: Event, *, optimizer: bool = False) -> Asked:
@@ -65,7 +68,8 @@ def asked(trace: Trace, event: Event, *, optimizer: bool = False) -> Asked:
 
     Flat shards that only distributed checkpoints hold are no more than shards.
     """
-    by = context_of(trace, event) or _setter(trace, event)
+    context = context_of(trace, event)
+    by = context or _setter(trace, event)
     offload = (
         optimizer  # FullOptimStateDictConfig offloads unless told otherwise, the model's does not
     )
@@ -75,6 +79,8 @@ def asked(trace: Trace, event: Event, *, optimizer: bool = False) -> Asked:
     kind = SHARDED if kind == LOCAL and _is_for_folders(trace, event) else kind
     config = by.argument(3 if optimizer else 2, _CONFIGS[optimizer])
     given = config is not None and not (isinstance(config, Literal) and config.value is None)
+    if context is None and (kind != FULL or given) and _in_some_runs(trace, by, event):
+        return Asked("", None, None, by, optimizer=optimizer, in_some_runs=True)
     if by.open:
         return Asked(kind, None, None, by, optimizer=optimizer)
     if not given:
@@ -126,6 +132,14 @@ def _setter(trace: Trace, event: Event) -> Called | None:
         if called.name == SETTER and not _about_another(called, event):
             return called
     return None
+
+
+def _in_some_runs(trace: Trace, setter: Called, event: Event) -> bool:
+    """Whether a run may come to ``event`` with a model of FSDP1 and without the setting."""
+    held = event.guards
+    for wrapping in trace.before(setter, Wrapping):
+        held = held.and_(wrapping.guards) if wrapping.by == "fsdp1" else held
+    return not held.implies(setter.guards)
 
 
 def no_module(taken: StateDictTaken) -> bool:

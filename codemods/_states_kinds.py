@@ -55,6 +55,8 @@ def agreed(
     kinds = {asked.kind for asked, _ in every}
     if LOCAL in kinds:
         return LOCAL_WHY
+    if any(asked.in_some_runs for asked, _ in every):
+        return "`set_state_dict_type` asks for a kind of it in some of the runs that come here"
     if len(kinds) > 1:
         return "its callers ask for different kinds of state dicts"
     kind = kinds.pop()
