@@ -5,7 +5,9 @@ Facts (torch/distributed/fsdp/_fully_shard, measured on torch 2.13).
 
 from __future__ import annotations
 
-from fsdp2lint.api import Layout, Literal, Splice
+import libcst as cst
+
+from fsdp2lint.api import Layout, Literal, Remove, Splice, walk
 
 from ._constructor_names import external, is_none
 from ._constructor_site import Argument, Construction
@@ -62,3 +64,18 @@ def forget(site: Construction) -> None:
 def _ends(text: str) -> bool:
     """Whether a line ends with a comma, perhaps with a comment behind it."""
     return text.startswith(",") and text[1:].strip()[:1] in ("", "#")
+
+
+def of_records(site: Construction) -> None:
+    """Say what became of dictionaries of objects, whose fields the call asks for; one nothing else reads goes."""
+    said = {account.node for account in site.accounts}
+    for arg in site.call.args if isinstance(site.call, cst.Call) else ():
+        if arg.star == "**" and arg in said:
+            site.account(arg, "changed", "the object is asked for each of its fields")
+            name = arg.value
+            scope = site.scope
+            named = [n for n in walk(scope) if isinstance(n, cst.Name) and n.deep_equals(name)]
+            targets = [n for n in named if isinstance(site.layout.parents[n], cst.AssignTarget)]
+            if len(named) == 2 and len(targets) == 1:
+                statement = site.layout.parents[site.layout.parents[targets[0]]]
+                site.edits.append(Remove(site.source, statement))

@@ -29,6 +29,8 @@ class Entry:
     kept: tuple[Origin, ...]
     is_read: bool
     """Whether the program asks for it by its key."""
+    said: str = ""
+    """How the call asks for it, if not by its key."""
 
 
 Field = dict[str, Entry]

@@ -33,6 +33,7 @@ from ._constructor_fields import Field, field_of
 from ._constructor_lines import expression_alone, reindented
 from ._constructor_names import born, function_scope, is_none, is_taken
 from ._constructor_origins import Origin, meaning, origins
+from ._constructor_records import record_of
 from ._shared import Helpers, name_at
 
 Fate = Literal["preserved", "changed", "dropped"]
@@ -284,9 +285,13 @@ def arguments(
         if arg.star == "**":
             display = display_of(program, source, arg.value, events)
             entries = keywords_of(display) if display is not None else None
-            if display is None and (kept := field_of(program, arg.value)) is not None:
-                found |= _kept(events, arg, kept)
-                continue
+            if display is None:
+                kept = record_of(program, source, arg.value, call) or field_of(program, arg.value)
+                if isinstance(kept, str):
+                    return kept
+                if kept is not None:
+                    found |= _kept(events, arg, kept)
+                    continue
             if display is None or entries is None:
                 return "the keywords come in a dictionary that is built elsewhere"
             shown = display.node
@@ -324,7 +329,7 @@ def _kept(
     """The entries of a field, each as the expression that asks for it."""
     found: dict[str, Argument] = {}
     for key, one in entries.items():
-        said = f'{dotted(spread.value)}["{key}"]'
+        said = one.said or f'{dotted(spread.value)}["{key}"]'
         first = one.kept[0].node if len(one.kept) == 1 else None
         values = _values(events, key, first) if first is not None else ()
         found[key] = Argument(key, one.node, cst.parse_expression(said), values, spread, said=said)

@@ -25,7 +25,7 @@ from ._constructor_asked import asked
 from ._constructor_chosen import Chosen, chosen
 from ._constructor_derived import HANDED_ON, derived, leave, uncalled
 from ._constructor_dictionaries import outside
-from ._constructor_dropped import drop, forget
+from ._constructor_dropped import drop, forget, of_records
 from ._constructor_functions import functions
 from ._constructor_imports import unimports
 from ._constructor_partials import partials
@@ -209,6 +209,7 @@ def plan(site: Construction, helpers: Helpers) -> str:
         return policy
     site.account(site.call, "changed", "fully_shard takes its place")
     why = write(site, made, policy, helpers)
+    of_records(site)
     beside |= site.taken
     return why
 
