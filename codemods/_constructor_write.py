@@ -328,7 +328,14 @@ class Writer:
         helper = self.helpers.add("shard_by_policy", policy_helper(mixed, bool(ignored)))
         own = [f"{k}={v}" for k, v in self.plan.inner.items()]
         if self.plan.first:
+            start = len(self.lines)
             self._first(model)
+            if policy.maybe_none:  # without a policy FSDP1 makes no units of its own of them either
+                start = next(
+                    i for i, one in enumerate(self.lines) if i >= start and one.startswith("for ")
+                )
+                inside = [f"    {one}" for one in self.lines[start:]]
+                self.lines[start:] = [f"if {asked} is not None:", *inside]
         if self.plan.prepare:
             shard = self._local(own)
         elif own or self.common:

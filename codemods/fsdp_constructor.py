@@ -4,7 +4,8 @@
 
 Rewrites `FullyShardedDataParallel(model, …)` wherever it stands, with all of its arguments: wrap policies become
 loops, strategies become meshes and `reshard_after_forward`, mixed precision becomes two policies, and what FSDP1 did
-to the module beside (broadcasting, materialising, casting buffers) is written out.
+to the module beside (broadcasting, materialising, casting buffers) is written out. Keywords that are the fields of a
+dataclass (`**settings.__dict__`) are asked of the object.
 
 ## Why
 

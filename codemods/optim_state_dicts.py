@@ -5,7 +5,8 @@
 Rewrites `FSDP.optim_state_dict`, `FSDP.full_optim_state_dict` and `FSDP.sharded_optim_state_dict`. The kind that
 `state_dict_type` or `set_state_dict_type` asks for becomes `StateDictOptions` of the call. Where a state is taken
 before the first step, `step` is set back: `get_optimizer_state_dict` makes the state of a fresh optimizer by a step
-with learning rate 0, which would count.
+with learning rate 0, which would count. What FSDP1 brought to the CPU of every rank, its default, a small function
+gathers there, one tensor after the other.
 
 ## Why
 

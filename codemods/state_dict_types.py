@@ -41,7 +41,8 @@ weights = get_model_state_dict(model)
 ## What it leaves
 
 A context in which something still takes a state dict of FSDP1 or hands the model to code that cannot be followed,
-one that is put together at run time, and `get_state_dict_type`.
+one that is put together at run time, a setting whose kind shows only in the run where nobody in sight asks for it,
+and `get_state_dict_type`.
 
 ## References
 

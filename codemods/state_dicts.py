@@ -4,7 +4,8 @@
 
 Rewrites `model.state_dict()` and `model.load_state_dict(state)` of models that FSDP1 wraps. The kind that
 `state_dict_type` or `set_state_dict_type` asks for becomes `StateDictOptions` of the call; without either it is
-the full state dict. A gather that stood below a test of the rank comes above it.
+the full state dict. A gather that stood below a test of the rank comes above it. What FSDP1 brought to the CPU of
+every rank, a small function gathers there, one tensor after the other.
 
 ## Why
 
@@ -53,7 +54,8 @@ if dist.get_rank() == 0:
 ## What it leaves
 
 State dicts that nothing saves and that go back into the same model; those that `torch.distributed.checkpoint`
-saves, which takes shards; `LOCAL_STATE_DICT`. Where DDP wraps the model in some runs, the code asks at run time.
+saves, which takes shards; `LOCAL_STATE_DICT`; a kind, or whether all ranks get it, that shows only in the run and
+cannot be said at the call. Where DDP wraps the model in some runs, the code asks at run time.
 
 ## References
 
