@@ -30,6 +30,7 @@ from fsdp2lint.api import (
 )
 
 from ._states_asked import FSDP1, FULL, LOCAL, SHARDED, Asked, asked
+from ._states_holders import field_of, lifted
 from ._states_kinds import Kind, agreed
 from ._states_putting import first_rank_has_it
 from ._states_text import argument, function_of, is_path, text_of
@@ -209,13 +210,29 @@ def _may_be_none(value: Value) -> bool:
 
 
 def loads_of(program: Program, found: Flattening) -> list[tuple[Trace, Restored]]:
-    """Where its results are loaded into optimizers."""
+    """Where its results are loaded into optimizers, or into what hands them on to one."""
     return [
-        (trace, restored)
+        (trace, lifted(restored)[0])
         for trace, called in found.events
         for restored in trace.of(Restored)
         if restored.via == ".load_state_dict" and called.result in options(restored.state)
     ]
+
+
+def field_at(program: Program, load: Restored) -> str | None:
+    """The attribute of what gets the state at a load that holds the optimizer; None where runs differ."""
+    found: set[str | None] = set()
+    for trace, event in program.of(Restored):
+        there, field = lifted(event)
+        if there.at.node is load.at.node:
+            found.add(field or field_of([(trace, event, event.into)]))
+    return found.pop() if len(found) == 1 else None
+
+
+def field_given(found: Flattening) -> str | None:
+    """The attribute of what it is given as an optimizer that holds one; None where runs differ."""
+    given = ((t, c, c.argument(_SIGNATURES[c.name][3], "optim")) for t, c in found.events)
+    return field_of((t, c, value) for t, c, value in given if value is not None)
 
 
 def gets_others(program: Program, at: Restored, found: Sequence[Flattening]) -> bool:
@@ -224,7 +241,7 @@ def gets_others(program: Program, at: Restored, found: Sequence[Flattening]) -> 
     return any(
         option not in results
         for _, restored in program.of(Restored)
-        if restored.at.node is at.at.node
+        if lifted(restored)[0].at.node is at.at.node
         for option in options(restored.state)
     )
 

@@ -30,11 +30,14 @@ from ._states_flattening import (
     Flattening,
     all_flattenings,
     as_called,
+    field_at,
+    field_given,
     gets_others,
     loads_of,
     name_of,
     statement_of,
 )
+from ._states_holders import TODO as HOLDER_TODO
 from ._states_text import (
     HOME,
     fitted,
@@ -52,6 +55,7 @@ _AGAIN = "; `state_dict()` of the optimizer gives it by numbers, as what follows
 _EITHER = "; whole tensors are spread over the ranks, shards are taken as they are"
 _TURNS = "; all ranks load together, as that takes them all"
 _CLONED = "; tensors that a file of FSDP1 shares are cloned"
+_HOLDERS = "it goes to an object around an optimizer, and which attribute holds that is not clear"
 _TODO = "give the state to set_optimizer_state_dict(model, optimizer, state, options=...)"
 _ALONE = "ranks come here one by one, and to spread whole tensors takes them all"
 _ALONE_TODO = "call set_optimizer_state_dict(model, optimizer, state, options=...) on all ranks"
@@ -69,7 +73,11 @@ def loads(program: Program) -> Iterator[Step | Left]:
             continue
         restored = [r for _, r in loads_of(program, found)]
         if found.loads:
-            yield _step(program, [found], _in_place(found, None))
+            field = field_given(found)
+            if field is None:
+                yield Left(found.source, found.call, _HOLDERS, HOLDER_TODO)
+            else:
+                yield _step(program, [found], _in_place(found, None, field))
         elif len({r.at.node for r in restored}) != 1:
             why = "its result is loaded into no optimizer in sight"
             if restored:
@@ -82,7 +90,12 @@ def loads(program: Program) -> Iterator[Step | Left]:
             for one in every:
                 yield Left(one.source, one.call, _ALONE, _ALONE_TODO)
             continue
-        edits = _together(program, load, every)
+        field = field_at(program, load)
+        if field is None:
+            for one in every:
+                yield Left(one.source, one.call, _HOLDERS, HOLDER_TODO)
+            continue
+        edits = _together(program, load, every, field)
         if edits is not None:
             yield _step(program, every, *edits)
             continue
@@ -106,16 +119,19 @@ def _step(
 
 
 def _together(
-    program: Program, load: Restored, every: Sequence[Flattening]
+    program: Program, load: Restored, every: Sequence[Flattening], field: str
 ) -> tuple[list[Edit], str] | None:
-    """The edits of a load and of what flattens for it, with a remark; None when none are surely right."""
+    """The edits of a load and of what flattens for it, with a remark; None when none are surely right.
+
+    ``field`` is the attribute that holds the optimizer, where the script has an object around it.
+    """
     others, more = gets_others(program, load, every), ""
     if any(_read_on_the_way(load, one) for one in every):
-        edits, more = _by_numbers(load, every), _AGAIN
+        edits, more = _by_numbers(load, every, field), _AGAIN
     elif len(every) == 1 and not others:
-        edits = _at_load(program, load, every[0])
+        edits = _at_load(load, every[0], field)
     else:
-        edits = _where_flattened(load, every, others)
+        edits = _where_flattened(load, every, others, field)
     if edits is None:
         return None
     for source in {one.source for one in every}:
@@ -126,11 +142,11 @@ def _together(
 # -- where the state is loaded ----------------------------------------------------------------------------
 
 
-def _at_load(program: Program, load: Restored, found: Flattening) -> list[Edit] | None:
+def _at_load(load: Restored, found: Flattening, field: str) -> list[Edit] | None:
     source, call = load.at.source, load.at.node
     if not isinstance(call, cst.Call) or not isinstance(call.func, cst.Attribute):
         return None
-    optimizer = text_of(source, call.func.value)
+    optimizer = text_of(source, call.func.value) + field
     inside = found.call in set(walk(call))
     model = _model_at(load, found)
     if not model:
@@ -237,7 +253,7 @@ def _model_at(load: Restored, found: Flattening) -> str:
 
 
 def _where_flattened(
-    load: Restored, every: Sequence[Flattening], others: bool
+    load: Restored, every: Sequence[Flattening], others: bool, field: str
 ) -> list[Edit] | None:
     """Each state is loaded where it was flattened; what else the load gets keeps the old load."""
     source, call = load.at.source, load.at.node
@@ -250,14 +266,14 @@ def _where_flattened(
             return None
         if function_of(source, found.call) is not function_of(source, call):
             return None
-        edits += _in_place(found, call)
+        edits += _in_place(found, call, field)
     if not others:
         return [*edits, Remove(source, call)]
     kept = _otherwise(source, statement, every) if len(every) == 1 else None
     return None if kept is None else [*edits, *kept]
 
 
-def _in_place(found: Flattening, load: cst.Call | None) -> list[Edit]:
+def _in_place(found: Flattening, load: cst.Call | None, field: str) -> list[Edit]:
     """The load in place of the statement that flattens."""
     source = found.source
     statement = statement_of(source, found.call)
@@ -266,7 +282,7 @@ def _in_place(found: Flattening, load: cst.Call | None) -> list[Edit]:
         optimizer = load.func.value
     if optimizer is None or statement is None:
         return []
-    text, model = text_of(source, optimizer), text_of(source, found.model)
+    text, model = text_of(source, optimizer) + field, text_of(source, found.model)
     edits = list(_loaded(source, found.call, found, model, text, _Value.of(found, found.call)))
     if isinstance(statement, cst.Assign):
         first = edits[0]
@@ -290,7 +306,7 @@ def _read_on_the_way(load: Restored, found: Flattening) -> bool:
     return any(not isinstance(layout.parents[n], cst.AssignTarget | cst.Del) for n in uses)
 
 
-def _by_numbers(load: Restored, every: Sequence[Flattening]) -> list[Edit] | None:
+def _by_numbers(load: Restored, every: Sequence[Flattening], field: str) -> list[Edit] | None:
     """Each state is loaded where it was flattened, and what the optimizer then has goes the old way."""
     call = load.at.node
     edits: list[Edit] = []
@@ -304,7 +320,7 @@ def _by_numbers(load: Restored, every: Sequence[Flattening]) -> list[Edit] | Non
         said, model = text_of(found.source, optimizer), text_of(found.source, found.model)
         value = _Value.of(found, found.call)
         then = f"{said}.state_dict()"
-        edits += _loaded(found.source, found.call, found, model, said, value, then)
+        edits += _loaded(found.source, found.call, found, model, said + field, value, then)
     return edits
 
 

@@ -52,7 +52,8 @@ if dist.get_rank() == 0:
 ## What it leaves
 
 `LOCAL_STATE_DICT`, which has no counterpart; a state that is given as the third argument; a function that
-is asked for different kinds by different callers.
+is asked for different kinds by different callers. An object of the script's own that holds the optimizer hands it
+over where its methods show which attribute it is.
 
 ## References
 
@@ -87,6 +88,8 @@ from fsdp2lint.api import (
 
 from ._states_asked import FSDP1, FULL, SHARDED, Asked, asked
 from ._states_assumed import assumed
+from ._states_holders import TODO as HOLDER_TODO
+from ._states_holders import field_of, held_in, why_not
 from ._states_kinds import Kind, agreed
 from ._states_text import (
     HOME,
@@ -136,12 +139,21 @@ def _step(program: Program, events: Events, wholes: Wholes) -> Step | Left:
         problem = "it is given a state of its own to gather"
     if problem or not isinstance(kind, Kind) or not isinstance(call, cst.Call):
         return Left(source, call, problem, _TODO)
-    models = [(t, one) for t, e in events for one in fsdp1_models_of(t, e.state.of)]
+    models = [
+        (t, one)
+        for t, e in events
+        for o in held_in(t, e, e.state.of)
+        for one in fsdp1_models_of(t, o)
+    ]
     if not all(first for _, first in found) and any(in_groups(*one) for one in models):
         kind = kind.in_groups()
     model, optimizer = argument(call, 0, "model"), argument(call, 1, "optim")
     if model is None or optimizer is None:
         return Left(source, call, "it is not given a model and an optimizer", _TODO)
+    given = [(t, e, e.state.of) for t, e in events]
+    field = field_of(given)
+    if field is None:
+        return Left(source, call, why_not(given), HOLDER_TODO)
     getter = name_for(source, call, f"{HOME}.get_optimizer_state_dict")
     # DCP brings shards to the CPU itself: unless the script says it, only what is gathered needs the option
     told = kind.name != SHARDED or all(one.explicit for one, _ in found)
@@ -151,7 +163,7 @@ def _step(program: Program, events: Events, wholes: Wholes) -> Step | Left:
     around = wholes.name(source, call) if kind.on_cpu else ""
 
     def text(inner: Inner) -> str:
-        parts = [inner(first), inner(second), *([options] if options else [])]
+        parts = [inner(first), inner(second) + field, *([options] if options else [])]
         return fitted(source, call, getter.text, parts, around=around)
 
     imports = (*getter.edits, *more, *kind.imports)
@@ -160,7 +172,7 @@ def _step(program: Program, events: Events, wholes: Wholes) -> Step | Left:
     why += f"; {ON_CPU}" if kind.on_cpu else ""
     why += assumed(program, events) if kind.name == FULL else ""
     if any(_before_the_first_step(t, e) for t, e in events) and is_path(source, second):
-        said = (text_of(source, first), text_of(source, second))
+        said = (text_of(source, first), text_of(source, second) + field)
         edits += tuple(_without_a_count(source, call, getter.text, *said))
         why += "; what torch makes of it before the first step counts none"
     return Step(edits, (Account(source, call, "changed", why),))
@@ -180,10 +192,10 @@ def _is_of_another(call: cst.Call) -> bool:
 
 def _before_the_first_step(trace: Trace, taken: StateDictTaken) -> bool:
     """Whether a run takes the state of an optimizer that has not stepped, and then steps with it."""
-    optimizer = taken.state.of
-    if any(stepped.optimizer is optimizer for stepped in trace.before(taken, Stepped)):
+    mine = held_in(trace, taken, taken.state.of)
+    if any(stepped.optimizer in mine for stepped in trace.before(taken, Stepped)):
         return False
-    return any(stepped.optimizer is optimizer for stepped in trace.after(taken, Stepped))
+    return any(stepped.optimizer in mine for stepped in trace.after(taken, Stepped))
 
 
 def _without_a_count(

@@ -16,6 +16,7 @@ from fsdp2lint.model.values import (
     Instance,
     Literal,
     Module,
+    Optimizer,
     Value,
     Wrapped,
 )
@@ -82,6 +83,8 @@ def _is_a(call: Call, value: Value, wanted: Value) -> bool | None:
         return _is_wrapper(value, name)
     if isinstance(value, Instance):
         return _derives(value.cls, wanted)
+    if isinstance(value, Optimizer) and isinstance(wanted, Class):
+        return _is_optimizer(value, wanted)
     if name == "torch.nn.Module" and call.is_module(value):
         return True
     return None
@@ -131,6 +134,16 @@ def _derives(cls: Value, wanted: Value) -> bool | None:
         else:
             certain = False
     return False if certain else None
+
+
+def _is_optimizer(value: Optimizer, wanted: Class) -> bool | None:
+    """Whether an optimizer is of a class of the project, from which no library's classes derive.
+
+    One that comes from elsewhere can be of any class that derives from what its annotation says.
+    """
+    if isinstance(value.cls, External) and value.over:
+        return False
+    return _derives(value.cls, wanted)
 
 
 def _is_layer(cls: External) -> bool:
