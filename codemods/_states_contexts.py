@@ -25,6 +25,7 @@ from fsdp2lint.api import (
     Value,
     dotted,
     options,
+    told_apart,
     unwrapped,
     walk,
 )
@@ -46,7 +47,7 @@ _TODO = "say the kind at each call (StateDictOptions), then take the `with` away
 
 _HARMLESS = tuple(
     ".parameters .named_parameters .buffers .named_buffers .modules .named_modules .children .train"
-    " .eval .state_dict .load_state_dict .save_pretrained .state_dict_type".split()
+    " .eval .save_pretrained .state_dict_type".split()
 )
 """Methods in which no state dict is taken out of sight."""
 
@@ -81,10 +82,10 @@ def _still_needed(trace: Trace, entered: Called) -> Iterator[str]:
     for event in _inside(trace, entered):
         if isinstance(event, StateDictTaken) and _of_fsdp1(event.state.via):
             plain = event.state.via == ".state_dict"
-            if not plain or (event.state.kind == "model" and not no_module(event)):
+            if not plain or (event.state.kind == "model" and not _of_others(event, event.state.of)):
                 yield f"`{event.at.code}` in it takes the state dict by FSDP1 still"
         elif isinstance(event, Restored) and event.via == ".load_state_dict":
-            if event.kind == "model":
+            if event.kind == "model" and not told_apart(event, event.into):
                 yield f"`{event.at.code}` in it loads a state dict by FSDP1 still"
         elif (
             isinstance(event, Called)
@@ -95,6 +96,11 @@ def _still_needed(trace: Trace, entered: Called) -> Iterator[str]:
                 yield f"`{event.at.code}` in it is FSDP1's still"
         elif isinstance(event, Escaped) and _is_model(entered, event):
             yield f"{event.words()} in it, where it may be asked for its state dict"
+
+
+def _of_others(taken: StateDictTaken, model: Value) -> bool:
+    """Whether a state is only that of what is no module, or none that FSDP2 shards."""
+    return no_module(taken) or told_apart(taken, model)
 
 
 def _unseen(program: Program, source: Source, call: cst.CSTNode) -> str:
@@ -109,6 +115,8 @@ def _unseen(program: Program, source: Source, call: cst.CSTNode) -> str:
     if not inside:
         return ""
     followed = {site.node for t in program.traces for e in t for site in e.calls}
+    seen = {e.at.node for kind in (StateDictTaken, Restored) for _, e in program.of(kind)}
+    followed |= seen
     followed |= {
         called.at.node
         for _, called in program.of(Called)

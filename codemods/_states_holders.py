@@ -26,6 +26,8 @@ from fsdp2lint.api import (
     options,
 )
 
+from ._states_uses import is_plain, lineage
+
 _BASES = ("torch.optim.", "torch.distributed.optim.")
 _HANDED_ON = ("param_groups", "state_dict", "step")
 """What an object that holds an optimizer hands on to it."""
@@ -87,16 +89,12 @@ def _field(event: Event, value: Value) -> str | None:
     cls = next(_class(event, value), None)
     if cls is None:
         return "" if isinstance(value, Optimizer) else "?"
-    if any(isinstance(c, External) and c.name.startswith(_BASES) for c in _lineage(cls)):
+    if any(isinstance(c, External) and c.name.startswith(_BASES) for c in lineage(cls)):
         return ""
     asked = {forwarded(m, name) for name in _HANDED_ON for m in _methods(cls, name)[:1]} - {None}
-    if not asked and not all(_is_known(one) for one in _lineage(cls)):
+    if not asked and not all(is_plain(one) for one in lineage(cls)):
         return "?"
     return asked.pop() if len(asked) == 1 else None
-
-
-def _is_known(cls: Value) -> bool:
-    return isinstance(cls, Class) or getattr(cls, "name", "") in ("builtins.object", "abc.ABC")
 
 
 def _class(event: Event, value: Value) -> Iterator[Class]:
@@ -128,18 +126,11 @@ def _annotated(event: Event, value: Unknown) -> Iterator[Class]:
                     yield cls
 
 
-def _lineage(cls: Value) -> Iterator[Value]:
-    """A class and all that it derives from, nearest first."""
-    yield cls
-    for base in cls.bases if isinstance(cls, Class) else ():
-        yield from _lineage(base)
-
-
 def _methods(cls: Class, name: str) -> list[cst.FunctionDef]:
     """The methods of a name, the one that is taken first."""
     return [
         statement
-        for one in _lineage(cls)
+        for one in lineage(cls)
         for statement in (one.node.body.body if isinstance(one, Class) else ())
         if isinstance(statement, cst.FunctionDef) and statement.name.value == name
     ]

@@ -13,7 +13,6 @@ from fsdp2lint.api import (
     InsertBefore,
     Layout,
     Left,
-    Names,
     Program,
     Remove,
     Replace,
@@ -41,6 +40,7 @@ from ._states_holders import TODO as HOLDER_TODO
 from ._states_text import (
     HOME,
     fitted,
+    free_name,
     function_of,
     is_path,
     names_in,
@@ -178,7 +178,7 @@ class _Value:
         """The state that is flattened, under a new name if its text cannot be said again."""
         if is_path(found.source, found.state) or not (found.from_file or found.none):
             return cls(found.state, "")
-        return cls(found.state, _free(found.source, "optimizer_state", "loaded_state"))
+        return cls(found.state, free_name(found.source, "optimizer_state", "loaded_state"))
 
 
 def _loaded(
@@ -211,7 +211,7 @@ def _loaded(
         torch = name_for(source, call, "torch", module=True)
         yield from torch.edits
         held = f'{state}.get("state", {{}})' if found.broadcast else f'{state}["state"]'
-        one = _free(source, "values", "entry", "parameter_state")
+        one = free_name(source, "values", "entry", "parameter_state")
         cloned = f"{{k: v.clone() for k, v in {one}.items() if {torch.text}.is_tensor(v)}}"
         lines += [_COMMENT, f"for {one} in {held}.values():", f"    {one}.update({cloned})"]
     lines += [_SPREAD] if found.either else []
@@ -347,9 +347,3 @@ def _otherwise(source: Source, load: cst.Expr, every: Sequence[Flattening]) -> l
     asked = text_of(source, test.test)
     simple = isinstance(test.test, cst.Name | cst.Attribute | cst.Call | cst.Subscript)
     return [Wrap(source, load, f"if not {asked}:" if simple else f"if not ({asked}):")]
-
-
-def _free(source: Source, *wanted: str) -> str:
-    """A name that nothing in the file binds, or that is bound by such a loop only."""
-    used = {name for bound in Names.of(source).bindings.values() for name in bound}
-    return next((name for name in wanted if name not in used), f"{wanted[-1]}_{len(used)}")

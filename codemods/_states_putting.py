@@ -12,6 +12,7 @@ from fsdp2lint.api import (
     Edit,
     Either,
     Inner,
+    InsertBefore,
     Layout,
     Left,
     Literal,
@@ -35,12 +36,14 @@ from ._states_text import (
     argument,
     asks_already,
     fitted,
+    free_name,
     is_path,
+    is_statement,
     options_for,
     starred,
     text_of,
 )
-from ._states_uses import is_compiled, wrappers_of
+from ._states_uses import MIXED, NEW_NAMES, comes_otherwise, is_compiled, wrappers_of
 
 _TODO = "use set_model_state_dict(model, state, options=StateDictOptions(full_state_dict=True))"
 
@@ -58,10 +61,12 @@ def put(program: Program, events: Put) -> Iterator[Step | Left]:
         yield Left(source, call, problem or "it is not called by its name", _TODO)
         return
     kind = _kinds(mine).pop()
-    others = {w for t, e in events for w in wrappers_of(t, e, e.into)}
+    asks = comes_otherwise(program, call, [(t, e, e.into) for t, e in events])
     first_only = any(first_rank_has_it(e.state) for _, e in mine)
-    asks = "ddp" in others and is_path(source, call.func.value)
-    if "ddp" in others and asks_already(source, call, text_of(source, call.func.value)):
+    if asks and asks_already(source, call, text_of(source, call.func.value)):
+        return
+    if asks and not is_path(source, call.func.value) and not is_statement(source, call):
+        yield Left(source, call, MIXED, _TODO)
         return
     asked_for = None if kind else _in_the_run(mine, call)
     full = "full_state_dict=True" if kind == FULL else ""
@@ -146,33 +151,43 @@ def _edits(
     setter = name_for(source, call, f"{HOME}.set_model_state_dict")
     value = state.value if state is not None else call
     none = first_only and any(isinstance(o, Literal) for o in options(event.state))
+    name = "" if not asks or is_path(source, model) else free_name(source, *NEW_NAMES)
 
     def text(inner: Inner) -> str:
-        parts = [inner(model), inner(value) + (" or {}" if none else "")]
+        parts = [name or inner(model), inner(value) + (" or {}" if none else "")]
         given_parts = [*parts, *([given] if given else [])]
         return fitted(source, call, setter.text, given_parts, inserted=asks)
 
     if not asks:
         return (Rewrite(source, call, text), *setter.edits, *more)
-    return (*_asking(event, call, text), *setter.edits, *more)
+    return (*_asking(event, call, text, name), *setter.edits, *more)
 
 
-def _asking(event: Restored, call: cst.Call, text: Callable[[Inner], str]) -> Iterator[Edit]:
-    """The same where DDP wraps the model in some runs."""
+def _asking(
+    event: Restored, call: cst.Call, text: Callable[[Inner], str], name: str
+) -> Iterator[Edit]:
+    """The same where DDP wraps the model in some runs; ``name`` is what the model is called first."""
     source = event.at.source
     assert isinstance(call.func, cst.Attribute)
     model = text_of(source, call.func.value)
+    if name:
+        yield InsertBefore(source, call, f"{name} = {model}")
     sharded = name_for(source, call, "torch.distributed.fsdp.FSDPModule")
     layout = Layout.of(source)
     statement = layout.parents.get(call)
-    test = f"isinstance({model}, {sharded.text})"
+    test = f"isinstance({name or model}, {sharded.text})"
+    old = text_of(source, call)
+    old = name + old[len(model) :] if name else old
     alone = (
         isinstance(statement, cst.Expr) and len(getattr(layout.line(statement), "body", ())) == 1
     )
     if not alone or statement is None:
-        yield Rewrite(source, call, lambda inner: f"{text(inner)} if {test} else {inner.text}")
+        yield Rewrite(
+            source,
+            call,
+            lambda inner: f"{text(inner)} if {test} else {old if name else inner.text}",
+        )
     else:
-        old = text_of(source, call)
         indent = layout.newline + layout.indentation(layout.line(statement))
         inner_indent = indent + layout.unit
 

@@ -14,7 +14,6 @@ from fsdp2lint.api import (
     InsertBefore,
     Layout,
     Left,
-    Names,
     Program,
     Remove,
     Replace,
@@ -34,8 +33,21 @@ from ._states_asked import FULL, SHARDED, asked, context_of, no_module
 from ._states_assumed import assumed
 from ._states_guards import besides_rank, test_above
 from ._states_kinds import Kind, agreed
-from ._states_text import HOME, asks_already, chosen, fitted, is_path, options_for, text_of
+from ._states_text import (
+    HOME,
+    asks_already,
+    chosen,
+    fitted,
+    free_name,
+    is_path,
+    is_statement,
+    options_for,
+    text_of,
+)
 from ._states_uses import (
+    MIXED,
+    NEW_NAMES,
+    comes_otherwise,
     for_first_rank_only,
     in_groups,
     is_compiled,
@@ -78,12 +90,18 @@ def take(program: Program, events: Taken, wholes: Wholes) -> Iterator[Step | Lef
     others_too = not all(first for _, first in found)
     if others_too and kind.in_groups() != kind and any(in_groups(t, e.state.of) for t, e in mine):
         kind, why = kind.in_groups(), f"{why}; {_OF_GROUPS}"
-    others = {w for t, e in events for w in wrappers_of(t, e, e.state.of)}
-    if "ddp" in others and asks_already(source, call, text_of(source, call.func.value)):
+    asks = comes_otherwise(program, call, [(t, e, e.state.of) for t, e in events])
+    if asks and asks_already(source, call, text_of(source, call.func.value)):
         return
     why += f"; {ON_CPU}" if kind.on_cpu else ""
     why += assumed(program, mine) if kind.name == FULL else ""
-    getter = _Getter(source, call, call.func.value, kind, wholes, asks="ddp" in others)
+    getter = _Getter(source, call, call.func.value, kind, wholes, asks=asks)
+    if asks and not is_path(source, call.func.value):
+        if not is_statement(source, call):
+            yield Left(source, call, MIXED, _TODO)
+        else:
+            yield Step(_named_first(getter), (Account(source, call, "changed", why),))
+        return
     yield Step(_edits(getter, mine), (Account(source, call, "changed", why),))
 
 
@@ -114,7 +132,7 @@ class _Getter:
         self.source = source
         self.call = call
         self.model = model
-        self.asks = asks and is_path(source, model)
+        self.asks = asks
         self.name = name_for(source, call, f"{HOME}.get_model_state_dict")
         self.around = wholes.name(source, call) if kind.on_cpu else ""
         self.options, more = options_for(source, call, kind.switches)
@@ -163,6 +181,14 @@ def _edits(getter: _Getter, events: Taken) -> tuple[Edit, ...]:
     return (Rewrite(source, call, in_place), *getter.imports)
 
 
+def _named_first(getter: _Getter) -> tuple[Edit, ...]:
+    """The model gets a name first, so that it can be asked about."""
+    source, call = getter.source, getter.call
+    name = free_name(source, *NEW_NAMES)
+    named = InsertBefore(source, call, f"{name} = {text_of(source, getter.model)}")
+    return (named, Replace(source, call, getter.text(name, call)), *getter.imports)
+
+
 def hoisted(
     source: Source,
     call: cst.CSTNode,
@@ -185,8 +211,7 @@ def hoisted(
             yield InsertBefore(source, test, below(f"{target.value} = {text}"))
             yield Remove(source, statement)
             return
-    used = {name for bound in Names.of(source).bindings.values() for name in bound}
-    name = next((name for name in names if name not in used), f"{names[-1]}_{len(used)}")
+    name = free_name(source, *names)
     yield InsertBefore(source, test, below(f"{name} = {text}"))
     yield Replace(source, call, name)
 

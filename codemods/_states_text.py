@@ -188,3 +188,15 @@ def _canonical(name: str) -> str:
 def names_in(node: cst.CSTNode) -> set[str]:
     """All names that stand in a node."""
     return {one.value for one in walk(node) if isinstance(one, cst.Name)}
+
+
+def is_statement(source: Source, node: cst.CSTNode) -> bool:
+    """Whether a node is all that a statement computes, so that its parts can be computed above it."""
+    statement = Layout.of(source).parents[node]
+    return isinstance(statement, cst.Expr | cst.Return | cst.Assign)
+
+
+def free_name(source: Source, *wanted: str) -> str:
+    """The first of these names that nothing in the file binds."""
+    used = {name for bound in Names.of(source).bindings.values() for name in bound}
+    return next((name for name in wanted if name not in used), f"{wanted[-1]}_{len(used)}")

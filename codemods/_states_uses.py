@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Literal as Among
 
+import libcst as cst
+
 from fsdp2lint.api import (
+    Class,
     Event,
     External,
     Guards,
@@ -12,6 +16,7 @@ from fsdp2lint.api import (
     MainRank,
     Module,
     Optimizer,
+    Program,
     Restored,
     Saved,
     StateDict,
@@ -24,6 +29,10 @@ from fsdp2lint.api import (
 )
 
 from ._states_asked import context_of, setter_of
+
+MIXED = "what it is asked of is sharded in some runs only"
+NEW_NAMES = ("unwrapped", "inner_model")
+"""What a model is called that has to be asked about and that the script computes in place."""
 
 Wrapper = Among["fsdp1", "ddp", "none", "unknown"]
 
@@ -67,6 +76,51 @@ def wrappers_of(trace: Trace, event: Event, value: Value) -> set[Wrapper]:
     if context_of(trace, event) is not None or setter_of(trace, event, value) is not None:
         return {"fsdp1"}
     return {_wrapper(one) for one in options(value)}
+
+
+def comes_otherwise(
+    program: Program, call: cst.CSTNode, events: Sequence[tuple[Trace, Event, Value]]
+) -> bool:
+    """Whether what a call that FSDP1's models come to is asked of may be none of them in some runs.
+
+    It may be DDP's, or an object of the script's own that is no module. Or nothing but an open
+    ``state_dict_type`` says that it is FSDP1's, and the call is made outside of one too.
+    """
+    if any("ddp" in wrappers_of(*one) for one in events):
+        return True
+    if call in program.derived(_asked_of_objects):
+        return True
+    presumed = any(
+        context_of(trace, event) is not None
+        and "fsdp1" not in {_wrapper(o) for o in options(value)}
+        for trace, event, value in events
+    )
+    return presumed and any("fsdp1" not in wrappers_of(*one) for one in events)
+
+
+def _asked_of_objects(program: Program) -> frozenset[cst.CSTNode]:
+    """The calls that lead into a ``state_dict`` or ``load_state_dict`` of a class that makes no modules."""
+    found: set[cst.CSTNode] = set()
+    for trace in program.traces:
+        for event in trace:
+            running = zip(reversed(event.calls), reversed(event.moment.inside), strict=False)
+            for site, function in running:
+                if function.name in ("state_dict", "load_state_dict") and function.home is not None:
+                    if all(is_plain(cls) for cls in lineage(function.home)):
+                        found.add(site.node)
+    return frozenset(found)
+
+
+def is_plain(cls: Value) -> bool:
+    """Whether a class is the project's own, or makes no more than an object."""
+    return isinstance(cls, Class) or getattr(cls, "name", "") in ("builtins.object", "abc.ABC")
+
+
+def lineage(cls: Value) -> Iterator[Value]:
+    """A class and all that it derives from, nearest first."""
+    yield cls
+    for base in cls.bases if isinstance(cls, Class) else ():
+        yield from lineage(base)
 
 
 def _wrapper(value: Value) -> Wrapper:
