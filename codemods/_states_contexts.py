@@ -41,6 +41,7 @@ from ._states_asked import (
     no_module,
 )
 from ._states_text import argument, function_of, unimports
+from ._states_uses import is_bare
 
 _WHY = "each call says itself which kind of state dict it wants"
 _TODO = "say the kind at each call (StateDictOptions), then take the `with` away"
@@ -82,10 +83,13 @@ def _still_needed(trace: Trace, entered: Called) -> Iterator[str]:
     for event in _inside(trace, entered):
         if isinstance(event, StateDictTaken) and _of_fsdp1(event.state.via):
             plain = event.state.via == ".state_dict"
-            if not plain or (event.state.kind == "model" and not _of_others(event, event.state.of)):
+            if not plain or (
+                event.state.kind == "model" and not _of_others(trace, event, event.state.of)
+            ):
                 yield f"`{event.at.code}` in it takes the state dict by FSDP1 still"
         elif isinstance(event, Restored) and event.via == ".load_state_dict":
-            if event.kind == "model" and not told_apart(event, event.into):
+            mine = not (told_apart(event, event.into) or is_bare(trace, event, event.into))
+            if event.kind == "model" and mine:
                 yield f"`{event.at.code}` in it loads a state dict by FSDP1 still"
         elif (
             isinstance(event, Called)
@@ -98,9 +102,9 @@ def _still_needed(trace: Trace, entered: Called) -> Iterator[str]:
             yield f"{event.words()} in it, where it may be asked for its state dict"
 
 
-def _of_others(taken: StateDictTaken, model: Value) -> bool:
+def _of_others(trace: Trace, taken: StateDictTaken, model: Value) -> bool:
     """Whether a state is only that of what is no module, or none that FSDP2 shards."""
-    return no_module(taken) or told_apart(taken, model)
+    return no_module(taken) or told_apart(taken, model) or is_bare(trace, taken, model)
 
 
 def _unseen(program: Program, source: Source, call: cst.CSTNode) -> str:

@@ -13,6 +13,7 @@ from dataclasses import replace
 import libcst as cst
 
 from fsdp2lint.api import (
+    ANNOTATED,
     Class,
     Event,
     External,
@@ -20,7 +21,6 @@ from fsdp2lint.api import (
     Optimizer,
     Restored,
     Trace,
-    Unknown,
     Value,
     dotted,
     options,
@@ -41,7 +41,7 @@ def field_of(events: Iterable[tuple[Trace, Event, Value]]) -> str | None:
     Empty where it is an optimizer itself or of unknown origin; None where runs differ, or an object of the
     script's own does not show which attribute it is.
     """
-    found = {_field(event, one) for _, event, value in events for one in options(value)}
+    found = {_field(trace, event, one) for trace, event, value in events for one in options(value)}
     found.discard("?")
     return next(iter(found), "") if len(found) < 2 else None
 
@@ -66,9 +66,9 @@ def why_not(events: Iterable[tuple[Trace, Event, Value]]) -> str:
     """Why there is no such attribute, in words."""
     classes = {
         cls.name
-        for _, event, value in events
+        for trace, event, value in events
         for one in options(value)
-        for cls in _class(event, one)
+        for cls in _class(trace, event, one)
     }
     named = " or ".join(f"`{name}`" for name in sorted(classes))
     return f"what it is given can be of {named}, which is no torch.optim.Optimizer"
@@ -78,15 +78,15 @@ def held_in(trace: Trace, event: Event, value: Value) -> list[Value]:
     """The optimizers that a value is or holds."""
     found: list[Value] = []
     for one in options(value):
-        field = _field(event, one)
+        field = _field(trace, event, one)
         inner = trace.memory.read(one, field, event.guards) if field and field != "?" else None
         found += options(inner) if inner is not None else [one]
     return found
 
 
-def _field(event: Event, value: Value) -> str | None:
+def _field(trace: Trace, event: Event, value: Value) -> str | None:
     """The attribute for one value; "?" where nothing is known of it."""
-    cls = next(_class(event, value), None)
+    cls = next(_class(trace, event, value), None)
     if cls is None:
         return "" if isinstance(value, Optimizer) else "?"
     if any(isinstance(c, External) and c.name.startswith(_BASES) for c in lineage(cls)):
@@ -97,7 +97,7 @@ def _field(event: Event, value: Value) -> str | None:
     return asked.pop() if len(asked) == 1 else None
 
 
-def _class(event: Event, value: Value) -> Iterator[Class]:
+def _class(trace: Trace, event: Event, value: Value) -> Iterator[Class]:
     """The class of the project that a value is of: it was made so, was tested, or is annotated so."""
     if isinstance(value, Instance):
         if isinstance(value.cls, Class):
@@ -111,19 +111,9 @@ def _class(event: Event, value: Value) -> Iterator[Class]:
                 if len(classes) == 1 and isinstance(classes[0], Class):
                     yield classes[0]
                     return
-    if isinstance(value, Unknown):
-        yield from _annotated(event, value)
-
-
-def _annotated(event: Event, value: Unknown) -> Iterator[Class]:
-    for function in event.moment.inside[-1:]:
-        params = function.node.params
-        for param in (*params.posonly_params, *params.params, *params.kwonly_params):
-            if param.name.value == value.words() and param.annotation is not None:
-                said = param.annotation.annotation
-                cls = function.scope.read(dotted(said), event.guards) if dotted(said) else None
-                if isinstance(cls, Class):
-                    yield cls
+    said = trace.memory.read(value, ANNOTATED, event.guards)
+    if isinstance(said, Class):
+        yield said
 
 
 def _methods(cls: Class, name: str) -> list[cst.FunctionDef]:

@@ -72,10 +72,28 @@ def _for_all(group: Value) -> bool:
 
 
 def wrappers_of(trace: Trace, event: Event, value: Value) -> set[Wrapper]:
-    """What may be around a model at ``event``: where ``state_dict_type`` holds for it, it is FSDP1."""
+    """What may be around a model at ``event``: where ``state_dict_type`` holds for it, it is FSDP1.
+
+    Unless the whole run shows that it is a plain module, beside the one that the setting is for.
+    """
+    if is_bare(trace, event, value):
+        return {"none"}
     if context_of(trace, event) is not None or setter_of(trace, event, value) is not None:
         return {"fsdp1"}
     return {_wrapper(one) for one in options(value)}
+
+
+def is_bare(trace: Trace, event: Event, value: Value) -> bool:
+    """Whether a model is in sight, and neither it nor anything that it is part of or made of is wrapped."""
+    found = options(value)
+    if not all(isinstance(one, Module) and trace.known(one) for one in found):
+        return False
+    wrapped = [w for w in trace.before(event, Wrapping) if w.by == "fsdp1"]
+    return not any(
+        trace.concerns(w, one) or trace.inside(one, w.module) or trace.inside(w.module, one)
+        for w in wrapped
+        for one in found
+    )
 
 
 def comes_otherwise(

@@ -15,6 +15,7 @@ from fsdp2lint.meanings.fsdp1_symbols import FRAMEWORK_ARGUMENTS, FRAMEWORKS, SY
 from fsdp2lint.meanings.registry import canonical
 from fsdp2lint.model.events import *  # noqa: F403
 from fsdp2lint.model.guards import Guard, Guards
+from fsdp2lint.model.memory import ANNOTATED
 from fsdp2lint.model.trace import Trace, once, options
 from fsdp2lint.model.values import *  # noqa: F403
 from fsdp2lint.program import Options, Program, Reference
@@ -23,9 +24,17 @@ from fsdp2lint.steps import Account, Kept, Left, Respelling, Step
 from fsdp2lint.torch_api import Offer, exported, offer
 from fsdp2lint.unreached import is_unreached
 from fsdp2lint.walk import children, walk
-from fsdp2lint.wrapped import is_of_the_project, kinds, told_apart, unseen_methods, wrapper
+from fsdp2lint.wrapped import (
+    excludes_fsdp2,
+    is_of_the_project,
+    kinds,
+    told_apart,
+    unseen_methods,
+    wrapper,
+)
 
 __all__ = [
+    "ANNOTATED",
     "EVERY_OTHER",
     "FLATTENERS",
     "FRAMEWORKS",
@@ -70,6 +79,7 @@ __all__ = [
     "children",
     "codemod",
     "dotted",
+    "excludes_fsdp2",
     "exported",
     "imported_module",
     "inventory",

@@ -65,20 +65,20 @@ def told_apart(event: Event, model: Value, cls: str = _FSDP_MODULE) -> bool:
 
 
 def excludes_fsdp2(source: Source, call: cst.CSTNode) -> bool:
-    """Whether a call stands behind ``if not isinstance(model, FSDPModule)`` for the model that it is asked of."""
+    """Whether a call stands where ``isinstance(model, FSDPModule)`` is false for the model that it is asked of."""
     method = call.func if isinstance(call, cst.Call) else call
     if not isinstance(method, cst.Attribute) or "FSDPModule" not in source.text:
         return False
     inner: cst.CSTNode = call
     for around in Layout.of(source).ancestors(call):
-        if isinstance(around, cst.If) and around.body is inner:
-            test = around.test
+        if isinstance(around, cst.If | cst.IfExp) and inner is not around.test:
+            test, taken = around.test, around.body is inner
             if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
-                asked = test.expression
-                if isinstance(asked, cst.Call) and len(asked.args) == 2:
-                    same = asked.args[0].value.deep_equals(method.value)
-                    if same and source.code(asked.args[1].value).endswith("FSDPModule"):
-                        return True
+                test, taken = test.expression, not taken
+            if not taken and isinstance(test, cst.Call) and len(test.args) == 2:
+                same = test.args[0].value.deep_equals(method.value)
+                if same and source.code(test.args[1].value).endswith("FSDPModule"):
+                    return True
         inner = around
     return False
 

@@ -31,6 +31,7 @@ from fsdp2lint.api import (
     Value,
     Wrapped,
     Wrapping,
+    excludes_fsdp2,
     is_choice,
     once,
     options,
@@ -105,7 +106,7 @@ def sharded(
     A module counts as sharded when ``fully_shard`` was applied to it or to a module around it;
     with ``itself`` only the first. What DDP or FSDP1 wraps is another matter and never counts.
     """
-    if value is None:
+    if value is None or excludes_fsdp2(event.at.source, event.at.node):
         return None
     for guards, module in cases(event, value):
         inner = unwrapped(module)
@@ -314,6 +315,8 @@ def state_shard(trace: Trace, event: Event, state: StateDict) -> Shard | None:
     ``event`` is what happens to the state dict; both must be possible in one run.
     """
     taken: Event = next((e for e in trace.of(StateDictTaken) if e.state is state), event)
+    if excludes_fsdp2(taken.at.source, taken.at.node):
+        return None
     for guards, owner in cases(taken, state.of):
         if wrapped_by(owner, "ddp", "fsdp1"):
             continue

@@ -10,12 +10,13 @@ import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
 from fsdp2lint.deferred import says, unread
+from fsdp2lint.interpret.imports import kept
 from fsdp2lint.interpret.scopes import Frame, Scope, name_value
 from fsdp2lint.meanings.attributes import NAMED_RANKS, rank
 from fsdp2lint.meanings.ranks import runs_on
 from fsdp2lint.model.events import OptimizerReceived
 from fsdp2lint.model.guards import NEVER, Guard, Guards, negated, unit
-from fsdp2lint.model.memory import choose
+from fsdp2lint.model.memory import ANNOTATED, choose
 from fsdp2lint.model.values import (
     Bound,
     Class,
@@ -260,7 +261,12 @@ def _stranger(machine: Machine, function: Function, param: cst.Param) -> Value:
     dotted = get_full_name_for_node(said) if said is not None else None
     if dotted is not None:
         head, _, rest = dotted.partition(".")
-        root = function.scope.read(head, machine.here)
+        found = function.scope.read(head, machine.here)
+        root = kept(machine, found) if found is not None and not rest else found
+        if isinstance(root, Class):
+            value = Unknown(name)
+            machine.memory.write(value, ANNOTATED, machine.here, root)
+            return value
         if isinstance(root, External):
             cls = machine.external(f"{root.name}.{rest}" if rest else root.name)
             if cls.name.startswith("torch.optim.") and "scheduler" not in cls.name:

@@ -6,6 +6,8 @@ torch/distributed/fsdp/api.py (2.13; unchanged since 2.4).
 
 from __future__ import annotations
 
+import libcst as cst
+
 from fsdp2lint.meanings.call import Call
 from fsdp2lint.meanings.families import family, is_class_name, last
 from fsdp2lint.meanings.registry import calls, method
@@ -20,7 +22,7 @@ from fsdp2lint.meanings.results import (
     setting,
 )
 from fsdp2lint.model.events import Clipped, Wrapping
-from fsdp2lint.model.values import External, Partial, Value, Wrapped
+from fsdp2lint.model.values import External, Instance, Partial, Unknown, Value, Wrapped
 
 FSDP1 = "torch.distributed.fsdp.FullyShardedDataParallel"
 
@@ -209,6 +211,22 @@ def _first_rank_only(call: Call, config: Value | None) -> bool | None:
 def in_state_dict_type(call: Call) -> bool:
     """Whether FSDP1's ``state_dict_type`` context is open."""
     return any(made_by(c, f"{FSDP1}.state_dict_type") for c in call.machine.within)
+
+
+def is_of_the_context(call: Call) -> bool:
+    """Whether a method is asked of what an open ``state_dict_type`` says in the same words, of unknown origin."""
+    asked = call.site.node
+    if not isinstance(call.receiver, Unknown) or not isinstance(asked, cst.Call):
+        return False
+    for manager in call.machine.within:
+        made = manager.born if isinstance(manager, Instance) else None
+        if made is None or not made_by(manager, f"{FSDP1}.state_dict_type"):
+            continue
+        given = made.node.args[:1] if isinstance(made.node, cst.Call) else ()
+        named = asked.func.value if isinstance(asked.func, cst.Attribute) else None
+        if named is not None and any(named.deep_equals(arg.value) for arg in given):
+            return True
+    return False
 
 
 # -- the other methods ----------------------------------------------------------------------------------------

@@ -10,7 +10,13 @@ gets it, the others get ``{}``.
 from __future__ import annotations
 
 from fsdp2lint.meanings.call import Call
-from fsdp2lint.meanings.fsdp1 import FLATTENERS, FSDP1, in_state_dict_type, kind_of_state_dict
+from fsdp2lint.meanings.fsdp1 import (
+    FLATTENERS,
+    FSDP1,
+    in_state_dict_type,
+    is_of_the_context,
+    kind_of_state_dict,
+)
 from fsdp2lint.meanings.registry import calls, method
 from fsdp2lint.meanings.results import choices, flag, fresh, instance, nothing, setting
 from fsdp2lint.model.events import Collective, Restored, StateDictTaken
@@ -47,6 +53,8 @@ def take(call: Call, of: Value, kind: str, full: bool | None, offloaded: bool | 
 def state_dict(call: Call) -> Value | None:
     """``state_dict()`` of modules and optimizers; of an FSDP1 module it is full unless asked otherwise."""
     receiver = call.receiver
+    if receiver is not None and is_of_the_context(call):
+        call.use_as_module(receiver)
     if receiver is None or not any(_has_state(call, one) for one in choices(receiver)):
         return None
 
@@ -84,6 +92,8 @@ def load_state_dict(call: Call) -> Value | None:
     receiver = call.receiver
     if state is None:
         return None
+    if receiver is not None and is_of_the_context(call):
+        call.use_as_module(receiver)
     flat = any(_is_flat(one) for one in choices(state))
     found = False
     for one in call.each(receiver):

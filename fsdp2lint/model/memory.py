@@ -80,6 +80,10 @@ class Variable:
         return found
 
 
+ANNOTATED = "the class of its annotation"
+"""The key under which a memory keeps the project's class that an argument of unknown origin is said to be of."""
+
+
 class Memory:
     """The stores of one run: attributes and entries by their owner, and who is out of sight."""
 
