@@ -72,6 +72,7 @@ import libcst as cst
 from fsdp2lint.api import (
     Account,
     Backward,
+    Called,
     Edit,
     InsertAfter,
     InsertBefore,
@@ -86,6 +87,7 @@ from fsdp2lint.api import (
     Unimport,
     Unwrap,
     codemod,
+    dotted,
     kinds,
     told_apart,
     unseen_methods,
@@ -106,6 +108,7 @@ from ._loop_text import has_comment, is_path, text_of
 
 _UNUSED = ("contextlib.nullcontext", "contextlib")
 _NOTHING_BACKWARDS = "no backward runs here: modules of FSDP2 take the default"
+_DDP = "DDP's own: modules of FSDP2 do not come here"
 WHY = "gradients are kept back by the module's switch, which the backward reads"
 
 
@@ -124,8 +127,7 @@ def rewrite(program: Program) -> Iterator[Step | Left]:
             continue
         paused = [p for _, p in events if "fsdp1" in kinds(program, [p.module])]
         if all(told_apart(one, one.module) for one in paused):
-            why = "DDP's own: modules of FSDP2 do not come here"
-            yield Step((), (Account(site.source, site.node, "preserved", why),))
+            yield Step((), (Account(site.source, site.node, "preserved", _DDP),))
             continue
         step = None if "ddp" in found else _switched(program, site.source, site.node, events)
         if step is not None:
@@ -141,6 +143,10 @@ def rewrite(program: Program) -> Iterator[Step | Left]:
         if others := _of_others(place):
             yield Step((), (Account(source, place, "preserved", others),))
             continue
+        called = program.derived(_asked).get(place, [])
+        if called and all(told_apart(c, c.receiver) for c in called if c.receiver is not None):
+            yield Step((), (Account(source, place, "preserved", _DDP),))
+            continue
         rest.setdefault(source, []).append(place)
         if "ddp" in program.named_wrappers:
             ddp.add(source)
@@ -153,7 +159,22 @@ def rewrite(program: Program) -> Iterator[Step | Left]:
 def _of_others(call: cst.CSTNode) -> str:
     """Why a call of this name is none of FSDP's; empty where it may be one."""
     given = call.args if isinstance(call, cst.Call) else ()
-    return "a method of the script's own: FSDP1's takes no arguments" if given else ""
+    if given:
+        return "a method of the script's own: FSDP1's takes no arguments"
+    method = call.func if isinstance(call, cst.Call) else call
+    asked = dotted(method.value) if isinstance(method, cst.Attribute) else ""
+    if "optim" in asked.rpartition(".")[2].lower():
+        return "an optimizer's own: FSDP1's is asked of the model"
+    return ""
+
+
+def _asked(program: Program) -> dict[cst.CSTNode, list[Called]]:
+    """The calls of a method of this name, by their nodes."""
+    found: dict[cst.CSTNode, list[Called]] = {}
+    for _, called in program.of(Called):
+        if called.name == ".no_sync":
+            found.setdefault(called.at.node, []).append(called)
+    return found
 
 
 def _by_name(program: Program) -> Iterator[Step]:

@@ -24,6 +24,8 @@ _FSDP1_CLASS = ".FullyShardedDataParallel"
 _FSDP_MODULE = "torch.distributed.fsdp.FSDPModule"
 _FSDP1 = f"torch.distributed.fsdp{_FSDP1_CLASS}"
 
+_DDP = ("torch.nn.parallel.DistributedDataParallel", "torch.nn.parallel.DataParallel")
+
 ASKED_FROM_AFAR = ("clip_grad_norm_", "no_sync")
 """The methods of the wrapper that are asked of models far from where they are wrapped."""
 
@@ -53,8 +55,11 @@ def kinds(program: Program, values: Iterable[Value]) -> frozenset[str]:
 
 def told_apart(event: Event, model: Value, cls: str = _FSDP_MODULE) -> bool:
     """Whether ``model`` comes here only when it is no ``cls``."""
-    if cls == _FSDP_MODULE and excludes_fsdp2(event.at.source, event.at.node):
-        return True
+    if cls == _FSDP_MODULE:
+        if excludes_fsdp2(event.at.source, event.at.node):
+            return True
+        if all(any(_is_of_ddp(guard, one) for guard in event.guards) for one in options(model)):
+            return True
     tests = {guard.test for clause in event.guards.clauses for guard in clause}
     return any(
         _asks(test, cls)
@@ -62,6 +67,15 @@ def told_apart(event: Event, model: Value, cls: str = _FSDP_MODULE) -> bool:
         and event.guards.excludes(Guards(frozenset((frozenset((Guard(test, True),)),))))
         for test in tests
     )
+
+
+def _is_of_ddp(guard: Guard, model: Value) -> bool:
+    """Whether a guard says that a model is DDP's, which wraps around what it is given."""
+    key = guard.test.key
+    if not guard.taken or guard.test.owner is not model or not isinstance(key, tuple):
+        return False
+    names = [one.name if isinstance(one, External) else "" for one in key[1:]]
+    return key[0] == "isinstance" and bool(names) and all(n in _DDP for n in names)
 
 
 def excludes_fsdp2(source: Source, call: cst.CSTNode) -> bool:
