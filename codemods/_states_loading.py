@@ -36,6 +36,7 @@ from ._states_flattening import (
     name_of,
     statement_of,
 )
+from ._states_guards import bound_between
 from ._states_holders import TODO as HOLDER_TODO
 from ._states_text import (
     HOME,
@@ -59,6 +60,7 @@ _HOLDERS = "it goes to an object around an optimizer, and which attribute holds 
 _TODO = "give the state to set_optimizer_state_dict(model, optimizer, state, options=...)"
 _ALONE = "ranks come here one by one, and to spread whole tensors takes them all"
 _ALONE_TODO = "call set_optimizer_state_dict(model, optimizer, state, options=...) on all ranks"
+_SOMETIMES = cst.If | cst.IfExp | cst.Try | cst.While | cst.BooleanOperation | cst.Lambda
 _SPREAD = "# whole tensors are spread over the ranks; shards are taken as they are"
 _COMMENT = "# files of FSDP1 may share one `step` among several parameters: give each its own"
 
@@ -204,7 +206,7 @@ def _loaded(
     yield from (*setter.edits, *more, *found.imports)
     lines = [f"{value.name} = {text}"] if value.name else []
     path = bool(value.name) or is_path(source, value.node)
-    if found.none and path:
+    if found.none and path and not _is_read_above(source, call, value.node):
         lines.append(f"if {state} is None:")
         lines.append(f"{Layout.of(source).unit}{state} = {{}}  # only rank 0 has read it")
     if found.from_file and path:
@@ -218,6 +220,20 @@ def _loaded(
     lines += [said] if then else []
     if lines:
         yield InsertBefore(source, call, "\n".join(lines))
+
+
+def _is_read_above(source: Source, call: cst.CSTNode, state: cst.CSTNode) -> bool:
+    """Whether every run has taken an entry of the state before ``call``: then none has got None there."""
+    function, layout = function_of(source, call), Layout.of(source)
+    before = layout.span(call)[0]
+    for node in walk(function):
+        if isinstance(node, cst.Subscript) and node.value.deep_equals(state):
+            around = list(layout.ancestors(node))
+            above = around[: around.index(function)]
+            at = layout.span(node)[1]
+            if at < before and not any(isinstance(one, _SOMETIMES) for one in above):
+                return not bound_between(source, layout.line(node), call) & names_in(state)
+    return False
 
 
 def _can_say_again(found: Flattening, load: cst.CSTNode, name: str) -> bool:

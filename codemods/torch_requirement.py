@@ -79,7 +79,7 @@ TABLES: dict[str, dict[str, str]] = {
 FIRST = (2, 6)
 """The first release with ``fully_shard`` in its public place."""
 
-BOUND = re.compile(r"(?P<sign>[<>=!~]=?=?)[ \t]*(?P<version>[\w.*+]+)")
+BOUND = re.compile(r"(?P<sign>[<>=!~]=?=?)(?P<gap>[ \t]*)(?P<version>[\w.*+]+)")
 
 
 @codemod(after=("spawn-launch",))
@@ -141,7 +141,8 @@ def _raised(text: Source, found: re.Match[str], target: tuple[int, int]) -> Iter
         at = found.start("bounds")
         first = lower[0]
         why = f"fully_shard and what comes with it need torch {wanted}"
-        yield Respelling(text, at + first.start(), at + first.end(), f">={wanted}", what, why)
+        said = f">={first['gap']}{wanted}"
+        yield Respelling(text, at + first.start(), at + first.end(), said, what, why)
     elif not bounds:
         why = f"fully_shard and what comes with it need torch {wanted}"
         yield Respelling(text, end, end, f">={wanted}", what, why)
