@@ -30,6 +30,7 @@ from fsdp2lint.wrapped import (
     kinds,
     names_the_class,
     of_a_plugin,
+    of_own_class,
     told_apart,
     unseen_methods,
     wrapper,
@@ -118,19 +119,18 @@ def _of_models_handed_in(program: Program) -> Iterator[Occurrence]:
     if "fsdp1" not in program.named_wrappers:
         return
     for events in program.sites(SyncPaused):
-        paused = events[0][1]
-        if all(told_apart(one, one.module) for _, one in events):
+        func = _asking(events[0][1])
+        if func is None or all(told_apart(one, one.module) for _, one in events):
             continue
-        func = _asking(paused)
-        if func is not None and "fsdp1" in kinds(program, [one.module for _, one in events]):
-            yield _asked(paused.at.source, func)
+        if "fsdp1" in kinds(program, [one.module for _, one in events]):
+            yield _asked(events[0][1].at.source, func)
     for name in ASKED_FROM_AFAR:
         for source, node in unseen_methods(program, name):
             yield _asked(source, node)
     for _, read in program.of(Read):
-        unseen = wrapper(read.owner) == "unknown"
-        if read.name in facts.SETTINGS and unseen and isinstance(read.at.node, cst.Attribute):
-            yield _asked(read.at.source, read.at.node)
+        if read.name in facts.SETTINGS and isinstance(read.at.node, cst.Attribute):
+            if wrapper(read.owner) == "unknown" and not of_own_class(read, read.owner):
+                yield _asked(read.at.source, read.at.node)
 
 
 def _asked(source: Source, node: cst.Attribute) -> Occurrence:

@@ -16,7 +16,7 @@ from fsdp2lint.edits.names import Names
 from fsdp2lint.model.events import Called, Clipped, Event, SyncPaused
 from fsdp2lint.model.guards import Guard, Guards
 from fsdp2lint.model.trace import Trace, options
-from fsdp2lint.model.values import External, Module, Value, Wrapped
+from fsdp2lint.model.values import Class, External, Module, Value, Wrapped
 from fsdp2lint.program import Program
 from fsdp2lint.source import Source
 
@@ -76,6 +76,24 @@ def _is_of_ddp(guard: Guard, model: Value) -> bool:
         return False
     names = [one.name if isinstance(one, External) else "" for one in key[1:]]
     return key[0] == "isinstance" and bool(names) and all(n in _DDP for n in names)
+
+
+def of_own_class(event: Event, value: Value) -> bool:
+    """Whether a value comes to an event only when it is of a class of the project, around which no wrapper is."""
+    for guard in event.guards:
+        key = guard.test.key
+        if guard.taken and guard.test.owner is value and isinstance(key, tuple):
+            named = key[0] == "isinstance" and all(isinstance(one, Class) for one in key[1:])
+            if named and all(_wraps_nothing(one) for one in key[1:]):
+                return True
+    return False
+
+
+def _wraps_nothing(cls: Value) -> bool:
+    """Whether a class is the project's and does not derive from FSDP1's."""
+    if isinstance(cls, External):
+        return not cls.name.endswith(_FSDP1_CLASS)
+    return isinstance(cls, Class) and all(_wraps_nothing(base) for base in cls.bases)
 
 
 def excludes_fsdp2(source: Source, call: cst.CSTNode) -> bool:

@@ -397,3 +397,32 @@ update(FSDP(nn.Linear(8, 8)), FSDP(nn.Linear(8, 8)))
     once = made(text)
     assert once.after[0].text.count("# TODO(fsdp2lint): FSDP2 has no `_get_fsdp_handles`") == 1
     assert made(once.after[0].text).after[0].text == once.after[0].text
+
+
+def test_a_setting_of_the_projects_own_class_is_not_fsdp1s() -> None:
+    models = """\
+from torch import nn
+
+
+class Chunked(nn.Module):
+    def __init__(self, mixed_precision):
+        super().__init__()
+        self.mixed_precision = mixed_precision
+"""
+    text = f"""{HEAD}from models import Chunked
+
+
+def of_its_own(module):
+    assert isinstance(module, Chunked)
+    return list(module.parameters()), module.mixed_precision
+
+
+def of_any(module):
+    return list(module.parameters()), module.mixed_precision
+
+
+model = FSDP(nn.Linear(8, 8))
+"""
+    sources = (Source("models.py", models), Source("train.py", text))
+    done = migrate(sources, knowledge.codemods())
+    assert [e.line for e in done.ledger.manual] == [line_of(text, "def of_any") + 1]
