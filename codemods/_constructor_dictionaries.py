@@ -118,7 +118,7 @@ def _precise(inside: Construction, found: Precision) -> dict[str, str]:
         held = found.text if re.fullmatch(r"[\w.]+", found.text) else f"({found.text})"
         dtype = found.buffers.replace("{policy}", held)
         guard = found.guard.replace("{policy}", held)
-        entries[BUFFERS] = f"{dtype} if {guard} else None" if guard else dtype
+        entries[BUFFERS] = f"{dtype} if {guard} else None" if guard not in ("", dtype) else dtype
     return entries
 
 

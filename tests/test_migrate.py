@@ -284,3 +284,21 @@ def test_on_a_terminal_long_reasons_go_on_under_their_beginning() -> None:
     column = next(row for row in rows if "clip_grad_norm_" in row).index("the same norm")
     assert any(row[:column].isspace() and row[column] != " " for row in rows)
     assert show.render(migration, "text", 40) == plain, "no room"
+
+
+def test_an_import_that_nothing_uses_in_the_end_does_not_come() -> None:
+    text = (
+        "import torch\n"
+        "from torch import nn\n"
+        "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
+        "from torch.distributed.fsdp import MixedPrecision\n"
+        "from torch.distributed.fsdp.wrap import enable_wrap, wrap\n"
+        "\n"
+        "policy = MixedPrecision(param_dtype=torch.bfloat16)\n"
+        "with enable_wrap(wrapper_cls=FSDP, mixed_precision=policy):\n"
+        "    model = wrap(wrap(nn.Linear(8, 8)))\n"
+    )
+    done = migrate((Source("train.py", text),), knowledge.codemods())
+    assert done.failures == []
+    assert "fully_shard" in done.after[0].text
+    assert "dataclasses" not in done.after[0].text

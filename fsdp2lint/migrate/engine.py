@@ -22,6 +22,7 @@ from fsdp2lint.migrate.ledger import Entry, Ledger
 from fsdp2lint.migrate.leftovers import (
     account_for_the_rest,
     comments,
+    idle_imports,
     left_before,
     unused_imports,
 )
@@ -236,6 +237,7 @@ class _Run:
         """Give what is open to a person, and say in the text what a person has to do."""
         first = self.program.untraced()
         self._apply(list(unused_imports(self.program)), IMPORTS)
+        self._apply(list(idle_imports(self.program, before)), IMPORTS)
         pairs = zip(before, self.program.sources, strict=True)
         self._apply([Step((e,), ()) for old, new in pairs for e in on_one_line(old, new)], IMPORTS)
         account_for_the_rest(self.program, self.ledger)

@@ -39,6 +39,16 @@ def unused_imports(program: Program) -> Iterator[Step]:
             yield Step((Unimport(one.source, target.loads),), ())
 
 
+def idle_imports(program: Program, before: Sequence[Source]) -> Iterator[Step]:
+    """Removals of the imports that came with the migration and are used by nothing in the end."""
+    taken = _taken_from_elsewhere(program)
+    for old, new in zip(before, program.sources, strict=True):
+        known = {(one.loads, one.name) for one in Names.of(old).imports} if old is not new else ()
+        for one in Names.of(new).imports if old is not new else ():
+            if (one.loads, one.name) not in known and (new, one.name) not in taken:
+                yield Step((Unimport(new, one.loads),), ())
+
+
 def account_for_the_rest(program: Program, ledger: Ledger) -> None:
     """Close every open entry: an import follows its uses, everything else is left to a person."""
     now = inventory(program)
