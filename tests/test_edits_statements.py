@@ -130,6 +130,9 @@ REMOVED = [
     ),
     ("if x:\r\n\ta()\r\n\tb()\r\n", ["b()"], "if x:\r\n\ta()\r\n"),
     ("match x:\n    case 1: a()\n", ["a()"], "match x:\n    case 1: pass\n"),
+    ("a()\n\n\nb()\n\nc()\n", ["b()"], "a()\n\n\nc()\n"),
+    ("a()\n\n\nb()\nc()\n\nd()\n", ["b()", "c()"], "a()\n\n\nd()\n"),
+    ("a()\n\nb()\n\nc()\n\n\nd()\n", ["b()", "c()"], "a()\n\n\nd()\n"),
 ]
 
 
