@@ -14,7 +14,17 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from fsdp2lint.api import POSITIONS, Layout, Names, Program, Source, dotted, scope_of, walk
+from fsdp2lint.api import (
+    POSITIONS,
+    Layout,
+    Names,
+    Program,
+    Source,
+    dotted,
+    quoted,
+    scope_of,
+    walk,
+)
 
 from ._constructor_fields import Entry, Field
 from ._constructor_names import function_scope
@@ -180,7 +190,7 @@ def _annotated(
 ) -> Iterator[Class | None]:
     """The class in ``Class``, ``Optional[Class]`` and ``Class | None``."""
     if isinstance(annotation, cst.SimpleString):
-        annotation = cst.parse_expression(str(annotation.evaluated_value))
+        annotation = quoted(annotation)
     if isinstance(annotation, cst.Subscript) and len(annotation.slice) == 1:
         index = annotation.slice[0].slice
         optional = dotted(annotation.value).rpartition(".")[2] == "Optional"

@@ -4,7 +4,7 @@ from fsdp2lint.declare import EVERY_OTHER, codemod, rule
 from fsdp2lint.edits.arguments import Arguments
 from fsdp2lint.edits.imports import Name, Unimport, name_for
 from fsdp2lint.edits.layout import NEWLINE, Layout
-from fsdp2lint.edits.names import Names, dotted, imported_module, scope_of
+from fsdp2lint.edits.names import Names, dotted, imported_module, quoted, scope_of
 from fsdp2lint.edits.negation import negated
 from fsdp2lint.edits.statements import InsertAfter, InsertBefore, Move, Remove, Unwrap, Wrap
 from fsdp2lint.edits.text import Edit, Inner, Replace, Rewrite, Splice
@@ -92,6 +92,7 @@ __all__ = [
     "offer",
     "once",
     "options",
+    "quoted",
     "rule",
     "scope_of",
     "told_apart",

@@ -204,11 +204,7 @@ class Names:
             todo += children(one)
 
     def _quoted(self, node: cst.SimpleString, scope: cst.CSTNode) -> None:
-        value = node.evaluated_value
-        try:
-            inside = cst.parse_expression(value) if isinstance(value, str) else None
-        except Exception:  # not an annotation after all
-            return
+        inside = quoted(node)
         if inside is not None:
             self._later(scope, inside)
 
@@ -253,6 +249,15 @@ def dotted(node: cst.CSTNode | None) -> str:
     if not isinstance(node, cst.Name):
         return ""
     return ".".join((node.value, *reversed(parts)))
+
+
+def quoted(node: cst.SimpleString) -> cst.BaseExpression | None:
+    """The expression inside the quotes of an annotation; None where it is none after all."""
+    value = node.evaluated_value
+    try:
+        return cst.parse_expression(value) if isinstance(value, str) else None
+    except Exception:  # the parser raises more than its own errors
+        return None
 
 
 def imported_module(node: cst.ImportFrom) -> str:
