@@ -99,7 +99,7 @@ def _first_only(source: Source, call: cst.CSTNode, every: Iterable[Asked]) -> st
     texts = set()
     for asked in every:
         by = asked.by.at if asked.by is not None else None
-        if by is None or not isinstance(by.node, cst.Call):
+        if by is None or by.source is not source or not isinstance(by.node, cst.Call):
             return ""
         config = argument(by.node, _CONFIG[asked.optimizer], _NAMES[asked.optimizer])
         if config is None or function_of(source, by.node) is not function_of(source, call):
