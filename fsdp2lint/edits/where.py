@@ -49,7 +49,8 @@ def inserts(source: Source, new: Sequence[tuple[Place, Sequence[str]]]) -> Itera
             yield Insert(source, place.beside, text, after=place.after)
     for (beside, after, _), lines in sorted(paragraphs.items(), key=lambda one: one[0][2]):
         text = "\n".join(lines)
-        yield Insert(source, beside, f"\n{text}" if after else f"{text}\n\n", after=after)
+        below = "\n\n\n" if isinstance(beside, cst.FunctionDef | cst.ClassDef) else "\n\n"
+        yield Insert(source, beside, f"\n{text}" if after else f"{text}{below}", after=after)
 
 
 def place_for(source: Source, node: cst.CSTNode, module: str, name: str) -> Place:
