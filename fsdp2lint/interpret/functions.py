@@ -262,7 +262,9 @@ def _stranger(machine: Machine, function: Function, param: cst.Param) -> Value:
     if dotted is not None:
         head, _, rest = dotted.partition(".")
         found = function.scope.read(head, machine.here)
-        root = kept(machine, found) if found is not None and not rest else found
+        root = found
+        if found is not None and not rest and machine.project.budget.patience > 1:
+            root = kept(machine, found)  # a file may have to be read for it: `check` does not wait
         if isinstance(root, Class):
             value = Unknown(name)
             machine.memory.write(value, ANNOTATED, machine.here, root)
