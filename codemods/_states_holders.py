@@ -23,10 +23,11 @@ from fsdp2lint.api import (
     Trace,
     Value,
     dotted,
+    lineage,
     options,
 )
 
-from ._states_uses import is_plain, lineage
+from ._states_uses import is_plain
 
 _BASES = ("torch.optim.", "torch.distributed.optim.")
 _HANDED_ON = ("param_groups", "state_dict", "step")

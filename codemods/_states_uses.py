@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Literal as Among
 
 import libcst as cst
@@ -24,6 +24,7 @@ from fsdp2lint.api import (
     Value,
     Wrapped,
     Wrapping,
+    lineage,
     options,
     unwrapped,
 )
@@ -132,13 +133,6 @@ def _asked_of_objects(program: Program) -> frozenset[cst.CSTNode]:
 def is_plain(cls: Value) -> bool:
     """Whether a class is the project's own, or makes no more than an object."""
     return isinstance(cls, Class) or getattr(cls, "name", "") in ("builtins.object", "abc.ABC")
-
-
-def lineage(cls: Value) -> Iterator[Value]:
-    """A class and all that it derives from, nearest first."""
-    yield cls
-    for base in cls.bases if isinstance(cls, Class) else ():
-        yield from lineage(base)
 
 
 def _wrapper(value: Value) -> Wrapper:

@@ -22,6 +22,7 @@ from fsdp2lint.api import (
     Unknown,
     Value,
     Written,
+    lineage,
     options,
     unwrapped,
     walk,
@@ -30,7 +31,7 @@ from fsdp2lint.api import (
 from ._fixes import call_of, free_name
 from ._meta import is_meta, out_of_sight, touches
 from ._parts import below
-from ._shared import cases, class_name, lineage
+from ._shared import cases, class_name
 
 _NN = "torch.nn."
 _RESETS = frozenset(

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from fsdp2lint.api import (
     Assigned,
-    Class,
     Either,
     Event,
     External,
@@ -33,6 +32,7 @@ from fsdp2lint.api import (
     Wrapping,
     excludes_fsdp2,
     is_choice,
+    lineage,
     once,
     options,
     rank_dependent,
@@ -265,16 +265,6 @@ def leftover(trace: Trace, module: Value, done: Sequence[Shard]) -> bool:
 def method_of(function: Function, module: Value) -> bool:
     """Whether ``function`` is a method of the module's class."""
     return isinstance(module, Instance) and any(c is function.home for c in lineage(module.cls))
-
-
-def lineage(cls: Value) -> Iterator[Value]:
-    """A class and all that it is derived from."""
-    todo = [cls]
-    while todo:
-        one = todo.pop()
-        yield one
-        if isinstance(one, Class):
-            todo.extend(one.bases)
 
 
 DCP = "torch.distributed.checkpoint."

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fsdp2lint.api import External, Instance, Part, Round, Trace, Value
+from fsdp2lint.api import External, Instance, Part, Round, Trace, Value, lineage
 
-from ._shared import Shard, class_name, lineage, parts_of, shards
+from ._shared import Shard, class_name, parts_of, shards
 
 _WALKS = (".modules()", ".named_modules()", ".children()", ".named_children()")
 

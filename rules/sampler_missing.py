@@ -77,6 +77,7 @@ from fsdp2lint.api import (
     Sharded,
     Trace,
     Value,
+    lineage,
     options,
     rank_dependent,
     rule,
@@ -84,7 +85,7 @@ from fsdp2lint.api import (
 
 from ._data import LOADER, out_of_sight, trains, walks
 from ._meshes import INIT, dimensions, given_meshes
-from ._shared import class_name, is_none, lineage
+from ._shared import class_name, is_none
 
 _SAME = ("torch.utils.data.TensorDataset", "torchvision.datasets.")
 _OTHERS = (

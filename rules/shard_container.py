@@ -54,10 +54,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp2lint.api import Class, External, Finding, Fix, Instance, Remove, Trace, Value, rule
+from fsdp2lint.api import (
+    Class,
+    External,
+    Finding,
+    Fix,
+    Instance,
+    Remove,
+    Trace,
+    Value,
+    lineage,
+    rule,
+)
 
 from ._fixes import call_of, first_argument, loop_before, once, path_text, stands_alone
-from ._shared import Shard, lineage, parts_of, shards
+from ._shared import Shard, parts_of, shards
 
 
 @rule(code="FSDP208", group="correctness")

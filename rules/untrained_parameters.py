@@ -108,6 +108,7 @@ from fsdp2lint.api import (
     Stepped,
     Trace,
     Value,
+    lineage,
     options,
     rule,
     unwrapped,
@@ -115,7 +116,7 @@ from fsdp2lint.api import (
 )
 
 from ._parts import frozen
-from ._shared import has_parameters, lineage, shards_before, together, wrapped_before
+from ._shared import has_parameters, shards_before, together, wrapped_before
 
 _WALKS = frozenset(
     "children modules named_children named_modules parameters named_parameters get_submodule "

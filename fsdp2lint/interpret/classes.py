@@ -17,6 +17,7 @@ from fsdp2lint.model.values import (
     Module,
     Unknown,
     Value,
+    lineage,
 )
 from fsdp2lint.source import Site
 
@@ -61,20 +62,6 @@ def define(machine: Machine, node: cst.ClassDef) -> Value:
     for decorator in node.decorators:
         machine.eval(decorator.decorator)
     return made
-
-
-def lineage(cls: Value) -> Iterator[Value]:
-    """``cls`` and its bases, in the order in which names are looked up (depth first, left to right)."""
-    seen: set[Value] = set()
-    todo = [cls]
-    while todo:
-        one = todo.pop(0)
-        if one in seen:
-            continue
-        seen.add(one)
-        yield one
-        if isinstance(one, Class):
-            todo = list(one.bases) + todo
 
 
 def find(machine: Machine, cls: Value, name: str, above: Class | None = None) -> Value | None:

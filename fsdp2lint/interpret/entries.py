@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from fsdp2lint.collector import no_collector
 from fsdp2lint.interpret.again import Reached, Runs
-from fsdp2lint.interpret.classes import life, lineage
+from fsdp2lint.interpret.classes import life
 from fsdp2lint.interpret.functions import methods_of, stranger_arguments
 from fsdp2lint.interpret.imports import Namespace, namespace
 from fsdp2lint.interpret.machine import MAX_STEPS, Machine
@@ -26,7 +26,7 @@ from fsdp2lint.meanings.frameworks.lightning import hooks_of
 from fsdp2lint.model.guards import ALWAYS, forget_joins
 from fsdp2lint.model.trace import Trace
 from fsdp2lint.model.value import forget, noted, spare
-from fsdp2lint.model.values import Class, Function, Value
+from fsdp2lint.model.values import Class, Function, Value, lineage
 from fsdp2lint.source import Site
 
 if TYPE_CHECKING:

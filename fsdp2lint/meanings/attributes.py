@@ -20,6 +20,7 @@ from fsdp2lint.model.values import (
     Unknown,
     Value,
     Wrapped,
+    lineage,
 )
 
 if TYPE_CHECKING:
@@ -137,23 +138,8 @@ def _of_wrapper(machine: Machine, owner: Wrapped, name: str) -> Value | None:
 
 def _inherited(machine: Machine, owner: Class, name: str) -> Value | None:
     """What a class of the project has from FSDP1's: ``Ours.state_dict_type``, ``Ours.fsdp_modules``."""
-    if name not in _STATIC or not _derives_from_fsdp1(owner):
-        return None
-    return machine.external(f"{FSDP1}.{name}")
-
-
-def _derives_from_fsdp1(cls: Class) -> bool:
-    """Whether FSDP1 is a base of a class, or of one of its bases in the project."""
-    seen: set[Value] = set()
-    above: list[Value] = [cls]
-    while above:
-        one = above.pop()
-        if isinstance(one, External) and one.name == FSDP1:
-            return True
-        if isinstance(one, Class) and one not in seen:
-            seen.add(one)
-            above += one.bases
-    return False
+    bases = [one.name for one in lineage(owner) if isinstance(one, External)]
+    return machine.external(f"{FSDP1}.{name}") if FSDP1 in bases and name in _STATIC else None
 
 
 def _of_mesh(machine: Machine, mesh: Mesh, name: str) -> Value | None:

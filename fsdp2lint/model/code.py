@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from fsdp2lint.model.value import Value
@@ -102,6 +103,20 @@ class Class(Value):
 
     def describe(self) -> str:
         return self.name
+
+
+def lineage(cls: Value) -> Iterator[Value]:
+    """``cls`` and its bases, in the order in which names are looked up (depth first, left to right)."""
+    seen: set[Value] = set()
+    todo = [cls]
+    while todo:
+        one = todo.pop(0)
+        if one in seen:
+            continue
+        seen.add(one)
+        yield one
+        if isinstance(one, Class):
+            todo = list(one.bases) + todo
 
 
 class Super(Value):

@@ -9,6 +9,7 @@ from fsdp2lint.model.code import (
     Module,
     Partial,
     Super,
+    lineage,
 )
 from fsdp2lint.model.training import (
     Future,
@@ -65,6 +66,7 @@ __all__ = [
     "Value",
     "Wrapped",
     "is_choice",
+    "lineage",
     "of_parameters",
     "of_world_size",
     "rank_dependent",

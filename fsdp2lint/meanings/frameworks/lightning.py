@@ -7,12 +7,11 @@ setup calls ``configure_optimizers``; ``on_fit_start`` comes after it.
 
 from __future__ import annotations
 
-from fsdp2lint.interpret.classes import lineage
 from fsdp2lint.meanings.call import MAX_DEPTH, Call
 from fsdp2lint.meanings.registry import method
 from fsdp2lint.meanings.results import choices, constant, fresh, is_a, nothing, setting
 from fsdp2lint.model.events import Backward, Collective, Stepped
-from fsdp2lint.model.values import Class, Container, External, Optimizer, Value
+from fsdp2lint.model.values import Class, Container, External, Optimizer, Value, lineage
 
 _TRAINER = "lightning.pytorch.Trainer"
 _MODULES = ("lightning.pytorch.LightningModule", "lightning.pytorch.core.LightningModule")
