@@ -23,7 +23,7 @@ from fsdp2lint.source import Site, Source
 from fsdp2lint.steps import Account, Kept, Left, Respelling, Step
 from fsdp2lint.torch_api import Offer, exported, offer
 from fsdp2lint.unreached import is_unreached
-from fsdp2lint.walk import children, walk
+from fsdp2lint.walk import children, statements, walk
 from fsdp2lint.wrapped import (
     excludes_fsdp2,
     is_of_the_project,
@@ -95,6 +95,7 @@ __all__ = [
     "quoted",
     "rule",
     "scope_of",
+    "statements",
     "told_apart",
     "unseen_methods",
     "walk",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import libcst as cst
 
 from fsdp2lint.edits.displays import displays, reaching
-from fsdp2lint.edits.layout import Layout, walk
+from fsdp2lint.edits.layout import Layout
 from fsdp2lint.edits.names import Names, scope_of
 from fsdp2lint.meanings import fsdp1_symbols as facts
 from fsdp2lint.meanings import load
@@ -22,6 +22,7 @@ from fsdp2lint.model.trace import options
 from fsdp2lint.model.values import Wrapped
 from fsdp2lint.program import Program
 from fsdp2lint.project import Project
+from fsdp2lint.walk import statements, walk
 from fsdp2lint.wrapped import (
     ASKED_FROM_AFAR,
     by_derived_classes,
@@ -253,31 +254,29 @@ def _says_fsdp(node: cst.BaseExpression) -> bool:
 def _words(source: Source) -> Iterator[Occurrence]:
     if not any(word in source.text for word in (*facts.WORDS, *facts.UNMISTAKABLE_ATTRIBUTES)):
         return
-    own = _own_attributes(source.tree)
     for node in walk(source.tree):
-        if isinstance(node, cst.SimpleString | cst.FormattedStringText):
-            if isinstance(Layout.of(source).parents.get(node), cst.Expr):
-                continue  # a docstring
+        if type(node) is cst.SimpleString or type(node) is cst.FormattedStringText:
             word = next((word for word in facts.WORDS if _names(node.value, word)), None)
-            if word is not None:
+            docstring = word and isinstance(Layout.of(source).parents.get(node), cst.Expr)
+            if word is not None and not docstring:
                 yield _occurrence(source, node, "string", word, "FSDP111")
-        elif isinstance(node, cst.Attribute) and node.attr.value in facts.UNMISTAKABLE_ATTRIBUTES:
+        elif type(node) is cst.Attribute and node.attr.value in facts.UNMISTAKABLE_ATTRIBUTES:
+            own = source.derived(_own_attributes)
             if node.attr.value not in own and not _is_imported(source, node):
                 yield _occurrence(source, node.attr, "attribute", node.attr.value, "FSDP111")
 
 
 def _names(text: str, word: str) -> bool:
     """Whether a string names FSDP1's ``word``: whole, and the class not in a sentence for people."""
-    if re.search(rf"(?<!\w){word}(?!\w)", text) is None:
+    if word not in text or re.search(rf"(?<!\w){word}(?!\w)", text) is None:
         return False
     return word != "FullyShardedDataParallel" or " " not in text
 
 
-def _own_attributes(tree: cst.Module) -> set[str]:
+def _own_attributes(source: Source) -> set[str]:
     """The attributes that classes of the file give to themselves: those are theirs, not FSDP1's."""
-    targets = (
-        t.target for node in walk(tree) if isinstance(node, cst.Assign) for t in node.targets
-    )
+    assigned = (node for node in statements(source.tree) if isinstance(node, cst.Assign))
+    targets = (t.target for node in assigned for t in node.targets)
     return {
         target.attr.value
         for target in targets

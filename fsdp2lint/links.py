@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from fsdp2lint.files import NOTEBOOK, Files, above
 
@@ -70,13 +70,20 @@ class Finder:
             return None
         return self._file(package, name)
 
-    def imported(self, raw: bytes, importer: str) -> Iterator[str]:
-        """The local files that the import lines of a text lead to, packages on the way included."""
+    def imported(
+        self, raw: bytes, importer: str, names: Collection[str] | None = None
+    ) -> Iterator[str]:
+        """The local files that the import lines of a text lead to, packages on the way included.
+
+        With ``names``, only modules of these names are looked for (:func:`stem`).
+        """
         if importer.endswith(NOTEBOOK):
             raw = _program(raw, importer)
         for match in _IMPORT.finditer(raw):
             for level, dotted in _named(match):
                 if not level and dotted.partition(".")[0] in _OUTSIDE:
+                    continue
+                if names is not None and dotted and dotted.rpartition(".")[2] not in names:
                     continue
                 found = self.resolve(dotted, level, importer)
                 if found is not None and found.endswith(".py"):
@@ -113,12 +120,12 @@ def _program(raw: bytes, path: str) -> bytes:
         return b""
 
 
-def stem(path: str) -> bytes:
-    """The word by which imports name a module: an import of it holds this word."""
+def stem(path: str) -> str:
+    """The word by which imports name a module: an import of it ends in this word, or in dots."""
     name = os.path.basename(path).removesuffix(".py")
     if name == "__init__":
         name = os.path.basename(os.path.dirname(path))
-    return os.fsencode(name)
+    return name
 
 
 def _named(match: re.Match[bytes]) -> Iterator[tuple[int, str]]:

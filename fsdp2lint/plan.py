@@ -131,14 +131,15 @@ def _programs(candidates: Set[str], asked: Collection[str], finder: Finder) -> l
 
 def _importers(candidates: Iterable[str], wanted: Collection[str], finder: Finder) -> Iterator[str]:
     """The files among ``candidates`` that import one of ``wanted``, programs before their tests."""
-    words = {stem(path) for path in wanted}
+    names = {stem(path) for path in wanted}
+    words = [os.fsencode(name) for name in names]
     for path in sorted(candidates, key=_programs_first):
         try:
             raw = finder.files.read(path)
         except OSError:
             continue
         if any(word in raw for word in words):
-            if any(found in wanted for found in finder.imported(raw, path)):
+            if any(found in wanted for found in finder.imported(raw, path, names)):
                 yield path
 
 

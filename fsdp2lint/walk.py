@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import fields
 from functools import cache
 
@@ -47,6 +47,30 @@ def walk(node: cst.CSTNode, *, into: bool = True) -> Iterator[cst.CSTNode]:
         yield one
         if into or one is node or type(one) not in _WITH_BODIES:
             todo.extend(reversed(list(children(one))))
+
+
+_SUITES = ("body", "handlers", "cases", "orelse", "finalbody")
+
+
+def statements(
+    node: cst.CSTNode, closed: Collection[type[cst.CSTNode]] = ()
+) -> Iterator[cst.CSTNode]:
+    """The statements of ``node`` and what holds them, in the order of the text: no expression is looked into.
+
+    Nor is what stands inside a statement of a ``closed`` kind.
+    """
+    todo = [node]
+    while todo:
+        one = todo.pop()
+        yield one
+        if type(one) in closed:
+            continue
+        for name in reversed(_SUITES):
+            held = getattr(one, name, None)
+            if type(held) is tuple or type(held) is list:
+                todo.extend(reversed(held))
+            elif held is not None:
+                todo.append(held)
 
 
 _nodes: dict[type, bool] = {}

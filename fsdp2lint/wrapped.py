@@ -11,14 +11,15 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
-from fsdp2lint.edits.layout import Layout, walk
-from fsdp2lint.edits.names import Names
+from fsdp2lint.edits.layout import Layout
+from fsdp2lint.edits.names import Names, loads
 from fsdp2lint.model.events import Called, Clipped, Event, SyncPaused
 from fsdp2lint.model.guards import Guard, Guards
 from fsdp2lint.model.trace import Trace, options
 from fsdp2lint.model.values import Class, External, Module, Value, Wrapped
 from fsdp2lint.program import Program
 from fsdp2lint.source import Source
+from fsdp2lint.walk import statements, walk
 
 _FSDP1_CLASS = ".FullyShardedDataParallel"
 _FSDP_MODULE = "torch.distributed.fsdp.FSDPModule"
@@ -203,16 +204,16 @@ def is_fairscales(sources: Iterable[Source]) -> bool:
     ``_fsdp_wrapped_module`` too (fairscale/nn/data_parallel/fully_sharded_data_parallel.py).
     """
     every = tuple(sources)
-    if any(source.derived(_takes_from_fsdp) for source in every):
+    if not any(source.derived(_takes_from_fairscale) for source in every):
         return False
-    return any(source.derived(_takes_from_fairscale) for source in every)
+    return not any(source.derived(_takes_from_fsdp) for source in every)
 
 
 def _takes_from_fairscale(source: Source) -> bool:
     if "fairscale" not in source.text:
         return False
-    loaded = (one.loads for one in Names.of(source).imports)
-    return any(n.startswith("fairscale.") and n.endswith(_FSDP1_CLASS) for n in loaded)
+    every = source.derived(_loaded)
+    return any(n.startswith("fairscale.") and n.endswith(f"{_FSDP1_CLASS}.") for n in every)
 
 
 def names_the_class(trace: Trace) -> bool:
@@ -232,8 +233,18 @@ def _takes_from_fsdp(source: Source) -> bool:
     """Whether any import of a file, wherever it stands, loads something of FSDP."""
     if "distributed" not in source.text or "fsdp" not in source.text:
         return False
-    home = "torch.distributed.fsdp"
-    return any(f"{one.loads}.".startswith(f"{home}.") for one in Names.of(source).imports)
+    home = "torch.distributed.fsdp."
+    return any(name.startswith(home) for name in source.derived(_loaded))
+
+
+def _loaded(source: Source) -> tuple[str, ...]:
+    """The dotted names that the imports of a file load, each with a dot at its end."""
+    return tuple(
+        f"{name}."
+        for node in statements(source.tree)
+        if isinstance(node, cst.Import | cst.ImportFrom)
+        for name in loads(node)
+    )
 
 
 def _methods(source: Source) -> frozenset[str]:

@@ -7,10 +7,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from fsdp2lint.api import Source, Trace
-
-_BLOCKS = ("body", "handlers", "cases", "orelse", "finalbody")
-"""Where a statement holds others."""
+from fsdp2lint.api import Source, Trace, statements
 
 
 def imports(trace: Trace, word: str) -> Iterator[tuple[Source, cst.ImportFrom, str]]:
@@ -34,19 +31,6 @@ def _imported(source: Source, word: str) -> bool:
 def _unconditional(source: Source) -> tuple[tuple[cst.ImportFrom, str], ...]:
     return tuple(
         (node, source.code(node.module))
-        for node in _statements(source.tree)
+        for node in statements(source.tree, closed=(cst.If, cst.Try))
         if isinstance(node, cst.ImportFrom) and node.module is not None and not node.relative
     )
-
-
-def _statements(tree: cst.Module) -> Iterator[cst.CSTNode]:
-    """The statements below no ``if`` and no ``try``, in the order of the text; expressions are not walked."""
-    todo: list[cst.CSTNode] = [tree]
-    while todo:
-        node = todo.pop()
-        yield node
-        if type(node) in (cst.If, cst.Try):
-            continue
-        for name in reversed(_BLOCKS):
-            held = getattr(node, name, None)
-            todo += [held] if isinstance(held, cst.CSTNode) else reversed(held or ())

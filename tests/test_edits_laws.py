@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from fsdp2lint.edits.apply import combine, resolve
 from fsdp2lint.edits.changes import Span, apply
 from fsdp2lint.edits.compose import compose
-from fsdp2lint.edits.layout import Layout, walk
+from fsdp2lint.edits.layout import Layout
 from fsdp2lint.edits.statements import InsertAfter, InsertBefore, Move, Remove, Wrap
 from fsdp2lint.edits.text import Edit, Replace, Rewrite
 from fsdp2lint.source import Source
+from fsdp2lint.walk import walk
 
 SMALL = (
     "a()",

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from fsdp2lint.edits.apply import combine, resolve
 from fsdp2lint.edits.changes import Conflict
-from fsdp2lint.edits.layout import Layout, walk
+from fsdp2lint.edits.layout import Layout
 from fsdp2lint.edits.statements import InsertAfter, InsertBefore, Remove, Unwrap, Wrap
 from fsdp2lint.edits.text import Replace
 from fsdp2lint.source import Source
+from fsdp2lint.walk import walk
 from tests.editing import edited, find
 from tests.test_edits_laws import after, comments, sources, statements
 

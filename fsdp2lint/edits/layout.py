@@ -239,12 +239,3 @@ def children(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
             for one in held:
                 if is_node(type(one)):
                     yield one
-
-
-def walk(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    """``node`` and all that it holds, formatting left out, outer nodes first."""
-    todo = [node]
-    while todo:
-        one = todo.pop()
-        yield one
-        todo.extend(reversed(list(children(one))))

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from fsdp2lint.edits.layout import children
 from fsdp2lint.source import Source
+from fsdp2lint.walk import children
 
 _SCOPES = (
     cst.Module,
@@ -40,27 +40,41 @@ class Imported:
     scope: cst.CSTNode
 
 
-_BINDING_NOTHING = frozenset(
+_BINDING = frozenset(
     {
-        cst.BinaryOperation,
-        cst.Call,
-        cst.Comparison,
-        cst.ComparisonTarget,
-        cst.Element,
-        cst.Expr,
-        cst.If,
-        cst.Index,
-        cst.IndentedBlock,
-        cst.Integer,
-        cst.Return,
-        cst.SimpleStatementLine,
-        cst.SimpleString,
-        cst.Subscript,
-        cst.SubscriptElement,
-        cst.Tuple,
+        cst.AnnAssign,
+        cst.AsName,
+        cst.Assign,
+        cst.AssignTarget,
+        cst.AugAssign,
+        cst.CompFor,
+        cst.For,
+        cst.MatchAs,
+        cst.MatchMapping,
+        cst.MatchStar,
+        cst.NamedExpr,
     }
 )
-"""The most frequent kinds of nodes of which only what they hold can bind or name anything."""
+"""The kinds of nodes that bind names as targets."""
+
+_SCOPED = frozenset(
+    {
+        cst.Annotation,
+        cst.ClassDef,
+        cst.Del,
+        cst.DictComp,
+        cst.FunctionDef,
+        cst.GeneratorExp,
+        cst.Global,
+        cst.Import,
+        cst.ImportFrom,
+        cst.Lambda,
+        cst.ListComp,
+        cst.Nonlocal,
+        cst.SetComp,
+    }
+)
+"""The kinds of nodes that open a scope, or bind in another way."""
 
 
 class Names:
@@ -116,9 +130,15 @@ class Names:
             self.uses.setdefault(node.value, []).append(scope)
         elif type(node) is cst.Attribute or type(node) is cst.Arg:
             self._later(scope, node.value)
-        elif type(node) in _BINDING_NOTHING:
+        elif type(node) in _BINDING:
+            self._targets(node, scope)
+        elif type(node) in _SCOPED:
+            self._scoped(node, scope)
+        else:
             self._later(scope, *children(node))
-        elif isinstance(node, cst.Import | cst.ImportFrom):
+
+    def _scoped(self, node: cst.CSTNode, scope: cst.CSTNode) -> None:
+        if isinstance(node, cst.Import | cst.ImportFrom):
             self._import(node, scope)
         elif isinstance(node, cst.FunctionDef | cst.Lambda):
             self._function(node, scope)
@@ -134,11 +154,9 @@ class Names:
             self._annotation(node, scope)
         elif isinstance(node, cst.Del):
             self._later(scope, node.target)
-        else:
-            self._targets(node, scope)
 
     def _targets(self, node: cst.CSTNode, scope: cst.CSTNode) -> None:
-        """Statements and clauses that bind names, and everything else."""
+        """Statements, clauses and patterns that bind names."""
         if isinstance(node, cst.Assign):
             self._exports(node.targets[0].target, node.value)
             self._renames(node.value, *(target.target for target in node.targets))
@@ -219,18 +237,16 @@ class Names:
     def _import(self, node: cst.Import | cst.ImportFrom, scope: cst.CSTNode) -> None:
         if isinstance(node.names, cst.ImportStar):
             return
-        module = imported_module(node) + "." if isinstance(node, cst.ImportFrom) else ""
-        for alias in node.names:
-            loads = module + dotted(alias.name)
+        for alias, loaded in zip(node.names, loads(node), strict=True):
             asname = alias.asname
             if asname is not None and isinstance(asname.name, cst.Name):
-                name, target = asname.name.value, loads
-            elif module:
-                name, target = dotted(alias.name), loads
+                name, target = asname.name.value, loaded
+            elif isinstance(node, cst.ImportFrom):
+                name, target = dotted(alias.name), loaded
             else:
-                name = target = loads.partition(".")[0]
+                name = target = loaded.partition(".")[0]
             self._bind(name, alias, scope)
-            one = Imported(name, target, loads, alias, node, scope)
+            one = Imported(name, target, loaded, alias, node, scope)
             self.imports.append(one)
             self.imports_of.setdefault(name, []).append(one)
 
@@ -265,13 +281,22 @@ def imported_module(node: cst.ImportFrom) -> str:
     return "." * len(node.relative) + dotted(node.module)
 
 
+def loads(node: cst.Import | cst.ImportFrom) -> Iterator[str]:
+    """The dotted names that an import loads; none where it takes all that there is."""
+    if isinstance(node.names, cst.ImportStar):
+        return
+    module = imported_module(node) + "." if isinstance(node, cst.ImportFrom) else ""
+    for alias in node.names:
+        yield module + dotted(alias.name)
+
+
 def naming(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
     """The children that can name something: not the names that parameters and keywords bind."""
     if type(node) is cst.Arg or type(node) is cst.Attribute:
         yield node.value
-    elif isinstance(node, cst.Param):
+    elif type(node) is cst.Param:
         yield from (c for c in (node.annotation, node.default) if c is not None)
-    elif isinstance(node, cst.FunctionDef | cst.ClassDef):
+    elif type(node) is cst.FunctionDef or type(node) is cst.ClassDef:
         yield from (c for c in children(node) if c is not node.name)
     else:
         yield from children(node)

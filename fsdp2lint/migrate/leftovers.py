@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import libcst as cst
 
 from fsdp2lint.edits.imports import Unimport
-from fsdp2lint.edits.layout import Layout, walk
+from fsdp2lint.edits.layout import Layout
 from fsdp2lint.edits.names import Names, imported_module, scope_of
 from fsdp2lint.edits.statements import InsertBefore
 from fsdp2lint.inventory import Occurrence, inventory
@@ -17,6 +17,7 @@ from fsdp2lint.migrate.ledger import Entry, Ledger
 from fsdp2lint.program import Program
 from fsdp2lint.source import Source
 from fsdp2lint.steps import Step
+from fsdp2lint.walk import walk
 
 MARK = "# TODO(fsdp2lint): "
 TOGETHER = 3
