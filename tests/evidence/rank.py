@@ -107,6 +107,7 @@ def _environment(job: Job, rank: int, port: int) -> dict[str, str]:
         "TORCHELASTIC_RESTART_COUNT": "0",
         "TORCHELASTIC_MAX_RESTARTS": "0",
         "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCH_DIST_INIT_BARRIER": "1",  # else a rank may leave while another still connects
         "GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo",
         "OMP_NUM_THREADS": "1",
         "FIXTURE_TMP": str(job.folder),
