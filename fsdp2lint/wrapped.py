@@ -222,6 +222,8 @@ def names_the_class(trace: Trace) -> bool:
 
 
 def _names_the_class(source: Source) -> bool:
+    if "FullyShardedDataParallel" not in source.text:
+        return False
     found = _CLASS.search(source.text)
     return found is not None and (_takes_from_fsdp(source) or "torch." in found.group())
 

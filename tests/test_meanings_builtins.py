@@ -61,6 +61,52 @@ VALUES: Scripts = {
         """,
         ["0", "3", "1", "4", "6", "7"],
     ),
+    "functions that keep their results": (
+        """
+        @functools.cache
+        def one():
+            return Net()
+
+        @functools.lru_cache(maxsize=None)
+        def sized(size):
+            return Net()
+
+        def fresh():
+            return Net()
+
+        class Holder:
+            @functools.cached_property
+            def net(self):
+                return Net()
+
+        one().mark = 1
+        tell(one().mark)
+        sized(2).mark = 2
+        sized(3).mark = 3
+        tell(sized(2).mark)
+        fresh().mark = 4
+        tell(fresh().mark)
+        holder = Holder()
+        holder.net.mark = 5
+        tell(holder.net.mark)
+        tell(Holder().net.mark)
+        """,
+        ["1", "2", "Net(…).mark", "5", "Net(…).mark"],
+    ),
+    "what one branch alone has kept": (
+        """
+        @functools.cache
+        def one():
+            tell("made")
+            return Net()
+
+        if cfg.first:
+            one()
+            one()
+        one()
+        """,
+        ["'made'", "'made'"],
+    ),
     "named tuples and namespaces": (
         """
         from collections import namedtuple

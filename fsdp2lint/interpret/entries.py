@@ -178,8 +178,9 @@ def _rest(machine: Machine, source: Source, reached: Reached) -> Iterator[Trace]
     reached.add(machine.run_bodies)
     if module.scope is None:
         return
-    first_order = machine.order
+    first_order, kept = machine.order, machine.kept
     for value in _definitions(module):
+        machine.kept = kept.copy()
         yield from _entry(machine, module, value, loaded, reached)
         machine.order = first_order
     index = 0
@@ -187,6 +188,7 @@ def _rest(machine: Machine, source: Source, reached: Reached) -> Iterator[Trace]
         function = machine.made[index]
         index += 1
         if function.scope.source is source and function.node not in reached:
+            machine.kept = kept.copy()
             yield from _entry(machine, module, function, loaded, reached)
 
 

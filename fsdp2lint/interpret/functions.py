@@ -46,7 +46,7 @@ _KINDS = {
     "contextlib.asynccontextmanager": "contextmanager",
 }
 _ACCESSORS = ("getter", "setter", "deleter")
-_TRANSPARENT = frozenset({"functools.wraps", "functools.lru_cache", "functools.cache"})
+_KEEPING = frozenset({"functools.cache", "functools.cached_property", "functools.lru_cache"})
 
 
 class Generator(Value):
@@ -76,6 +76,8 @@ def define(machine: Machine, node: cst.FunctionDef) -> Value:
     for decorator in reversed(node.decorators):
         what = machine.eval(decorator.decorator)
         decorators.append(what)
+        if isinstance(what, External) and what.name in _KEEPING and isinstance(value, Function):
+            value.keeps = True
         if isinstance(what, Part) and isinstance(what.owner, Function) and what.name in _ACCESSORS:
             value = what.owner  # @name.setter: the name stays the property
             if what.name == "setter":
@@ -127,7 +129,32 @@ def invoke(
         function.node, function.scope.source
     ):
         return Generator(function, args, keywords, open_)
+    if function.keeps and not open_:
+        return _once(machine, function, args, keywords, site)
     return enter(machine, function, args, keywords, site, open_)
+
+
+def _once(
+    machine: Machine,
+    function: Function,
+    args: tuple[Value, ...],
+    keywords: dict[str, Value],
+    site: Site,
+) -> Value:
+    """Call a function that keeps its results: with the same arguments it runs only the first time.
+
+    Where it is not certain that the earlier call came before this one, it runs again.
+    """
+    key = (function, args, tuple(sorted(keywords.items())))
+    known = machine.kept.get(key, ())
+    here, stage, entered = machine.here, machine.stage, machine.entered
+    for then, guards, value in known:
+        if then in (0, stage) and not here.impossible and here.implies(guards):
+            return value
+    result = enter(machine, function, args, keywords, site)
+    if machine.entered > entered:
+        machine.kept[key] = (*known, (stage, here, result))
+    return result
 
 
 def enter(

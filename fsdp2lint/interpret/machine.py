@@ -55,6 +55,9 @@ if TYPE_CHECKING:
     from fsdp2lint.interpret.imports import Namespace
     from fsdp2lint.project import Project
 
+Kept = tuple[Function, tuple[Value, ...], tuple[tuple[str, Value], ...]]
+"""A function that keeps its results, and the arguments of a call."""
+
 MAX_CALL_DEPTH = 28
 """Calls nested deeper than this are not entered."""
 
@@ -90,6 +93,8 @@ class Machine:
         self.visited: set[cst.CSTNode] = set()
         self.walked: set[cst.CSTNode] = set()
         self.made: list[Function] = []
+        self.kept: dict[Kept, tuple[tuple[int, Guards, Value], ...]] = {}
+        """What functions that keep their results gave: in which stage, and under which guards."""
         self.run_bodies: set[cst.CSTNode] = set()
         self._sites: dict[cst.CSTNode, Site] = {}
         self._externals: dict[str, External] = {}

@@ -159,7 +159,8 @@ def transparent(call: Call) -> Value | None:
         return first
     if isinstance(first, Module | Part) and call.is_module(first):
         return first
-    return call.machine.external(_SAME)
+    keeps = call.name in ("functools.lru_cache", "functools.cache")
+    return call.machine.external("functools.cache" if keeps else _SAME)
 
 
 @calls(_SAME)

@@ -20,6 +20,7 @@ class Function(Value):
         "decorators",
         "defaults",
         "home",
+        "keeps",
         "kind",
         "name",
         "node",
@@ -45,6 +46,7 @@ class Function(Value):
         self.decorators: tuple[Value, ...] = ()
         self.home: Class | None = None  # the class whose body defines it
         self.setter: Function | None = None  # of a property
+        self.keeps = False  # ``functools.cache``: called again, it gives what it gave
         self.only: Value | None = None  # the test of the rank under which its body runs at all
 
     def describe(self) -> str:
