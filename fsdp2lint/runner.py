@@ -49,7 +49,7 @@ class Batch(NamedTuple):
     @classmethod
     def of_text(cls, raw: bytes, path: str) -> Batch:
         """The bytes of one file that would stand at ``path``; its imports are read from disk."""
-        return cls([path], [(path, raw)] if relevant(raw) else [])
+        return cls([path], [(path, raw)] if relevant(raw) else [], [path])
 
 
 class Mended(NamedTuple):

@@ -83,6 +83,12 @@ class Session:
             if not inside(os.path.dirname(path) or ".").covers_named(path)
         ]
 
+    def looks_at(self, path: str) -> bool:
+        """Whether a file is of a kind that is looked for in folders, or is one of the paths itself."""
+        if path in map(os.path.normpath, self.paths):
+            return True
+        return path.endswith(self._exclusion_in(os.path.dirname(path) or ".").suffixes)
+
     def option(self, key: str, default: Any = None) -> Any:
         """The value of a key that counts for the whole run."""
         return resolve.value(key, self.main, self.given, default)
@@ -134,11 +140,17 @@ class Session:
 
     def of_text(self, raw: bytes, path: str, *, fix: bool, unsafe: bool) -> Mended:
         """The same for one text that would stand at ``path``."""
-        config = self.config_of(os.path.dirname(path) or ".")
+        folder = os.path.dirname(path) or "."
+        exclusion = self._exclusion_in(folder)
+        if exclusion.force and exclusion.covers_named(path):
+            return Mended(Report())
+        config = self.config_of(folder)
         if self.is_document(path):
             every = list(self._document(config, path, raw, fix=fix, unsafe=unsafe))
             return _together(every)
-        return self._one(config, Batch.of_text(raw, path), fix=fix, unsafe=unsafe)
+        instead = {**self.means.instead, os.path.abspath(path): raw}
+        there = self.using(self.means._replace(instead=instead))
+        return there._one(config, Batch.of_text(raw, path), fix=fix, unsafe=unsafe)
 
     def is_document(self, path: str) -> bool:
         """Whether a file is a document with blocks of Python in it."""

@@ -116,10 +116,23 @@ def test_standard_input(tmp_path: Path) -> None:
 
 
 def test_standard_input_sees_the_files_beside_it() -> None:
+    """The program says nothing of FSDP, what it imports does; the text need not be that on disk."""
     text = (TOUR / "train.py").read_text()
-    text = text.replace("import argparse", "import argparse  # fully_shard", 1)
-    shown = program("check", "-", "--stdin-filename", TOUR / "train.py", "-f", "json", text=text)
+    named = ("--stdin-filename", TOUR / "train.py")
+    shown = program("check", "-", *named, "-f", "json", text=text)
     assert {"FSDP201", "FSDP203"} <= {one["code"] for one in json.loads(shown.stdout)}
+    called = text.replace("model.forward(", "model(")
+    shown = program("check", "-", *named, "-f", "json", text=called)
+    assert "FSDP203" not in {one["code"] for one in json.loads(shown.stdout)}
+    fixed = program("check", "--fix", "-", *named, text=text)
+    assert "loss = model(tokens" in fixed.stdout
+
+
+def test_standard_input_that_is_excluded_is_left_alone(tmp_path: Path) -> None:
+    args = ("--extend-exclude", "b.py", "--stdin-filename", "b.py", "--fix", "-")
+    assert program("check", *args, text=UNUSED, cwd=tmp_path).stdout == MENDED
+    shown = program("check", "--force-exclude", *args, text=UNUSED, cwd=tmp_path)
+    assert (shown.returncode, shown.stdout) == (0, UNUSED)
 
 
 def test_fix(tmp_path: Path) -> None:
