@@ -105,9 +105,18 @@ class Finder:
             package = os.path.dirname(package)
         if package != folder:
             yield package
-        for root in self.roots:
+        for root in sorted(self.roots, key=lambda root: _distance(root, folder)):
             yield root
             yield os.path.join(root, "src")
+
+
+def _distance(root: str, folder: str) -> tuple[bool, int]:
+    """Sorts the roots that hold a folder first, the nearest of them before the others.
+
+    Two projects may each have a package of one name, and what lies in one imports its own.
+    """
+    holds = folder == root or folder.startswith(root.rstrip(os.sep) + os.sep)
+    return not holds, -len(root) if holds else 0
 
 
 def _program(raw: bytes, path: str) -> bytes:

@@ -208,3 +208,26 @@ def test_a_wrong_selector_is_found_where_it_stands(siblings: Path) -> None:
         "Error: said/fsdp2lint.toml:1: `select`: unknown rule `FSDP2O1`, did you mean `FSDP201`?\n"
     )
     assert json.loads(invoke("check", "-f", "json", "--isolated", cwd=siblings).stdout)
+
+
+def test_a_package_without_init_is_that_of_the_own_project(tmp_path: Path) -> None:
+    """Both have a package of the same name: each of them imports its own."""
+    shard = """\
+from torch.distributed.fsdp import fully_shard
+from parts.options import policy
+
+
+def shard(model):
+    fully_shard(model, mp_policy=policy())
+
+
+shard(torch.nn.Linear(4, 4))
+"""
+    options = "import torch\n\n\ndef policy():\n    return {}\n"
+    for name, value in (("one", "None"), ("other", "torch.policy()")):
+        (tmp_path / name / "parts").mkdir(parents=True)
+        (tmp_path / name / "pyproject.toml").touch()
+        (tmp_path / name / "parts" / "shard.py").write_text(f"import torch\n{shard}")
+        (tmp_path / name / "parts" / "options.py").write_text(options.format(value))
+    for order in (("one", "other"), ("other", "one")):
+        assert found(tmp_path, "--select", "FSDP241", *order) == ["one/parts/shard.py:FSDP241"]
