@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from fsdp2lint.discover import SUFFIXES
+
+Wanted = Callable[[str], bool]
+"""Whether a file, spelled from the current folder, is one that the run looks at."""
 
 
 class GitProblem(Exception):
     """git is missing, or refuses; the message says what."""
 
 
-def changed(paths: Sequence[str], since: str | None = None) -> list[str]:
-    """The files below ``paths`` that differ from the last commit, untracked ones too.
+def changed(paths: Sequence[str], wanted: Wanted, since: str | None = None) -> list[str]:
+    """The wanted files below ``paths`` that differ from the last commit, untracked ones too.
 
     With ``since`` those that differ from where the present branch left that one.
 
@@ -29,11 +32,11 @@ def changed(paths: Sequence[str], since: str | None = None) -> list[str]:
         base = _words("hash-object", "-t", "tree", os.devnull)[0].strip()  # nothing is committed
     known = _names("diff", "--name-only", "--diff-filter=d", "-z", base)
     new = _names("ls-files", "--others", "--exclude-standard", "--full-name", "-z", ":/")
-    return _below(paths, (*known, *new))
+    return [path for _, path in _below(paths, (*known, *new), wanted)]
 
 
-def staged(paths: Sequence[str]) -> tuple[list[str], dict[str, bytes]]:
-    """The files below ``paths`` that a commit would change, and the bytes that it would hold.
+def staged(paths: Sequence[str], wanted: Wanted) -> tuple[list[str], dict[str, bytes]]:
+    """The wanted files below ``paths`` that a commit would change, and the bytes that it would hold.
 
     The bytes are by absolute path, and there are those of every Python file that differs from its copy in
     the work tree, so that what a staged file imports is seen as it would be committed.
@@ -44,11 +47,13 @@ def staged(paths: Sequence[str]) -> tuple[list[str], dict[str, bytes]]:
     top = _top()
     chosen = _names("diff", "--cached", "--name-only", "--diff-filter=d", "-z")
     edited = _names("diff", "--name-only", "-z")
-    wanted = [n for n in dict.fromkeys((*chosen, *edited)) if n.endswith(SUFFIXES)]
+    python = (name for name in (*chosen, *edited) if name.endswith(SUFFIXES))
+    mine = _below(paths, chosen, wanted)
+    asked = list(dict.fromkeys((*(name for name, _ in mine), *python)))
     instead = {
-        os.path.join(top, name): raw for name, raw in _in_the_index(wanted) if raw is not None
+        os.path.join(top, name): raw for name, raw in _in_the_index(asked) if raw is not None
     }
-    return _below(paths, chosen), instead
+    return [path for _, path in mine], instead
 
 
 def root_of(path: str) -> str | None:
@@ -81,16 +86,18 @@ def commit(root: str, files: Sequence[str], message: str) -> None:
     _git("commit", "--quiet", "--message", message, "--", *paths, inside=root)
 
 
-def _below(paths: Sequence[str], names: Iterable[str]) -> list[str]:
-    """The Python files among ``names`` that lie below one of ``paths``, spelled from here."""
-    top = _top()
+def _below(paths: Sequence[str], names: Iterable[str], wanted: Wanted) -> list[tuple[str, str]]:
+    """The wanted files among ``names`` that lie below one of ``paths``: git's name, and as spelled from here."""
+    top, here = _top(), os.path.realpath(os.getcwd())
     roots = [os.path.realpath(path) for path in paths]
-    found = set()
+    found = {}
     for name in names:
         full = os.path.join(top, name)
-        if name.endswith(SUFFIXES) and any(_inside(full, root) for root in roots):
-            found.add(os.path.relpath(full, os.path.realpath(os.getcwd())))
-    return sorted(found)
+        if any(_inside(full, root) for root in roots):
+            path = os.path.relpath(full, here)
+            if wanted(path):
+                found[path] = name
+    return [(found[path], path) for path in sorted(found)]
 
 
 def _inside(path: str, root: str) -> bool:

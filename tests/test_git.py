@@ -143,6 +143,18 @@ def test_staged_imports_are_seen_as_staged(repository: Path) -> None:
     assert found(repository, "--staged") == ["train.py:FSDP201"]
 
 
+def test_documents_are_found_where_they_are_looked_for(repository: Path) -> None:
+    (repository / "doc.md").write_text(f"```python\n{LATE}```\n")
+    (repository / "notes.rst").write_text("fully_shard\n")
+    for flag in ("--changed", "--staged"):
+        assert found(repository, flag) == []
+        assert found(repository, flag, "--extension", "md:markdown") == ["doc.md:FSDP201"]
+        assert found(repository, flag, "doc.md") == ["doc.md:FSDP201"]
+        git(repository, "add", ".")
+    (repository / "doc.md").write_text("nothing\n")
+    assert found(repository, "--staged", "doc.md") == ["doc.md:FSDP201"]
+
+
 @pytest.mark.parametrize(
     ("args", "said"),
     [

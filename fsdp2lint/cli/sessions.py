@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import click
@@ -37,16 +37,15 @@ def opened(paths: Sequence[str], given: Given) -> Iterator[Session]:
         click.ClickException: git refuses.
     """
     file, pairs = configuration(given)
-    listed, instead = _by_git(paths, given)
+    options = (overrides(given), file, given["isolated"], pairs)
+    listed, instead = _by_git(paths, given, Session(paths, *options).looks_at)
     means = Means(
         progress=_progress(),
         jobs=given["jobs"] or _processors(),
         instead=instead or {},
         profiling=given["profile_rules"],
     )
-    session = Session(
-        paths, overrides(given), file, given["isolated"], pairs, means=means, listed=listed
-    )
+    session = Session(paths, *options, means=means, listed=listed)
     keeping = None
     if not given["no_cache"] and not given["profile_rules"] and not instead and "-" not in paths:
         keeping = Keeping(_cache_folder(session, given["cache_dir"]))
@@ -66,7 +65,9 @@ def configured(paths: Sequence[str], given: Given) -> Session:
     return Session(paths, overrides(given), file, given["isolated"], pairs)
 
 
-def _by_git(paths: Sequence[str], given: Given) -> tuple[list[str] | None, dict[str, bytes] | None]:
+def _by_git(
+    paths: Sequence[str], given: Given, looks_at: Callable[[str], bool]
+) -> tuple[list[str] | None, dict[str, bytes] | None]:
     wanted = [name for name in ("staged", "changed", "since") if given[name] not in (None, False)]
     if not wanted:
         return None, None
@@ -78,8 +79,8 @@ def _by_git(paths: Sequence[str], given: Given) -> tuple[list[str] | None, dict[
 
     try:
         if given["staged"]:
-            return git.staged(paths)
-        return git.changed(paths, given["since"]), None
+            return git.staged(paths, looks_at)
+        return git.changed(paths, looks_at, given["since"]), None
     except git.GitProblem as error:
         raise click.ClickException(str(error)) from error
 
