@@ -37,14 +37,16 @@ class BadSetting(Exception):
 class Settings(NamedTuple):
     """What the user asked of a run. Selectors: ``ALL``, a code, the beginning of one, a name, a group."""
 
-    select: tuple[str, ...] = ()
+    select: tuple[str, ...] | None = None
+    """What runs in place of the default; nothing when it is empty."""
     extend_select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
     target_torch: str = ""
     """The oldest torch release to run on; :data:`OLDEST_TORCH` when empty."""
     per_file_ignores: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Patterns of files, each with the selectors of what is not reported there."""
-    fixable: tuple[str, ...] = ()
+    fixable: tuple[str, ...] | None = None
+    """Whose fixes may be made: everyone's when nobody said."""
     unfixable: tuple[str, ...] = ()
     told: Told = NOTHING_TOLD
     preview: bool = False
@@ -55,11 +57,18 @@ class Settings(NamedTuple):
         """The oldest torch release to run on; None when nobody named it.
 
         Raises:
-            BadSetting: what was named is no version.
+            BadSetting: what was named is no version, or too old for FSDP2.
         """
-        if not self.target_torch:
-            return None
-        version = _version(self.target_torch)
+        return self.release if self.target_torch else None
+
+    @property
+    def release(self) -> Release:
+        """The oldest torch release to run on, whether somebody named it or not.
+
+        Raises:
+            BadSetting: what was named is no version, or too old for FSDP2.
+        """
+        version = _supported(self.target_torch or OLDEST_TORCH)
         return version.major, version.minor
 
     @property
@@ -74,7 +83,7 @@ class Settings(NamedTuple):
 
         Raises:
             BadSetting: an unknown selector, a preview that is selected alone, or a target that is no
-                version.
+                version or too old for FSDP2.
         """
         from fsdp2lint.toolrules import ALWAYS_ON, TOOL_RULES
 
@@ -82,9 +91,10 @@ class Settings(NamedTuple):
         for selector in self._selectors():
             if not any(precision(selector, rule) for rule in every):
                 raise BadSetting(unknown("rule", selector, selectors(every)), selector)
-        for selector in (*self.select, *self.extend_select):
+        for selector in self._asked():
             if any(precision(selector, r) == 100 and not self._ripe(r) for r in every):
                 raise BadSetting(f"`{selector}` is being tried out: --preview runs it", selector)
+        target = _supported(self.target_torch or OLDEST_TORCH)
         return tuple(
             rule
             for rule in every
@@ -92,7 +102,7 @@ class Settings(NamedTuple):
             or (
                 self._wanted(rule) > _best(self.ignore, rule)
                 and self._ripe(rule)
-                and self._fits(rule)
+                and _fits(rule, target)
             )
         )
 
@@ -110,26 +120,24 @@ class Settings(NamedTuple):
 
     def may_fix(self, rule: Rule) -> bool:
         """Whether the fixes of a rule may be applied; ``unfixable`` wins over an equal ``fixable``."""
-        return (_best(self.fixable, rule) if self.fixable else 1) > _best(self.unfixable, rule)
+        wanted = 1 if self.fixable is None else _best(self.fixable, rule)
+        return wanted > _best(self.unfixable, rule)
+
+    def _asked(self) -> tuple[str, ...]:
+        return (*(self.select or ()), *self.extend_select)
 
     def _selectors(self) -> tuple[str, ...]:
         inside = (s for _, given in self.per_file_ignores for s in given)
-        asked = (*self.select, *self.extend_select, *self.ignore)
-        return (*asked, *self.fixable, *self.unfixable, *inside)
+        asked = (*self._asked(), *self.ignore)
+        return (*asked, *(self.fixable or ()), *self.unfixable, *inside)
 
     def _wanted(self, rule: Rule) -> float:
         """How precisely a rule is asked for; one that runs by default yields to any ``ignore``."""
-        default = 0 if self.select else 0.5 * bool(_best(DEFAULT_SELECT, rule))
-        return max(default, _best((*self.select, *self.extend_select), rule))
+        default = 0.5 * (self.select is None and bool(_best(DEFAULT_SELECT, rule)))
+        return max(default, _best(self._asked(), rule))
 
     def _ripe(self, rule: Rule) -> bool:
         return self.preview or not rule.preview
-
-    def _fits(self, rule: Rule) -> bool:
-        target = _version(self.target_torch or OLDEST_TORCH)
-        if target < _version(rule.since):
-            return False
-        return not rule.until or _version(target.base_version) <= _version(rule.until)
 
 
 def _version(text: str) -> Version:
@@ -139,6 +147,23 @@ def _version(text: str) -> Version:
         return Version(text)
     except InvalidVersion as error:
         raise BadSetting(f"`{text}` is not a torch version such as 2.8", text) from error
+
+
+def _supported(text: str) -> Version:
+    """The version of torch in ``text``, for which there are rules."""
+    target = _version(text)
+    if target.release[:2] < _version(OLDEST_TORCH).release:
+        raise BadSetting(
+            f"`{text}` is older than {OLDEST_TORCH}, the first torch with FSDP2's public names",
+            text,
+        )
+    return target
+
+
+def _fits(rule: Rule, target: Version) -> bool:
+    if target < _version(rule.since):
+        return False
+    return not rule.until or _version(target.base_version) <= _version(rule.until)
 
 
 def precision(selector: str, rule: Rule) -> int:

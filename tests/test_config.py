@@ -96,6 +96,12 @@ def test_a_pyproject_of_something_else_is_passed_over(tmp_path: Path) -> None:
     assert Configs().of(str(tmp_path / "sub")).given["select"] == ["FSDP2"]
 
 
+@pytest.mark.parametrize("text", ["tool = 3\n", "[[tool]]\na = 1\n"])
+def test_a_pyproject_without_tools(tmp_path: Path, text: str) -> None:
+    write(tmp_path, pyproject__toml=f"# fsdp2lint\n{text}", x__py=LATE)
+    assert found(tmp_path) == ["x.py:FSDP201"]
+
+
 def test_extend(tmp_path: Path) -> None:
     (tmp_path / "base").mkdir()
     (tmp_path / "base" / "lint.toml").write_text(
@@ -135,7 +141,22 @@ def test_extend(tmp_path: Path) -> None:
             "target-torch = 'new'\n",
             "fsdp2lint.toml:1: `target-torch`: `new` is not a torch version",
         ),
-        ("output-format = 'ful'\n", "unknown output format `ful`, did you mean `full`?"),
+        (
+            "\noutput-format = 'ful'\n",
+            "Error: fsdp2lint.toml:2: `output-format`: unknown output format `ful`, did you mean `full`?",
+        ),
+        (
+            "target-torch = '1.13'\n",
+            "fsdp2lint.toml:1: `target-torch`: `1.13` is older than 2.6, the first torch with",
+        ),
+        (
+            "[per-file-ignores]\n'a' = ['FSDP2']\n'b*.py' = 'FSDP2'\n",
+            'fsdp2lint.toml:3: `per-file-ignores."b*.py"`: expected `array`',
+        ),
+        (
+            "extension = { md = 'markdown', rst = 'text' }\n",
+            "fsdp2lint.toml:1: `extension.\"rst\"`: invalid enum value 'text'",
+        ),
         ("extend = 'gone.toml'\n", "fsdp2lint.toml:1: `extend`: gone.toml: No such file"),
         ("extend = 'fsdp2lint.toml'\n", "`extend` leads in a circle"),
     ],
@@ -167,6 +188,19 @@ def test_the_command_line_comes_first(tmp_path: Path) -> None:
     assert found(tmp_path, "--select", "FSDP201") == ["x.py:FSDP201"]
     assert found(tmp_path, "--config", "select=['FSDP2']") == ["x.py:FSDP201"]
     assert found(tmp_path, "--config", "select=['FSDP2']", "--ignore", "FSDP201") == []
+
+
+def test_an_empty_list_is_not_the_default(tmp_path: Path) -> None:
+    write(tmp_path, fsdp2lint__toml="select = []\n", x__py=LATE)
+    assert found(tmp_path) == []
+    assert found(tmp_path, "--extend-select", "FSDP201") == ["x.py:FSDP201"]
+    none = f"{CLEAN}x = 1  # fsdp2lint: ignore[FSDP203]\n"
+    write(tmp_path, fsdp2lint__toml="fixable = []\n", x__py=none)
+    assert found(tmp_path, "--fix") == ["x.py:FSDP901"]
+    (tmp_path / "venv").mkdir()
+    (tmp_path / "venv" / "y.py").write_text(LATE)
+    write(tmp_path, fsdp2lint__toml="exclude = []\n")
+    assert found(tmp_path) == ["venv/y.py:FSDP201", "x.py:FSDP901"]
 
 
 def test_a_named_file(tmp_path: Path) -> None:
@@ -256,49 +290,6 @@ def test_exclude_in_the_file(tmp_path: Path) -> None:
     assert found(tmp_path, "--no-force-exclude", "a.py") == ["a.py:FSDP201"]
 
 
-@pytest.mark.parametrize(
-    ("files", "target"),
-    [
-        ({"pyproject.toml": "[project]\ndependencies = ['torch>=2.8,<3', 'numpy']\n"}, "2.8"),
-        (
-            {"pyproject.toml": "[project]\ndependencies = ['torch >= 2.7.1 ; sys_platform']\n"},
-            "2.7.1",
-        ),
-        ({"pyproject.toml": "[project]\ndependencies = ['torch~=2.9']\n"}, "2.9"),
-        ({"pyproject.toml": "[project]\ndependencies = ['torch', 'torchvision>=9']\n"}, "2.6"),
-        ({"pyproject.toml": "[project]\ndependencies = ['torch>=2.1']\n"}, "2.6"),
-        ({"pyproject.toml": "[project.optional-dependencies]\na = ['torch==2.10']\n"}, "2.10"),
-        (
-            {
-                "pyproject.toml": "[dependency-groups]\ndev = ['torch>=2.7', {include-group = 'x'}]\n"
-            },
-            "2.7",
-        ),
-        ({"pyproject.toml": "[tool.poetry.dependencies]\ntorch = '^2.8'\n"}, "2.8"),
-        ({"setup.py": "", "requirements.txt": "# torch>=9\ntorch>=2.9  # cuda\n"}, "2.9"),
-        ({"setup.py": "", "requirements-gpu.txt": "torch==2.8.0+cu126\n"}, "2.8.0"),
-        ({"pyproject.toml": "[broken\n", "requirements.txt": "torch>=2.8\n"}, "2.8"),
-        ({}, "2.6"),
-    ],
-)
-def test_the_target_is_read_from_the_dependencies(
-    tmp_path: Path, files: dict[str, str], target: str
-) -> None:
-    (tmp_path / ".git").mkdir()
-    for name, text in files.items():
-        (tmp_path / name).write_text(text)
-    write(tmp_path, x__py=CLEAN)
-    assert f'target-torch = "{target}"\n' in invoke("check", "--show-settings", cwd=tmp_path).stdout
-
-
-def test_the_target_decides_what_runs(tmp_path: Path) -> None:
-    write(tmp_path, x__py="from torch.distributed._composable.fsdp import fully_shard\n")
-    before = invoke("check", "-v", cwd=tmp_path).stderr
-    write(tmp_path, pyproject__toml="[project]\ndependencies = ['torch>=2.13']\n")
-    after = invoke("check", "-v", cwd=tmp_path).stderr
-    assert before.split(", ")[2] != after.split(", ")[2]
-
-
 def test_show_settings_and_files(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     write(tmp_path, x__py=CLEAN, fsdp2lint__toml="select = ['FSDP201']\n")
@@ -380,6 +371,13 @@ class TestInit:
         assert (tmp_path / ".pre-commit-config.yaml").read_text() == "repos: []\n"
         assert "under `repos:`" in shown.stdout
         assert Configs().of(str(tmp_path)).file == str(tmp_path / "pyproject.toml")
+
+    @pytest.mark.parametrize("text", ["tool = {}\n", "tool.fsdp2lint.fix = true\n", "[broken\n"])
+    def test_a_pyproject_that_cannot_have_a_table(self, tmp_path: Path, text: str) -> None:
+        (tmp_path / "pyproject.toml").write_text(text)
+        shown = invoke("init", cwd=tmp_path)
+        assert (shown.returncode, (tmp_path / "pyproject.toml").read_text()) == (2, text)
+        assert "pyproject.toml:" in shown.stderr
 
     def test_what_it_writes_becomes_a_configuration(self, tmp_path: Path) -> None:
         invoke("init", cwd=tmp_path)

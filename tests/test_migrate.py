@@ -220,7 +220,7 @@ class Balanced(HTMLParser):
         (["--only", "clip-gradnorm"], "did you mean `clip-grad-norm`?"),
         (["-f", "markdwn"], "did you mean `markdown`?"),
         (["-f", "json", "-f", "text"], "two reports go to standard output"),
-        (["--target-torch", "new"], "`new` is no version of torch"),
+        (["--target-torch", "new"], "`new` is not a torch version"),
         (["nowhere"], "nowhere: No such file or directory"),
     ],
 )

@@ -100,7 +100,7 @@ def test_the_release_is_that_of_the_project(tmp_path: Path) -> None:
     configured(tmp_path, 'target-torch = "new"\n')
     wrong = invoke("migrate", cwd=tmp_path)
     assert wrong.returncode == 2
-    assert "`new` is no version of torch" in wrong.stderr
+    assert "`new` is not a torch version" in wrong.stderr
 
 
 def test_what_is_told_of_functions_is_known(tmp_path: Path) -> None:

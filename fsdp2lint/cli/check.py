@@ -219,8 +219,14 @@ def _standard_input(session: Session, given: Given) -> tuple[int, Report]:
 
 
 def _targets(session: Session, given: Given) -> Targets:
-    formats = given["output_formats"] or (session.option("output-format") or "full",)
-    return parse_targets(formats, given["output_file"])
+    if given["output_formats"]:
+        return parse_targets(given["output_formats"], given["output_file"])
+    configured = session.option("output-format")
+    try:
+        return parse_targets((configured or "full",), given["output_file"])
+    except click.UsageError as error:
+        place = session.main.places.get("output-format")
+        raise click.ClickException(f"{place}: `output-format`: {error.message}") from error
 
 
 def _finish(

@@ -9,6 +9,7 @@ import click
 
 from fsdp2lint import __version__
 from fsdp2lint.cli.output import save
+from fsdp2lint.config import toml
 from fsdp2lint.fixing import NotWritten, replace
 
 _KEYS = """\
@@ -62,7 +63,15 @@ def _configuration(folder: str) -> None:
         click.echo(f"{pyproject} has [tool.fsdp2lint] already.")
         return
     table = "[tool.fsdp2lint]\n" + _KEYS.format(prefix="tool.fsdp2lint.")
-    _append(pyproject, ("" if text.endswith("\n") or not text else "\n") + "\n" + table)
+    more = ("" if text.endswith("\n") or not text else "\n") + "\n" + table
+    try:
+        toml.loads(text.replace("\r\n", "\n") + more)
+    except toml.TOMLDecodeError as error:
+        said, line = toml.complaint(error, text)
+        raise click.ClickException(
+            f"{pyproject}:{line}: no [tool.fsdp2lint] can follow: {said}"
+        ) from error
+    _append(pyproject, more)
 
 
 def _pre_commit(folder: str) -> None:
@@ -77,7 +86,7 @@ def _pre_commit(folder: str) -> None:
 
 def _text(path: str) -> str:
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8", newline="") as file:
             return file.read()
     except (OSError, UnicodeDecodeError) as error:
         raise click.ClickException(f"{path}: {error}") from error

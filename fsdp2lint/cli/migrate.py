@@ -14,7 +14,7 @@ from fsdp2lint.cli.options import CONFIGURATION, DISCOVERY, TARGET, Given, listi
 from fsdp2lint.cli.output import coloured, save
 from fsdp2lint.cli.sessions import configured
 from fsdp2lint.discover import NoSuchPath
-from fsdp2lint.settings import OLDEST_TORCH, BadSetting, unknown
+from fsdp2lint.settings import BadSetting, unknown
 
 if TYPE_CHECKING:
     from fsdp2lint.declare import Codemod
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fsdp2lint.migrate.files import Chosen
     from fsdp2lint.session import Session
     from fsdp2lint.settings import Settings
+    from fsdp2lint.torch_api import Release
 
 
 @click.command("migrate", short_help="Rewrite FSDP1 to FSDP2 and distributed checkpoints.")
@@ -169,7 +170,7 @@ def _migrate(
         checkpoints=given["checkpoints"],
         async_save=given["async_save"],
         launch=given["launch"],
-        target_torch=_version(settings.target_torch or OLDEST_TORCH),
+        target_torch=_release(settings),
     )
     whole = not given["only"] and not given["skip"]
     with _Progress(len(codemods)) as progress:
@@ -186,12 +187,11 @@ def _migrate(
         )
 
 
-def _version(text: str) -> tuple[int, int]:
+def _release(settings: Settings) -> Release:
     try:
-        major, minor = text.split(".")[:2]
-        return int(major), int(minor)
-    except ValueError as error:
-        raise click.UsageError(f"`{text}` is no version of torch, such as 2.6") from error
+        return settings.release
+    except BadSetting as error:
+        raise click.ClickException(str(error)) from error
 
 
 class _Asking:

@@ -132,7 +132,8 @@ def _parsed(path: str, raw: bytes, above: tuple[str, ...] = ()) -> Config | None
     prefix: tuple[str, ...] = ()
     if os.path.basename(path) == "pyproject.toml":
         prefix = ("tool", "fsdp2lint")
-        table = table.get("tool", {}).get("fsdp2lint")
+        tools = table.get("tool")
+        table = tools.get("fsdp2lint") if isinstance(tools, dict) else None
         if table is None:
             return None
         if not isinstance(table, dict):

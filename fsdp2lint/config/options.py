@@ -150,8 +150,10 @@ def checked(given: Mapping[str, Any]) -> dict[str, Any]:
         except msgspec.ValidationError as error:
             said, _, where = str(error).partition(" - at `$")
             inner = where.rstrip("`").lstrip(".")
-            message = f"`{inner or key}`: {said[0].lower()}{said[1:]}"
-            raise Wrong(message, tuple(inner.replace("[...]", "").split("."))) from error
+            entry = _guilty(key, value) if "[...]" in inner else ()
+            named = inner.replace("[...]", "".join(f'."{one}"' for one in entry)) or key
+            path = tuple(inner.partition("[")[0].split("."))
+            raise Wrong(f"`{named}`: {said[0].lower()}{said[1:]}", (*path, *entry)) from error
     return dict(given)
 
 
@@ -177,6 +179,16 @@ def schema() -> dict[str, Any]:
         "title": "fsdp2lint",
         **msgspec.json.schema(Options),
     }
+
+
+def _guilty(key: str, table: Mapping[str, Any]) -> tuple[str, ...]:
+    """The entry of a table that holds something else than it may: the library does not tell which."""
+    for entry, value in table.items():
+        try:
+            msgspec.convert({key: {entry: value}}, Options, strict=True)
+        except msgspec.ValidationError:
+            return (entry,)
+    return ()
 
 
 def _known(given: Mapping[str, Any], struct: type[msgspec.Struct], path: tuple[str, ...]) -> None:

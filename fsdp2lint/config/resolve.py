@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fsdp2lint.config.files import BadConfig, Config
@@ -35,7 +35,7 @@ def settings(config: Config, given: Given) -> Settings:
         return (*config.given.get(key, ()), *(given.get(key) or ()))
 
     return Settings(
-        select=tuple(value("select", config, given, ())),
+        select=_listed(value("select", config, given)),
         extend_select=added("extend-select"),
         ignore=(*added("ignore"), *added("extend-ignore")),
         target_torch=value("target-torch", config, given, ""),
@@ -44,7 +44,7 @@ def settings(config: Config, given: Given) -> Settings:
             (pattern, tuple(selectors))
             for pattern, selectors in value("per-file-ignores", config, given, {}).items()
         ),
-        fixable=tuple(value("fixable", config, given, ())),
+        fixable=_listed(value("fixable", config, given)),
         unfixable=added("unfixable"),
         told=_told(config),
     )
@@ -62,7 +62,7 @@ def aimed(settings_: Settings, folder: str, targets: Targets) -> Settings:
 
 def exclusion(config: Config, given: Given) -> Exclusion:
     """What discovery leaves out."""
-    patterns = value("exclude", config, given) or EXCLUDED
+    patterns = value("exclude", config, given, EXCLUDED)
     more = (*config.given.get("extend-exclude", ()), *(given.get("extend-exclude") or ()))
     return Exclusion(
         (*patterns, *more),
@@ -94,6 +94,11 @@ def located(error: BadSetting, config: Config, given: Given) -> BadSetting:
         if _holds(here, error.about):
             return BadConfig(f"{config.places[key]}: `{key}`: {error}", error.about)
     return error
+
+
+def _listed(said: Iterable[str] | None) -> tuple[str, ...] | None:
+    """A list that may be empty on purpose; None where nobody gave one."""
+    return None if said is None else tuple(said)
 
 
 def _holds(said: Any, text: str) -> bool:
