@@ -14,7 +14,8 @@ _TORCH = re.compile(r"^\s*torch\b(?!-)", re.IGNORECASE)
 _MARKS = ("pyproject.toml", "setup.py", "setup.cfg")
 _REPOSITORY = ".git"
 _BOUND = re.compile(r"(>=|==|~=|>|\^|~)\s*v?(\d+(?:\.\d+)*)")
-_REQUIREMENTS = re.compile(r"requirements.*\.txt")
+_REQUIREMENTS = re.compile(r"requirements.*\.(in|txt)")
+_FOLDER = "requirements"
 
 
 class Targets:
@@ -43,8 +44,9 @@ class Targets:
 def named_in(folder: str) -> str | None:
     """The lower bound on torch that the files of a project at ``folder`` name, if any.
 
-    Dependencies come first, then optional ones and groups, then ``requirements*.txt``; of several bounds
-    in one place the lowest counts. What cannot be read is passed over: the project's own tools say so.
+    Dependencies come first, then optional ones and groups, then ``requirements*.txt`` and what lies in a
+    folder ``requirements``; of several bounds in one place the lowest counts. What cannot be read is passed
+    over: the project's own tools say so.
     """
     for requirements in _places(folder):
         bounds = [b for one in requirements if (b := _bound(one)) is not None]
@@ -82,15 +84,31 @@ def _places(root: str) -> Iterator[Iterable[str]]:
     for name in sorted(names):
         if _REQUIREMENTS.fullmatch(name):
             yield _lines(os.path.join(root, name))
+    if _FOLDER in names:
+        yield from _of_folder(os.path.join(root, _FOLDER))
+
+
+def _of_folder(folder: str) -> Iterator[Iterable[str]]:
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError:
+        return
+    for name in names:
+        if name.endswith((".in", ".txt")):
+            yield _lines(os.path.join(folder, name))
 
 
 def _of_pyproject(project: dict[str, Any]) -> Iterator[Iterable[str]]:
-    own = _table(project, "project")
+    own, tools = _table(project, "project"), _table(project, "tool")
+    poetry = _table(tools, "poetry")
     yield _strings(own.get("dependencies"))
-    yield _poetry(_table(_table(_table(project, "tool"), "poetry"), "dependencies"))
-    for groups in (own.get("optional-dependencies"), project.get("dependency-groups")):
-        if isinstance(groups, dict):
-            yield [one for group in groups.values() for one in _strings(group)]
+    yield _poetry(_table(poetry, "dependencies"))
+    for groups in (_table(own, "optional-dependencies"), _table(project, "dependency-groups")):
+        yield [one for group in groups.values() for one in _strings(group)]
+    yield _strings(_table(tools, "uv").get("dev-dependencies"))
+    groups = _table(poetry, "group")
+    tables = (_table(_table(groups, name), "dependencies") for name in groups)
+    yield [one for table in tables for one in _poetry(table)]
 
 
 def _of_setup_cfg(path: str) -> Iterator[Iterable[str]]:
@@ -142,11 +160,12 @@ def _strings(value: Any) -> list[str]:
 
 
 def _poetry(table: dict[str, Any]) -> list[str]:
-    said = table.get("torch")
-    version = said.get("version") if isinstance(said, dict) else said
-    if not isinstance(version, str):
-        return []
-    return [f"torch =={version}" if version[:1].isdigit() else f"torch {version}"]
+    """The requirements in a table of poetry: one release, or several for different machines."""
+    given = next((said for name, said in table.items() if name.lower() == "torch"), None)
+    every = given if isinstance(given, list) else [given]
+    versions = (one.get("version") if isinstance(one, dict) else one for one in every)
+    ranges = (part.strip() for v in versions if isinstance(v, str) for part in v.split("||"))
+    return [f"torch =={one}" if one[:1].isdigit() else f"torch {one}" for one in ranges]
 
 
 def _lines(path: str) -> list[str]:
