@@ -187,7 +187,7 @@ class _Run:
         own = [source for source in sources if self.analysis.passed(source)]
         found, suppressed = judged(self.found.values(), own, ran, known, ignored)
         return Report(
-            found=found,
+            found=[self._allowed(one) for one in found],  # the tool's own rules have fixes too
             suppressed=suppressed,
             files=len(self.analysis.spelled),
             analysed=len(own) + len(self.problems),
