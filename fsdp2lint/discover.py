@@ -27,7 +27,7 @@ CONFIGURATIONS = (".fsdp2lint.toml", "fsdp2lint.toml", "pyproject.toml")
 
 
 class NoSuchPath(Exception):
-    """A path that the user named does not exist, or is neither a file nor a folder."""
+    """A path that the user named does not exist, may not be read, or is neither a file nor a folder."""
 
 
 class Exclusion:
@@ -130,7 +130,9 @@ def _walk(
         try:
             with os.scandir(folder) as entries:
                 listed = list(entries)
-        except OSError:
+        except OSError as error:
+            if folder == root:
+                raise NoSuchPath(f"{folder}: {error.strerror or error}") from error
             continue  # a folder that may not be read holds nothing that could be checked
         names = {entry.name for entry in listed}
         if inside is not None and folder != root and not names.isdisjoint(CONFIGURATIONS):

@@ -282,3 +282,46 @@ def test_init_writes_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "pyproject.toml").write_bytes(b"[project]\r\nname = 'x'\r\n")
     assert invoke("init", cwd=tmp_path).returncode == 0
     assert b"\n" not in (tmp_path / "pyproject.toml").read_bytes().replace(b"\r\n", b"")
+
+
+@POSIX
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("check <&-", 1),
+        ("check >&-", 1),
+        ("check 2>&-", 1),
+        ("check - <&-", 0),
+        ("rule FSDP201 >&-", 0),
+    ],
+)
+def test_a_stream_that_is_closed(tmp_path: Path, words: str, code: int) -> None:
+    """As daemons and some editors begin their programs."""
+    (tmp_path / "x.py").write_text(LATE)
+    done = subprocess.run(
+        ["sh", "-c", f"{sys.executable} -m fsdp2lint {words}"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        check=False,
+        timeout=120,
+    )
+    assert (done.returncode, done.stderr) == (code, "")
+
+
+def test_a_folder_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is named is an error: nothing found is not the same as nothing there."""
+    (tmp_path / "shut").mkdir()
+    (tmp_path / "x.py").write_text(LATE)
+    real = os.scandir
+
+    def scandir(path: str) -> object:
+        if os.path.basename(path) == "shut":
+            raise PermissionError(13, "Permission denied")
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    shown = invoke("check", "shut", cwd=tmp_path)
+    assert (shown.returncode, shown.stderr) == (2, "Error: shut: Permission denied\n")
+    assert invoke("check", cwd=tmp_path).returncode == 1

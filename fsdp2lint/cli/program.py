@@ -90,6 +90,13 @@ def _drop_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def _open_what_is_closed() -> None:
+    """A stream that whoever began the program has closed is None, and its number would go to the next file."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  open until the end
+
+
 def _say_that_it_is_a_bug() -> None:
     """A traceback alone would leave with 1, which says that the script has findings."""
     import traceback
@@ -100,6 +107,7 @@ def _say_that_it_is_a_bug() -> None:
 
 def main() -> NoReturn:
     """Run the program and leave with its exit code: 0 clean, 1 findings, 2 errors."""
+    _open_what_is_closed()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
