@@ -23,7 +23,7 @@ class Report:
     ``analysed`` of the ``files`` were parsed: they use FSDP or import a file that does. A comment silences
     the ``suppressed`` findings, for the reason beside each; what was ``fixed`` is what was wrong before; the
     ``refused`` fixes were not made, with why; the baseline knows the ``known`` ones, so that they do not make
-    the run fail. ``crashed`` when a part of the analysis raised; ``profile`` holds the seconds that each rule
+    the run fail, and is ``stale`` when an entry matches nothing any more. ``crashed`` when a part of the analysis raised; ``profile`` holds the seconds that each rule
     took, by code.
     """
 
@@ -40,6 +40,7 @@ class Report:
         fixed: Sequence[Diagnostic] = (),
         refused: Sequence[tuple[Diagnostic, str]] = (),
         known: Sequence[Diagnostic] = (),
+        stale: bool = False,
         profile: Mapping[str, float] | None = None,
     ) -> None:
         self.found = found or []
@@ -51,6 +52,7 @@ class Report:
         self.fixed = fixed
         self.refused = refused
         self.known = known
+        self.stale = stale
         self.profile = profile or {}
 
     def but(self, **changes: Any) -> Report:

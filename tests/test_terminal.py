@@ -20,7 +20,7 @@ from tests.test_config import LATE
 ESCAPES = re.compile(r"\x1b\[[0-9;]*[mK]|\x1b\]8;[^\x1b]*\x1b\\|\r")
 
 
-def on_a_terminal(folder: Path, *args: str) -> tuple[int, str]:
+def on_a_terminal(folder: Path, *args: str, term: str = "xterm-256color") -> tuple[int, str]:
     """The exit code and all that a terminal is sent."""
     pty = pytest.importorskip("pty")
     ours, theirs = pty.openpty()
@@ -31,7 +31,7 @@ def on_a_terminal(folder: Path, *args: str) -> tuple[int, str]:
         stdout=theirs,
         stderr=theirs,
         env={k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR")}
-        | {"PYTHONPATH": str(ROOT), "TERM": "xterm-256color", "PYTHONUTF8": "1"},
+        | {"PYTHONPATH": str(ROOT), "TERM": term, "PYTHONUTF8": "1"},
     )
     os.close(theirs)
     parts: list[bytes] = []
@@ -59,6 +59,13 @@ def test_a_terminal_gets_colours_and_links(tmp_path: Path) -> None:
     plain = invoke("check", "--color", "never", cwd=tmp_path).stdout
     shown = re.sub(r"^analysing .*?(?=error)", "", ESCAPES.sub("", sent), flags=re.DOTALL)
     assert shown == plain
+
+
+def test_a_dumb_terminal_gets_plain_text(tmp_path: Path) -> None:
+    (tmp_path / "x.py").write_text(LATE)
+    _, sent = on_a_terminal(tmp_path, term="dumb")
+    assert "error[FSDP201]" in sent
+    assert "\x1b" not in sent
 
 
 def test_a_file_gets_none(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from fsdp2lint.cli.options import (
     flag,
     together,
 )
-from fsdp2lint.cli.output import Target, coloured, parse_targets, write
+from fsdp2lint.cli.output import Target, coloured, on_terminal, parse_targets, write
 from fsdp2lint.cli.sessions import opened
 from fsdp2lint.discover import NoSuchPath
 from fsdp2lint.reporters import View
@@ -235,14 +235,14 @@ def _finish(
     """Write the report and tell the exit code."""
     from fsdp2lint.cli.known import compared
 
-    report, stale = compared(session, report, given["baseline"])
+    report = compared(session, report, given["baseline"])
     report = _graded(session, report, given)
     view = _view(session, given)
     if given["fix_only"]:
-        report, stale = report.but(found=[]), False
+        report = report.but(found=[], stale=False)
         view = view._replace(quiet=view.quiet or not report.fixed)
     write(targets, report, view, stream)
-    return _exit_code(report, given, stale=stale)
+    return _exit_code(report, given)
 
 
 def _graded(session: Session, report: Report, given: Given) -> Report:
@@ -274,7 +274,7 @@ def _view(session: Session, given: Given) -> View:
         fixing=_fixes(session, given),
         show_fixes=bool(show if show is not None else session.option("show-fixes", False)),
         colour=coloured(given["color"]),
-        links=sys.stdout.isatty(),
+        links=on_terminal(sys.stdout),
         quiet=given["quiet"],
         statistics=given["statistics"],
     )
@@ -298,12 +298,12 @@ def _write_back(mended: Mended) -> None:
         raise click.ClickException(str(error)) from error
 
 
-def _exit_code(report: Report, given: Given, *, stale: bool) -> int:
+def _exit_code(report: Report, given: Given) -> int:
     if report.crashed:
         return 2
     if given["exit_non_zero_on_fix"] and report.fixed:
         return 1
-    return int((report.failing or stale) and not given["exit_zero"])
+    return int((report.failing or report.stale) and not given["exit_zero"])
 
 
 def _say_what_was_done(report: Report, seconds: float) -> None:

@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 DEFAULT_NAME = "fsdp2lint-baseline.json"
 
 
-def compared(session: Session, report: Report, named: str | None) -> tuple[Report, bool]:
-    """The report without what the baseline knows, and whether an entry of the baseline is stale.
+def compared(session: Session, report: Report, named: str | None) -> Report:
+    """The report without what the baseline knows.
 
     Raises:
         click.ClickException: the baseline that was asked for cannot be read.
     """
     file = file_of(session, named)
     if not os.path.exists(file) and not (named or session.option("baseline")):
-        return report, False
+        return report
     baseline = load(file)
     outcome = against(baseline, session, report)
     if outcome.stale:
@@ -35,7 +35,7 @@ def compared(session: Session, report: Report, named: str | None) -> tuple[Repor
             "drop with `fsdp2lint baseline prune`",
             err=True,
         )
-    return report.but(found=outcome.new, known=outcome.known), bool(outcome.stale)
+    return report.but(found=outcome.new, known=outcome.known, stale=bool(outcome.stale))
 
 
 def against(baseline: Baseline, session: Session, report: Report) -> Compared:

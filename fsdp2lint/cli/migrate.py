@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fsdp2lint.cli.options import CONFIGURATION, DISCOVERY, TARGET, Given, listing
-from fsdp2lint.cli.output import coloured, save
+from fsdp2lint.cli.output import coloured, on_terminal, save
 from fsdp2lint.cli.sessions import configured
 from fsdp2lint.discover import NoSuchPath
 from fsdp2lint.settings import BadSetting, unknown
@@ -228,7 +228,7 @@ class _Progress:
         self._bar: Any = None
 
     def __enter__(self) -> _Progress:
-        if sys.stderr.isatty():
+        if on_terminal(sys.stderr):
             from rich.console import Console
             from rich.progress import Progress
 

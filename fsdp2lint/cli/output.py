@@ -106,4 +106,9 @@ def coloured(choice: str) -> bool:
         return choice == "always"
     if os.environ.get("NO_COLOR"):
         return False
-    return bool(os.environ.get("FORCE_COLOR")) or sys.stdout.isatty()
+    return bool(os.environ.get("FORCE_COLOR")) or on_terminal(sys.stdout)
+
+
+def on_terminal(stream: TextIO) -> bool:
+    """Whether a stream goes to a terminal that knows more than plain text."""
+    return stream.isatty() and os.environ.get("TERM") != "dumb"

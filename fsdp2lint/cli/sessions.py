@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import click
 
 from fsdp2lint.cli.options import Given, configuration, overrides
+from fsdp2lint.cli.output import on_terminal
 from fsdp2lint.cli.progress import Progress
 from fsdp2lint.discover import project_roots
 from fsdp2lint.means import Keeping, Means
@@ -94,7 +95,7 @@ def _cache_folder(session: Session, named: str | None) -> str:
 
 
 def _progress() -> Progress | None:
-    if not sys.stderr.isatty():
+    if not on_terminal(sys.stderr):
         return None
     from shutil import get_terminal_size
 

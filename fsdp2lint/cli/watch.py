@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 
 import click
 
+from fsdp2lint.cli.output import on_terminal
+
 SUFFIXES = (".py", ".pyw", ".ipynb", ".toml")
 
 
@@ -27,7 +29,7 @@ def watch(paths: Sequence[str], run: Callable[[], object]) -> None:
     roots = [os.path.abspath(path) for path in paths]
     try:
         for _ in watchfiles.watch(*roots, watch_filter=lambda _, path: concerns(path, roots)):
-            if sys.stdout.isatty():
+            if on_terminal(sys.stdout):
                 click.clear()
             _again(run)
     except FileNotFoundError as error:

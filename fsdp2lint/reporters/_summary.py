@@ -29,7 +29,7 @@ def summary(report: Report, view: View) -> list[str]:
 
 def _left(report: Report) -> list[str]:
     if not report.found:
-        return [] if report.fixed else [_all_is_well(report)]
+        return [] if report.fixed or report.stale else [_all_is_well(report)]
     counts = [
         count(n, noun)
         for severity, noun in NOUNS.items()
