@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fsdp2lint.cli.watch import concerns
+from fsdp2lint.cli.watch import concerns, watched
 from tests.running import CLEAN, ROOT, invoke
 
 UNUSED = "x = 1  # fsdp2lint: ignore[FSDP203]\ny = 2  # fsdp2lint: ignore[FSDP201]\n"
@@ -94,6 +94,15 @@ def test_watching(tmp_path: Path) -> None:
 )
 def test_what_is_watched(path: str, matters: bool) -> None:
     assert concerns(path, ["/home/me/.work"]) is matters
+
+
+def test_of_a_file_its_folder_is_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it imports changes the result too."""
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "x.py").touch()
+    monkeypatch.chdir(tmp_path)
+    assert watched(["a/x.py", "a/b"]) == [str(tmp_path / "a"), str(tmp_path / "a" / "b")]
+    assert watched(["."]) == [str(tmp_path)]
 
 
 def _until(said: Path, text: str, file: Path, content: str) -> None:

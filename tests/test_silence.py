@@ -83,6 +83,13 @@ def test_what_cannot_be_analysed_is_not_silenced(tmp_path: Path) -> None:
     assert (tmp_path / "x.py").read_text() == broken
 
 
+@pytest.mark.parametrize("args", [("--fix",), ("--diff",), ("-",)])
+def test_comments_are_not_added_on_the_side(tmp_path: Path, args: tuple[str, ...]) -> None:
+    (tmp_path / "x.py").write_text(CLEAN)
+    shown = invoke("check", "--add-ignore", *args, cwd=tmp_path, text="")
+    assert (shown.returncode, "--add-ignore" in shown.stderr) == (2, True)
+
+
 def ruff(folder: Path, *args: str, path: str = "x.py") -> subprocess.CompletedProcess[str]:
     found = shutil.which("ruff", path=str(Path(sys.executable).parent)) or shutil.which("ruff")
     if found is None:

@@ -165,6 +165,8 @@ def _run(session: Session, given: Given) -> tuple[int, Report | None]:
 def _on_disk(session: Session, given: Given) -> tuple[int, Report]:
     targets = _targets(session, given)
     if given["add_ignore"] is not None:
+        if any(given[name] for name in ("fix", "fix_only", "diff", "interactive")):
+            raise click.UsageError("--add-ignore leaves findings as they are: give it alone")
         from fsdp2lint.cli.ignores import add
 
         return add(session, given["add_ignore"])
@@ -192,6 +194,8 @@ def _standard_input(session: Session, given: Given) -> tuple[int, Report]:
     """Check standard input; with ``--fix`` the text goes to standard output, whatever happens."""
     if len(session.paths) > 1:
         raise click.UsageError("`-` reads standard input and stands alone")
+    if given["add_ignore"] is not None:
+        raise click.UsageError("--add-ignore writes into files, `-` is none")
     if given["interactive"]:
         raise click.UsageError("--interactive asks on standard input, `-` reads the script from it")
     raw = text = sys.stdin.buffer.read()

@@ -26,7 +26,7 @@ def watch(paths: Sequence[str], run: Callable[[], object]) -> None:
         said = "--watch needs watchfiles: pip install 'fsdp2lint[watch]'"
         raise click.ClickException(said) from error
     _again(run)
-    roots = [os.path.abspath(path) for path in paths]
+    roots = watched(paths)
     try:
         for _ in watchfiles.watch(*roots, watch_filter=lambda _, path: concerns(path, roots)):
             if on_terminal(sys.stdout):
@@ -34,6 +34,12 @@ def watch(paths: Sequence[str], run: Callable[[], object]) -> None:
             _again(run)
     except FileNotFoundError as error:
         raise click.ClickException(f"cannot watch: {error}") from error
+
+
+def watched(paths: Sequence[str]) -> list[str]:
+    """The folders to watch: of a file its own, for what it imports lies beside it or below."""
+    full = map(os.path.abspath, paths)
+    return list(dict.fromkeys(os.path.dirname(p) if os.path.isfile(p) else p for p in full))
 
 
 def _again(run: Callable[[], object]) -> None:
