@@ -39,10 +39,13 @@ class Exclusion:
         *,
         gitignore: bool = True,
         force: bool = False,
+        top: str | None = None,
         suffixes: tuple[str, ...] = SUFFIXES,
     ) -> None:
         self._names = frozenset(p for p in patterns if not _is_pattern(p))
-        self._patterns = tuple(p.rstrip("/") for p in patterns if _is_pattern(p))
+        self._patterns = _spelled_out([p.rstrip("/") for p in patterns if _is_pattern(p)])
+        self._whole = tuple(map(os.path.abspath, self._patterns))
+        self._top = top or os.getcwd()  # folders above it are not looked at
         self.gitignore = gitignore
         self.suffixes = suffixes  # of the files that are looked for in folders
         self.force = force  # leave out files too that the user named
@@ -54,18 +57,21 @@ class Exclusion:
         if not self._patterns:
             return False
         full = os.path.abspath(path)
-        return any(
-            fnmatch(name, p) or fnmatch(path, p) or fnmatch(full, os.path.abspath(p))
-            for p in self._patterns
+        return any(fnmatch(name, p) or fnmatch(path, p) for p in self._patterns) or any(
+            fnmatch(full, p) for p in self._whole
         )
 
     def covers_named(self, path: str) -> bool:
         """Whether a file that the user named is left out, itself or by a folder above it."""
-        inside = os.path.relpath(path)
-        # folders above the current one are not the user's to exclude: the checkout may lie in `build/`
-        named = os.path.basename(path) if inside.startswith(os.pardir) else inside
-        parts = os.path.normpath(named).split(os.sep)
-        return any(self.covers(os.sep.join(parts[: n + 1]), p) for n, p in enumerate(parts) if p)
+        # folders above the project are not the user's to exclude: the checkout may lie in `build/`
+        for top in (self._top, os.getcwd(), os.path.dirname(path) or "."):
+            inside = os.path.relpath(path, top)
+            if not inside.startswith(os.pardir):
+                break
+        parts = inside.split(os.sep)
+        return any(
+            self.covers(os.path.join(top, *parts[: n + 1]), part) for n, part in enumerate(parts)
+        )
 
 
 def discover(
@@ -157,5 +163,13 @@ def _is_file(entry: os.DirEntry[str]) -> bool:
         return False  # a link that leads in a circle
 
 
+def _spelled_out(patterns: Sequence[str]) -> tuple[str, ...]:
+    if not patterns:
+        return ()
+    from fsdp2lint.globs import spelled_out
+
+    return tuple(one for pattern in patterns for one in spelled_out(pattern))
+
+
 def _is_pattern(text: str) -> bool:
-    return any(c in text for c in "*?[/" + os.sep)
+    return any(c in text for c in "*?[{/" + os.sep)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Sequence
-from fnmatch import fnmatch
 from typing import TYPE_CHECKING, NamedTuple, get_args
 
 from fsdp2lint.model.told import NOTHING_TOLD, Told
@@ -182,16 +181,16 @@ def precision(selector: str, rule: Rule) -> int:
 
 
 def matches(pattern: str, path: str) -> bool:
-    """Whether a pattern means the file at the absolute ``path``: its name, a whole path, or a folder above it.
+    """Whether a pattern means the file at the absolute ``path``, or a folder above it.
 
     ``!pattern`` means every file that the pattern does not.
     """
+    from fsdp2lint.globs import anchored, fits
+
     if pattern.startswith("!"):
         return not matches(pattern[1:], path)
-    if os.sep not in pattern and "/" not in pattern:
-        return any(fnmatch(part, pattern) for part in path.split(os.sep))
-    whole = os.path.abspath(pattern)
-    return fnmatch(path, whole) or fnmatch(path, os.path.join(whole, "*"))
+    whole = anchored(pattern, os.getcwd())
+    return fits(path, whole) or fits(path, os.path.join(whole, "*"))
 
 
 def selectors(rules: Iterable[Rule]) -> list[str]:

@@ -240,6 +240,9 @@ def test_slips_on_the_command_line(tmp_path: Path, args: list[str], said: str) -
         ("!tests/*", 1),
         ("other", 2),
         ("**/deep/*", 1),
+        ("**/tests/**/*.py", 1),
+        ("**/x.py", 1),
+        ("tests/", 1),
     ],
 )
 def test_per_file_ignores(tmp_path: Path, pattern: str, codes: int) -> None:

@@ -23,8 +23,8 @@ FIXTURES = ROOT / "fixtures"
 README = ROOT / "README.md"
 
 LAYERS = (
-    {"collector", "deferred", "discover", "documents", "files", "gitignore", "parsing"}
-    | {"positions", "source", "torch_api", "walk"},
+    {"collector", "deferred", "discover", "documents", "files", "gitignore", "globs"}
+    | {"parsing", "positions", "source", "torch_api", "walk"},
     {"model"},
     {"bindings", "links", "project"},
     {"interpret", "meanings"},

@@ -176,8 +176,6 @@ def _absolute(given: Mapping[str, Any], folder: str) -> dict[str, Any]:
         return os.path.normpath(os.path.join(folder, os.path.expanduser(text)))
 
     def pattern(text: str) -> str:
-        if text.startswith("!"):
-            return "!" + pattern(text[1:])
         return path(text) if "/" in text.rstrip("/") else text
 
     made = dict(given)
@@ -188,7 +186,10 @@ def _absolute(given: Mapping[str, Any], folder: str) -> dict[str, Any]:
         if key in made:
             made[key] = [pattern(one) for one in made[key]]
     if "per-file-ignores" in made:
-        made["per-file-ignores"] = {pattern(k): v for k, v in made["per-file-ignores"].items()}
+        from fsdp2lint.globs import anchored
+
+        ignored = made["per-file-ignores"].items()
+        made["per-file-ignores"] = {anchored(one, folder): codes for one, codes in ignored}
     return made
 
 

@@ -68,6 +68,7 @@ def exclusion(config: Config, given: Given) -> Exclusion:
         (*patterns, *more),
         gitignore=value("respect-gitignore", config, given, True),
         force=value("force-exclude", config, given, False),
+        top=config.folder,
         suffixes=(*SUFFIXES, *(f".{extension}" for extension in languages(config, given))),
     )
 
