@@ -16,6 +16,7 @@ import pytest
 
 from fsdp2lint import knowledge
 from fsdp2lint.cli.program import program
+from fsdp2lint.declare import SECTIONS
 from fsdp2lint.interpret.entries import traces
 from fsdp2lint.project import Project
 from fsdp2lint.source import Source
@@ -85,7 +86,7 @@ def every_option() -> set[str]:
     return known
 
 
-OTHERS = {"--nproc-per-node", "--nproc_per_node", "--nnodes", "--standalone", "--strict"}
+OTHERS = {"--bless", "--nproc-per-node", "--nproc_per_node", "--nnodes", "--standalone", "--strict"}
 """Options of other programs that the pages name."""
 
 
@@ -132,6 +133,12 @@ def test_the_pages_in_the_menu_are_there() -> None:
     named = set(re.findall(r": ([\w/-]+\.md)$", menu, re.MULTILINE))
     there = {p.relative_to(DOCS).as_posix() for p in WRITTEN}
     assert named == there | {f"reference/{n}" for n in generated() if "/" not in n}
+
+
+def test_the_sections_of_a_page_are_named() -> None:
+    text = (DOCS / "guides" / "write-a-rule.md").read_text("utf-8")
+    block = text.partition("```markdown\n")[2].partition("```")[0]
+    assert tuple(re.findall("^## (.+)$", block, re.MULTILINE)) == tuple(SECTIONS)
 
 
 def test_the_example_of_a_rule_works() -> None:
