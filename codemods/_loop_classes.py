@@ -88,6 +88,21 @@ def without_fsdp1(
     return (Splice(source, *asked, text), *unimports(program, source, FSDP1))
 
 
+def is_one_of_many(source: Source, node: cst.CSTNode, subject: cst.BaseExpression) -> bool:
+    """Whether what is asked is the parameter of a lambda, or what a comprehension or loop takes one by one."""
+    name = text_of(source, subject)
+    for around in Layout.of(source).ancestors(node):
+        if isinstance(around, cst.Lambda):
+            return any(p.name.value == name for p in around.params.params)
+        if isinstance(around, cst.BaseComp):
+            return name in source.code(around.for_in.target)
+        if isinstance(around, cst.For) and name in source.code(around.target):
+            return True
+        if isinstance(around, cst.FunctionDef):
+            return False
+    return False
+
+
 def others_behind_test(program: Program, source: Source, node: cst.Attribute) -> bool | None:
     """Where ``model.module`` stands behind a test for FSDP1's class of ``model``: whether others pass it too.
 

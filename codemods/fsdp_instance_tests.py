@@ -72,7 +72,7 @@ from fsdp2lint.api import (
 )
 
 from ._loop_apart import beside_fsdp2, tests_apart
-from ._loop_classes import class_test
+from ._loop_classes import class_test, is_one_of_many
 from ._loop_exact import exact_types, type_names
 from ._loop_models import FSDP1, FSDP_MODULE
 from ._loop_quoted import quotations
@@ -211,25 +211,10 @@ def _tells_the_inside(program: Program, source: Source, node: cst.BaseExpression
         return None
     if not isinstance(whole, cst.BooleanOperation) or not isinstance(whole.operator, cst.And):
         return None
-    if not _is_one_of_many(source, whole, test.subject):
+    if not is_one_of_many(source, whole, test.subject):
         return None
     kept = whole.left if whole.right is negation else whole.right
     return Replace(source, whole, text_of(source, kept))
-
-
-def _is_one_of_many(source: Source, node: cst.CSTNode, subject: cst.BaseExpression) -> bool:
-    """Whether what is asked is the parameter of a lambda, or what a comprehension or loop takes one by one."""
-    name = text_of(source, subject)
-    for around in Layout.of(source).ancestors(node):
-        if isinstance(around, cst.Lambda):
-            return any(p.name.value == name for p in around.params.params)
-        if isinstance(around, cst.BaseComp):
-            return name in source.code(around.for_in.target)
-        if isinstance(around, cst.For) and name in source.code(around.target):
-            return True
-        if isinstance(around, cst.FunctionDef):
-            return False
-    return False
 
 
 def _methods(program: Program) -> Iterator[Step | Left]:

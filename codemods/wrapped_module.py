@@ -79,7 +79,7 @@ _CONTEXTS = (f"{FSDP1}.summon_full_params", f"{FSDP1}.state_dict_type")
 WHY = "fully_shard changes the module itself: nothing is inside it"
 
 
-@codemod()
+@codemod(after=("model-class-tests",))
 def rewrite(program: Program) -> Iterator[Step | Left]:
     """Attributes that name what the wrapper holds."""
     known = {one.node for one in inventory(program)}

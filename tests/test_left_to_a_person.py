@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tests.evidence.client import run_script
 from tests.test_ledger import HEAD, made
 
 
@@ -82,3 +88,20 @@ update(FSDP(nn.Linear(8, 8)), FSDP(nn.Linear(8, 8)))
     once = made(text)
     assert once.after[0].text.count("# TODO(fsdp2lint): FSDP2 has no `_get_fsdp_handles`") == 1
     assert made(once.after[0].text).after[0].text == once.after[0].text
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="runs torch")
+def test_a_sharded_model_is_of_its_own_class_as_its_wrapper_was_not(tmp_path: Path) -> None:
+    """What the ledger says of tests for the class of a model, on two ranks."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch\nimport torch.distributed as dist\n"
+        "from torch import nn\n"
+        "from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard\n"
+        "dist.init_process_group('gloo')\n"
+        "cpu = torch.device('cpu')\n"
+        "made = [FullyShardedDataParallel(nn.Linear(4, 4), device_id=cpu), fully_shard(nn.Linear(4, 4))]\n"
+        "print(*(isinstance(one, nn.Linear) for one in made), end='')\n"
+        "dist.destroy_process_group()\n"
+    )
+    assert [rank.stdout for rank in run_script(script)] == ["False True", "False True"]
