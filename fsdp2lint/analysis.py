@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class Analysis:
     """What is analysed: the relevant files, under some settings; findings are about the ``passed`` ones.
 
-    ``programs`` are files that are only run, because they lead to the others. ``sources`` are the relevant
+    Into the ``unsure`` ones (absolute) runs lead that are not seen here. ``programs`` are files that are only run, because they lead to the others. ``sources`` are the relevant
     files that parse; ``problems`` says why the others do not.
 
     Raises:
@@ -52,11 +52,13 @@ class Analysis:
         files: Files | None = None,
         profiling: bool = False,
         progress: Callable[[str], None] | None = None,
+        unsure: Collection[str] = (),
     ) -> None:
         self.settings = settings
         self.files = files or Files()
         self.profiling = profiling
         self.progress = progress
+        self.unsure = unsure
         self.rules = settings.chosen(knowledge.rules())
         self.spelled = {os.path.abspath(path): path for path in passed}
         self.roots = project_roots(passed) if roots is None else roots
@@ -185,7 +187,8 @@ class _Run:
         known = (*knowledge.rules(), *TOOL_RULES)
         ignored = self.analysis.settings.ignored_in
         own = [source for source in sources if self.analysis.passed(source)]
-        found, suppressed = judged(self.found.values(), own, ran, known, ignored)
+        sure = [one for one in own if os.path.abspath(one.path) not in self.analysis.unsure]
+        found, suppressed = judged(self.found.values(), own, ran, known, ignored, sure)
         return Report(
             found=[self._allowed(one) for one in found],  # the tool's own rules have fixes too
             suppressed=suppressed,

@@ -101,7 +101,7 @@ class Baseline:
     ) -> Compared:
         """Which findings are known, and which entries are stale.
 
-        Only entries of the files that were ``passed`` (absolute) and of rules that ``ran`` can be stale,
+        Only entries of the files that were ``passed`` (absolute; less those that are not all seen) and of rules that ``ran`` can be stale,
         and those of files that are gone.
         """
         left = Counter(self.entries)
@@ -129,6 +129,10 @@ class Baseline:
             shown(diagnostic.place.line.strip()),
         )
 
+    def path_of(self, key: Key) -> str:
+        """The absolute path of the file that an entry is about."""
+        return os.path.abspath(os.path.join(os.path.dirname(self.file), key[0]))
+
     def without(self, stale: Sequence[tuple[Key, int]]) -> Baseline:
         """The baseline less its stale entries."""
         return Baseline(self.file, self.entries - Counter(dict(stale)))
@@ -139,7 +143,7 @@ class Baseline:
         return Baseline(self.file, self.entries + more)
 
     def _judged(self, key: Key, passed: Collection[str], ran: Collection[str]) -> bool:
-        path = os.path.abspath(os.path.join(os.path.dirname(self.file), key[0]))
+        path = self.path_of(key)
         if not os.path.exists(path):
             return True
         return path in passed and key[1] in ran

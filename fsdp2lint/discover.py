@@ -97,17 +97,18 @@ def discover(
 
 def project_roots(paths: Sequence[str]) -> list[str]:
     """Where absolute imports may begin: the current folder and the projects that hold the files."""
-    roots = {os.getcwd(): None}
-    for folder in dict.fromkeys(os.path.dirname(os.path.abspath(path)) for path in paths):
-        here = folder
-        while not any(os.path.exists(os.path.join(here, mark)) for mark in PROJECT_MARKS):
-            parent = os.path.dirname(here)
-            if parent == here:
-                break
-            here = parent
-        else:
-            roots[here] = None
-    return list(roots)
+    folders = dict.fromkeys(os.path.dirname(os.path.abspath(path)) for path in paths)
+    found = (project_of(folder) for folder in folders)
+    return list(dict.fromkeys((os.getcwd(), *(root for root in found if root is not None))))
+
+
+def project_of(folder: str) -> str | None:
+    """The nearest folder with a project, from an absolute ``folder`` upwards."""
+    while not any(os.path.exists(os.path.join(folder, mark)) for mark in PROJECT_MARKS):
+        folder, below = os.path.dirname(folder), folder
+        if folder == below:
+            return None
+    return folder
 
 
 def _files(

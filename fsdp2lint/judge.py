@@ -25,13 +25,16 @@ def judged(
     ran: Sequence[Rule],
     known: Sequence[Rule],
     ignored: Callable[[str], Sequence[str]] = lambda path: (),
+    sure: Sequence[Source] | None = None,
 ) -> tuple[list[Diagnostic], list[tuple[Diagnostic, str]]]:
     """The findings that are left, and those that a comment silences with its reason, both in order.
 
-    ``sources`` are the files whose comments are judged too: unused and unknown codes become findings.
+    ``sources`` are the files whose comments are judged too: unknown codes become findings, and unused ones
+    in those of them that are ``sure`` (all, where none are named): every run that leads there was seen.
     ``ignored`` says what is not reported in the file at a path: no comment there is called unused for it.
     """
     everything = [d for d in found if not _is_ignored(d.rule, d.place.source, ignored)]
+    sure = sources if sure is None else sure
     silencers = {s.path: Suppressions(s) for s in sources}
     for diagnostic in everything:
         source = diagnostic.place.source
@@ -41,7 +44,7 @@ def judged(
     # in this order: a comment that silences what is said about another one is not unused
     for about in (
         _unknown(silencers.values(), ran, known),
-        _unused(silencers.values(), ran, ignored),
+        _unused([silencers[s.path] for s in sure], ran, ignored),
     ):
         wanted = (d for d in about if not _is_ignored(d.rule, d.place.source, ignored))
         more_left, more_silenced = _split(wanted, silencers)

@@ -27,16 +27,22 @@ WORTH_A_PROCESS = 150_000
 """Bytes of relevant source below which starting processes costs more than it saves."""
 
 
+COMMENT = b"fsdp2lint:"
+"""What a file holds that silences something, or asks for it."""
+
+
 class Batch(NamedTuple):
     """The files of one run: all that were ``passed``, and the relevant ones with their bytes.
 
     ``named`` are those that were passed by name, not found in a folder: what they import may not have
-    been passed, so it is looked at for them.
+    been passed, so it is looked at for them. Below the ``covered`` folders (absolute) everything was passed;
+    where that is None, nothing but the files of the batch is thought of.
     """
 
     passed: Sequence[str]
     relevant: Sequence[tuple[str, Content]]
     named: Sequence[str] = ()
+    covered: Sequence[str] | None = None
 
     @classmethod
     def of_files(
@@ -109,12 +115,14 @@ class _Check:
         self.means = means
         self.tasks: Sequence[Task] = ()
         self.rules: tuple[Rule, ...] = ()
+        self.unsure: frozenset[str] = frozenset()
         if not (batch.relevant or batch.named) and settings.default:
             return  # libcst and the rules cost more to import than thousands of files to sift
         from fsdp2lint.discover import project_roots
         from fsdp2lint.plan import tasks
 
         self.roots = project_roots(batch.passed)
+        self.unsure = self._unsure()
         aim = partial(means.aim, settings)
         self.tasks = list(tasks(self._planned(), batch.passed, aim))
         every = dict.fromkeys(task.settings for task in self.tasks)
@@ -152,6 +160,7 @@ class _Check:
             files=files or self.means.files(),
             profiling=self.means.profiling,
             progress=self.means.progress,
+            unsure=self.unsure,
         )
 
     def result(self, task: Task) -> tuple[Report, dict[str, str]]:
@@ -176,6 +185,17 @@ class _Check:
             if self.means.progress is not None:
                 self.means.progress(task.unit.asked[-1][0])
             yield report
+
+    def _unsure(self) -> frozenset[str]:
+        """The files with comments of which nobody can say from here that they silence nothing."""
+        batch = self.batch
+        held = (p for p, raw in batch.relevant if isinstance(raw, bytes) and COMMENT in raw)
+        commented = [os.path.abspath(path) for path in held]
+        if batch.covered is None or not commented:
+            return frozenset()
+        from fsdp2lint.outside import unsure
+
+        return unsure(commented, self._passed, batch.covered, self.means.files(digests=False))
 
     def _planned(self) -> list[Unit]:
         """The units, out of the cache when no file and no import has changed."""
@@ -248,7 +268,8 @@ class _Check:
         every = (*task.unit.asked, ("", b""), *task.unit.programs)
         whole = task.passed is self.batch.passed
         mine = () if whole else [path for path, _ in every if path in task.passed]
-        return self._question("unit", task.settings, every, mine)
+        unsure = [path for path, _ in task.unit.asked if os.path.abspath(path) in self.unsure]
+        return self._question("unit", task.settings, every, [*mine, "", *unsure])
 
     def _question(
         self,

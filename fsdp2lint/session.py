@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -83,6 +83,19 @@ class Session:
             if not inside(os.path.dirname(path) or ".").covers_named(path)
         ]
 
+    @property
+    def covered(self) -> list[str]:
+        """The folders below which every file was passed."""
+        folders = self.paths if self.listed is None else ()
+        return [os.path.abspath(path) for path in folders if os.path.isdir(path)]
+
+    def unsure(self, wanted: Iterable[str]) -> frozenset[str]:
+        """Those of the files (absolute) into which runs lead that begin in files that were not passed."""
+        from fsdp2lint.outside import unsure
+
+        passed = set(map(os.path.abspath, self.files))
+        return unsure(wanted, passed, self.covered, self.means.files(digests=False))
+
     def looks_at(self, path: str) -> bool:
         """Whether a file is of a kind that is looked for in folders, or is one of the paths itself."""
         if path in map(os.path.normpath, self.paths):
@@ -150,7 +163,8 @@ class Session:
             return _together(every)
         instead = {**self.means.instead, os.path.abspath(path): raw}
         there = self.using(self.means._replace(instead=instead))
-        return there._one(config, Batch.of_text(raw, path), fix=fix, unsafe=unsafe)
+        batch = Batch.of_text(raw, path)._replace(covered=self.covered)
+        return there._one(config, batch, fix=fix, unsafe=unsafe)
 
     def is_document(self, path: str) -> bool:
         """Whether a file is a document with blocks of Python in it."""
@@ -165,7 +179,7 @@ class Session:
             documents = [path for path in files if path.endswith(ends)]
             python = [path for path in files if path not in documents] if documents else files
             mine = [path for path in python if path in named]
-            batch = Batch.of_files(python, mine, self.means)
+            batch = Batch.of_files(python, mine, self.means)._replace(covered=self.covered)
             yield self._one(config, batch, fix=fix, unsafe=unsafe)
             for path, raw in self.means.sift(documents):
                 yield from self._document(config, path, raw, fix=fix, unsafe=unsafe)

@@ -204,10 +204,10 @@ class TestAProgramWithoutAMarker:
         assert found(tmp_path, "train.py") == ["train.py:FSDP201"]
 
     def test_findings_only_in_what_was_passed(self, tmp_path: Path) -> None:
-        (tmp_path / "helper.py").write_text(HELPER + "x = 1  # fsdp2lint: ignore[FSDP203]\n")
+        (tmp_path / "helper.py").write_text(HELPER + "x = 1  # fsdp2lint: ignore[FSDP777]\n")
         (tmp_path / "train.py").write_text(TRAIN.format(module="helper"))
         assert found(tmp_path, "train.py") == ["train.py:FSDP201"]
-        assert found(tmp_path, "helper.py") == ["helper.py:FSDP901"]
+        assert found(tmp_path, "helper.py") == ["helper.py:FSDP902"]
 
     def test_that_leads_nowhere(self, tmp_path: Path) -> None:
         (tmp_path / "helper.py").write_text("import train\n\n\ndef shard(model):\n    pass\n")

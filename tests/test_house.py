@@ -33,7 +33,7 @@ LAYERS = (
     {"declare"},
     {"accuracy", "api", "diagnostics", "in_documents", "report", "toolrules"},
     {"fixing", "judge", "knowledge", "prefilter", "settings", "suppress"},
-    {"baseline", "cache", "config", "git", "means", "plan", "silence", "stored"},
+    {"baseline", "cache", "config", "git", "means", "outside", "plan", "silence"} | {"stored"},
     {"analysis", "migrate", "processes", "reporters", "runner", "session", "snippets", "verify"},
     {"server"},
     {"cli"},

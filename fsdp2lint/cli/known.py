@@ -42,7 +42,11 @@ def against(baseline: Baseline, session: Session, report: Report) -> Compared:
     """What of a report the baseline knows, what is new, and which entries are stale."""
     files = [] if "-" in session.paths else session.files
     passed = {os.path.abspath(path) for path in files}
-    return baseline.compare(report.found, passed, {rule.code for rule in report.rules})
+    ran = {rule.code for rule in report.rules}
+    outcome = baseline.compare(report.found, passed, ran)
+    stale = {baseline.path_of(key) for key, _ in outcome.stale} & passed
+    unsure = session.unsure(stale) if stale else ()
+    return baseline.compare(report.found, passed.difference(unsure), ran) if unsure else outcome
 
 
 def load(file: str) -> Baseline:
