@@ -81,3 +81,19 @@ def test_changes_are_as_small_as_the_lines_that_differ() -> None:
 )
 def test_a_buffer_is_read_in_the_encoding_that_it_names(text: str, raw: bytes) -> None:
     assert saved(text) == raw
+
+
+def test_a_wrong_configuration_spoils_no_other_folder(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+    buffers = {str(tmp_path / name / "late.py"): LATE.encode() for name in ("one", "other")}
+    config = tmp_path / "one" / "fsdp2lint.toml"
+    desk, stop = Desk(), threading.Event()
+    for text, said in (("selct = []\n", "unknown key"), ("select = ['X']\n", "unknown rule")):
+        config.write_text(text)
+        (found,) = desk.check(buffers, stop)
+        assert "other" in found.place.source.path
+        assert said in desk.wrong
+    config.unlink()
+    assert len(desk.check(buffers, stop)) == 2
+    assert desk.wrong == ""

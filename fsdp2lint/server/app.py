@@ -114,9 +114,8 @@ class Server(LanguageServer):
             found = await loop.run_in_executor(self._worker, self.desk.check, now.buffers, stop)
         except Stopped:
             return
-        except BadSetting as error:
-            self._complain(str(error))
-            found = []
+        if self.desk.wrong:
+            self._complain(self.desk.wrong)
         else:
             self._complained = ""
         self._publish(now, found)

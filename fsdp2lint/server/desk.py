@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import io
+import os
 import threading
 import tokenize
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -16,6 +18,7 @@ from fsdp2lint.diagnostics import Diagnostic
 from fsdp2lint.means import Means
 from fsdp2lint.server.shelf import Shelf
 from fsdp2lint.session import Session
+from fsdp2lint.settings import BadSetting
 from fsdp2lint.source import Source
 
 Buffers = Mapping[str, bytes]
@@ -48,24 +51,28 @@ class Desk:
         self.settings = Settings()
         self.unsafe = False
         """Whether the configuration that was seen last lets unsafe fixes be made with the others."""
+        self.wrong = ""
+        """What is wrong with a configuration, of the editor or of a folder; its files are left out."""
         self._shelf = Shelf()
 
     def check(self, buffers: Buffers, stop: threading.Event) -> list[Diagnostic]:
         """What is wrong in the open files.
 
         Raises:
-            BadSetting: a configuration, in a file or of the editor, is wrong.
             Stopped: ``stop`` was set on the way.
         """
-        if not buffers:
-            return []
         self._shelf.now(buffers)
-        session = self._session(buffers, list(buffers), stop)
+        self.wrong = ""
+        found: list[Diagnostic] = []
         try:
-            self.unsafe = bool(session.option("unsafe-fixes", False))
-            return session.check().found
+            for paths in self._by_configuration(buffers, stop):
+                with self._noting():
+                    session = self._session(buffers, paths, stop)
+                    self.unsafe = bool(session.option("unsafe-fixes", False))
+                    found += session.check().found
         finally:
             gc.collect()  # trees are full of circles, and analyses are made without the collector
+        return found
 
     def fixed(
         self, buffers: Buffers, path: str, stop: threading.Event
@@ -80,6 +87,23 @@ class Desk:
         session = self._session(buffers, [path], stop)
         self.unsafe = bool(session.option("unsafe-fixes", False))
         return session.mend(unsafe=self.unsafe).changed
+
+    def _by_configuration(self, buffers: Buffers, stop: threading.Event) -> list[list[str]]:
+        """The open files by the configuration that counts for them: one that is wrong spoils no other."""
+        session = self._session(buffers, list(buffers), stop)
+        groups: dict[str | None, list[str]] = {}
+        for path in buffers:
+            with self._noting():
+                config = session.config_of(os.path.dirname(path))
+                groups.setdefault(config.file, []).append(path)
+        return list(groups.values())
+
+    @contextmanager
+    def _noting(self) -> Iterator[None]:
+        try:
+            yield
+        except BadSetting as error:
+            self.wrong = self.wrong or str(error)
 
     def _session(self, buffers: Buffers, paths: list[str], stop: threading.Event) -> Session:
         means = Means(instead=buffers, keeping=self._shelf, progress=partial(_go_on, stop))
