@@ -160,3 +160,11 @@ def test_guards_and_collectives(tmp_path: Path) -> None:
     assert codes(tmp_path) == []
     setting(tmp_path, rank_guards=["acme.parallel.is_chief"], collectives=["acme.parallel.sync"])
     assert codes(tmp_path) == ["FSDP401"]
+
+
+@pytest.mark.parametrize("name", ["acme/parallel.py:apply", "acme.parallel.apply()", "a b", ""])
+def test_what_is_no_name_is_refused(tmp_path: Path, name: str) -> None:
+    setting(tmp_path, shards=["acme.parallel.apply", name])
+    shown = invoke("check", cwd=tmp_path)
+    assert shown.returncode == 2
+    assert "`knowledge.shards[1]`: expected a dotted name such as" in shown.stderr

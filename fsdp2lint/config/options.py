@@ -12,29 +12,29 @@ from msgspec import UNSET, Meta, UnsetType
 
 Selectors = list[str]
 Language = Literal["python", "markdown"]
+Names = list[Annotated[str, Meta(pattern=r"^[^\W\d]\w*(\.[^\W\d]\w*)*$")]]
+"""Dotted names of functions."""
 
 
 class Knowledge(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, omit_defaults=True):
     """What the code of the project cannot tell: dotted names of functions, by what they do."""
 
     shards: Annotated[
-        list[str],
+        Names,
         Meta(description="Functions that shard the model that they are given, and return it."),
     ] = []
     optimizers: Annotated[
-        list[str],
+        Names,
         Meta(
             description="Functions that build an optimizer over the parameters or the model that "
             "they are given."
         ),
     ] = []
     rank_guards: Annotated[
-        list[str],
+        Names,
         Meta(description="Functions that are true on the first rank only."),
     ] = []
-    collectives: Annotated[
-        list[str], Meta(description="Functions that every rank has to call.")
-    ] = []
+    collectives: Annotated[Names, Meta(description="Functions that every rank has to call.")] = []
 
 
 class Options(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, omit_defaults=True):
@@ -153,6 +153,8 @@ def checked(given: Mapping[str, Any]) -> dict[str, Any]:
             entry = _guilty(key, value) if "[...]" in inner else ()
             named = inner.replace("[...]", "".join(f'."{one}"' for one in entry)) or key
             path = tuple(inner.partition("[")[0].split("."))
+            if "matching regex" in said:
+                said = "expected a dotted name such as `package.module.function`"
             raise Wrong(f"`{named}`: {said[0].lower()}{said[1:]}", (*path, *entry)) from error
     return dict(given)
 
