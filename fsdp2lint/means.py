@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from fsdp2lint.files import Files
-from fsdp2lint.prefilter import relevant, sift
+from fsdp2lint.prefilter import relevant, sift, tells
 from fsdp2lint.settings import Settings
 
 if TYPE_CHECKING:
@@ -71,11 +71,14 @@ class Means(NamedTuple):
         """The files as this run sees them, nothing asked of them yet."""
         return Files(self.instead, digests=digests)
 
-    def sift(self, files: Sequence[str]) -> Iterator[tuple[str, Content]]:
-        """The relevant files with their bytes; those that the cache knows to hold nothing are not read."""
-        cache = self.cache if len(files) > FEW else None
+    def sift(self, files: Sequence[str], told: Sequence[str] = ()) -> Iterator[tuple[str, Content]]:
+        """The relevant files with their bytes; those that the cache knows to hold nothing are not read.
+
+        The cache knows nothing of the functions ``told``, which make files relevant that call them.
+        """
+        cache = self.cache if len(files) > FEW and not told else None
         if cache is None and not self.instead:
-            yield from sift(files)
+            yield from sift(files, told)
             return
         everything = self.files()
         for path in files:
@@ -91,5 +94,5 @@ class Means(NamedTuple):
             holds = relevant(raw)
             if cache is not None and known is None:
                 cache.learn(full, raw, holds)
-            if holds:
+            if holds or tells(raw, told):
                 yield path, raw

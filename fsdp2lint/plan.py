@@ -14,7 +14,7 @@ from warnings import catch_warnings, simplefilter
 
 from fsdp2lint.files import NOTEBOOK, Files
 from fsdp2lint.links import Finder, Folder, stem
-from fsdp2lint.prefilter import Content, written
+from fsdp2lint.prefilter import Content, tells, written
 from fsdp2lint.prefilter import relevant as is_relevant
 from fsdp2lint.settings import Settings
 
@@ -68,23 +68,28 @@ def units(
     named: Sequence[str],
     roots: Sequence[Folder],
     files: Files,
+    told: Sequence[str] = (),
 ) -> list[Unit]:
     """The units of the relevant files among those that were passed, in the order of their first files.
 
     A library that only tells of FSDP, in comments and docstrings, is not asked. A file that imports a
     relevant one belongs to it: it may hold the program's beginning. What a file that was ``named`` imports
-    may not have been passed: it is analysed when it leads to FSDP in the end.
+    may not have been passed: it is analysed when it leads to FSDP in the end. The functions ``told`` by dotted
+    name count as FSDP.
     """
     asked = {
         os.path.abspath(path): (path, content)
         for path, content in relevant
-        if isinstance(content, OSError) or written(content) or _begins(path, content)
+        if isinstance(content, OSError)
+        or written(content)
+        or tells(content, told)
+        or _begins(path, content)
     }
     spelled = {os.path.abspath(path): path for path in passed}
     finder = Finder(roots, files, spelled)
     for path in named:
         full = os.path.abspath(path)
-        if full not in asked and _leads_out(full, spelled.keys(), finder):
+        if full not in asked and _leads_out(full, spelled.keys(), finder, told):
             asked[full] = (path, files.read(full))
     if not asked:
         return []
@@ -98,7 +103,7 @@ def units(
     return sorted(made, key=lambda unit: unit.asked[0][0])
 
 
-def _leads_out(path: str, passed: Collection[str], finder: Finder) -> bool:
+def _leads_out(path: str, passed: Collection[str], finder: Finder, told: Sequence[str]) -> bool:
     """Whether a file that says nothing of FSDP imports, directly or not, one that does and was not passed."""
     seen = {path}
     pending = [path]
@@ -109,7 +114,7 @@ def _leads_out(path: str, passed: Collection[str], finder: Finder) -> bool:
             raw = finder.files.read(current)
         except OSError:
             continue
-        if current not in passed and is_relevant(raw):
+        if current not in passed and (is_relevant(raw) or tells(raw, told)):
             return True
         found = [p for p in dict.fromkeys(finder.imported(raw, current)) if p not in seen]
         seen.update(found)

@@ -8,7 +8,7 @@ what of it a program uses is followed from there.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from fsdp2lint.files import read
 
@@ -50,19 +50,31 @@ def relevant(raw: bytes) -> bool:
     return any(raw.find(marker) >= 0 for marker in MARKERS)
 
 
+def tells(raw: bytes, told: Iterable[str]) -> bool:
+    """Whether a file may call one of the functions ``told`` by dotted name: it holds its name and a part of the rest."""
+    for name in told:
+        *above, last = name.encode().split(b".")
+        if last in raw and (not above or any(part in raw for part in above)):
+            return True
+    return False
+
+
 def written(raw: bytes) -> bool:
     """Whether the code of a relevant file holds a marker, not only its comments and its long strings."""
     code = re.sub(_TOLD, rb"\1", raw, flags=re.DOTALL)
     return any(code.find(marker) >= 0 for marker in (*MARKERS, *_OLD))
 
 
-def sift(files: Iterable[str]) -> Iterator[tuple[str, Content]]:
-    """The relevant files with their bytes; a file that cannot be read comes with its error."""
+def sift(files: Iterable[str], told: Sequence[str] = ()) -> Iterator[tuple[str, Content]]:
+    """The relevant files with their bytes; a file that cannot be read comes with its error.
+
+    A call of a function ``told`` makes a file relevant too.
+    """
     for file in files:
         try:
             raw = read(file)
         except OSError as error:
             yield file, error
             continue
-        if relevant(raw):
+        if relevant(raw) or (told and tells(raw, told)):
             yield file, raw

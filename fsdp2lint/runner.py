@@ -9,7 +9,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from fsdp2lint.means import Means
-from fsdp2lint.prefilter import relevant
+from fsdp2lint.prefilter import relevant, tells
 from fsdp2lint.report import Report, merged
 from fsdp2lint.settings import Settings
 
@@ -46,16 +46,20 @@ class Batch(NamedTuple):
 
     @classmethod
     def of_files(
-        cls, files: Sequence[str], named: Sequence[str] = (), means: Means | None = None
+        cls,
+        files: Sequence[str],
+        named: Sequence[str] = (),
+        means: Means | None = None,
+        told: Sequence[str] = (),
     ) -> Batch:
-        """Files on disk, or what stands for them."""
+        """Files on disk, or what stands for them; ``told`` are functions that shard, by dotted name."""
         means = means or Means()
-        return cls(files, list(means.sift(files)), named)
+        return cls(files, list(means.sift(files, told)), named)
 
     @classmethod
-    def of_text(cls, raw: bytes, path: str) -> Batch:
+    def of_text(cls, raw: bytes, path: str, told: Sequence[str] = ()) -> Batch:
         """The bytes of one file that would stand at ``path``; its imports are read from disk."""
-        return cls([path], [(path, raw)] if relevant(raw) else [], [path])
+        return cls([path], [(path, raw)] if relevant(raw) or tells(raw, told) else [], [path])
 
 
 class Mended(NamedTuple):
@@ -124,7 +128,7 @@ class _Check:
         self.roots = project_roots(batch.passed)
         self.unsure = self._unsure()
         aim = partial(means.aim, settings)
-        self.tasks = list(tasks(self._planned(), batch.passed, aim))
+        self.tasks = list(tasks(self._planned(settings.told.shards), batch.passed, aim))
         every = dict.fromkeys(task.settings for task in self.tasks)
         if every or not settings.default:
             known = self._known_rules()
@@ -197,7 +201,7 @@ class _Check:
 
         return unsure(commented, self._passed, batch.covered, self.means.files(digests=False))
 
-    def _planned(self) -> list[Unit]:
+    def _planned(self, told: Sequence[str]) -> list[Unit]:
         """The units, out of the cache when no file and no import has changed."""
         from fsdp2lint.plan import units
 
@@ -205,15 +209,16 @@ class _Check:
         cache = self.means.cache if batch.relevant and not self.means.instead else None
         files = self.means.files(digests=cache is not None)
         if cache is None:
-            return units(batch.passed, batch.relevant, batch.named, self.roots, files)
+            return units(batch.passed, batch.relevant, batch.named, self.roots, files, told)
         from fsdp2lint.stored import pack_units, unpacked_units
 
-        question = self._question("plan", Settings(), batch.relevant, (*batch.named, *batch.passed))
+        more = (*batch.named, *batch.passed, "", *told)
+        question = self._question("plan", Settings(), batch.relevant, more)
         raw = cache.get(question, self._passed)
         kept = None if raw is None else unpacked_units(raw, batch.relevant, files.read)
         if kept is not None:
             return kept
-        made = units(batch.passed, batch.relevant, batch.named, self.roots, files)
+        made = units(batch.passed, batch.relevant, batch.named, self.roots, files, told)
         with suppress(UnicodeEncodeError):
             cache.put(question, files.seen, self._passed, pack_units(made))
         return made

@@ -163,7 +163,8 @@ class Session:
             return _together(every)
         instead = {**self.means.instead, os.path.abspath(path): raw}
         there = self.using(self.means._replace(instead=instead))
-        batch = Batch.of_text(raw, path)._replace(covered=self.covered)
+        told = self.settings(config).told.shards
+        batch = Batch.of_text(raw, path, told)._replace(covered=self.covered)
         return there._one(config, batch, fix=fix, unsafe=unsafe)
 
     def is_document(self, path: str) -> bool:
@@ -179,7 +180,8 @@ class Session:
             documents = [path for path in files if path.endswith(ends)]
             python = [path for path in files if path not in documents] if documents else files
             mine = [path for path in python if path in named]
-            batch = Batch.of_files(python, mine, self.means)._replace(covered=self.covered)
+            told = self.settings(config).told.shards
+            batch = Batch.of_files(python, mine, self.means, told)._replace(covered=self.covered)
             yield self._one(config, batch, fix=fix, unsafe=unsafe)
             for path, raw in self.means.sift(documents):
                 yield from self._document(config, path, raw, fix=fix, unsafe=unsafe)

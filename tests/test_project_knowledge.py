@@ -12,6 +12,7 @@ from fsdp2lint.interpret.entries import traces
 from fsdp2lint.model.events import Collective, Forward, OptimizerBuilt, Sharded
 from fsdp2lint.model.told import Told
 from fsdp2lint.model.trace import Trace
+from fsdp2lint.prefilter import tells
 from fsdp2lint.project import Project
 from fsdp2lint.source import Source
 from tests.running import invoke
@@ -168,3 +169,37 @@ def test_what_is_no_name_is_refused(tmp_path: Path, name: str) -> None:
     shown = invoke("check", cwd=tmp_path)
     assert shown.returncode == 2
     assert "`knowledge.shards[1]`: expected a dotted name such as" in shown.stderr
+
+
+def test_a_program_that_calls_what_it_is_told_of_is_looked_at(tmp_path: Path) -> None:
+    """It says nothing of FSDP: the function that shards lies in an installed package."""
+    (tmp_path / "train.py").write_text(MODEL + LATE)
+    (tmp_path / "main.py").write_text("import train  # a part of a project\n\ntrain.go()\n")
+    assert codes(tmp_path) == []
+    setting(tmp_path, shards=["acme.parallel.apply"])
+    assert codes(tmp_path) == codes(tmp_path) == ["FSDP201"]
+    named = ("--stdin-filename", "train.py", "-f", "json")
+    shown = invoke("check", "-", *named, cwd=tmp_path, text=MODEL + LATE)
+    assert [one["code"] for one in json.loads(shown.stdout)] == ["FSDP201"]
+    setting(tmp_path, shards=["acme.other.apply_all"])
+    assert codes(tmp_path) == []
+    for number in range(80):
+        (tmp_path / f"x{number}.py").write_text("x = 1\n")
+    assert codes(tmp_path) == []
+    setting(tmp_path, shards=["acme.parallel.apply"])
+    assert codes(tmp_path) == ["FSDP201"], "whatever the cache knows of the file"
+
+
+@pytest.mark.parametrize(
+    ("text", "told", "calls"),
+    [
+        ("from acme.parallel import apply", "acme.parallel.apply", True),
+        ("from .parallel import apply", "acme.parallel.apply", True),
+        ("from acme import apply", "acme.parallel.apply", True),
+        ("model.apply(initialize)", "acme.parallel.apply", False),
+        ("apply(model)", "apply", True),
+        ("import acme.parallel", "acme.parallel.apply", False),
+    ],
+)
+def test_which_files_may_call_it(text: str, told: str, calls: bool) -> None:
+    assert tells(text.encode(), (told,)) is calls
