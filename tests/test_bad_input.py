@@ -325,3 +325,22 @@ def test_a_folder_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.Monkey
     shown = invoke("check", "shut", cwd=tmp_path)
     assert (shown.returncode, shown.stderr) == (2, "Error: shut: Permission denied\n")
     assert invoke("check", cwd=tmp_path).returncode == 1
+
+
+@POSIX
+def test_a_current_folder_that_is_gone(tmp_path: Path) -> None:
+    (tmp_path / "x.py").write_text(LATE)
+    (tmp_path / "gone").mkdir()
+    words = f"rmdir ../gone; {sys.executable} -m fsdp2lint check {tmp_path}"
+    done = subprocess.run(
+        ["sh", "-c", words],
+        cwd=tmp_path / "gone",
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        check=False,
+        timeout=120,
+    )
+    said = "Error: the current folder does not exist any more\n"
+    assert (done.returncode, done.stdout, done.stderr.endswith(said)) == (2, "", True)
+    assert "Traceback" not in done.stderr

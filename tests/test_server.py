@@ -241,6 +241,24 @@ def test_a_wrong_setting_is_said_once_in_one_line(tmp_path: Path) -> None:
     live(story())
 
 
+def test_an_analysis_that_fails_is_said(tmp_path: Path) -> None:
+    """Here because the folder of the server is gone; what is open is reported as clean meanwhile."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+
+    async def story() -> None:
+        async with editing(folder) as editor:
+            editor.opens("late.py", LATE)
+            assert codes(await editor.hears("late.py")) == ["FSDP201"]
+            folder.rmdir()
+            editor.alters("late.py", LATE + "\n", 2)
+            assert await editor.hears("late.py", 2) == []
+            (said,) = editor.messages
+            assert said.startswith("fsdp2lint: the analysis failed: FileNotFoundError")
+
+    live(story())
+
+
 def test_excluded_files_and_other_languages_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "fsdp2lint.toml").write_text("extend-exclude = ['vendored']\n")
 

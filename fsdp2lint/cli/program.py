@@ -97,6 +97,15 @@ def _open_what_is_closed() -> None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  open until the end
 
 
+def _somewhere() -> bool:
+    """Whether the current folder is there."""
+    try:
+        os.getcwd()
+    except OSError:
+        return False
+    return True
+
+
 def _say_that_it_is_a_bug() -> None:
     """A traceback alone would leave with 1, which says that the script has findings."""
     import traceback
@@ -130,6 +139,8 @@ def main() -> NoReturn:
             _drop_output()
             where = error.filename or "the output"
             click.echo(f"Error: {where} cannot be written: {error.strerror}", err=True)
+        elif isinstance(error, FileNotFoundError) and not _somewhere():
+            click.echo("Error: the current folder does not exist any more", err=True)
         else:
             _say_that_it_is_a_bug()
     gc.freeze()  # or the exit would spend its time on trees that nobody needs

@@ -114,8 +114,12 @@ class Server(LanguageServer):
             found = await loop.run_in_executor(self._worker, self.desk.check, now.buffers, stop)
         except Stopped:
             return
-        if self.desk.wrong:
-            self._complain(self.desk.wrong)
+        except Exception as error:  # or nobody would know why nothing is said any more
+            found, wrong = [], f"the analysis failed: {type(error).__name__}: {error}"
+        else:
+            wrong = self.desk.wrong
+        if wrong:
+            self._complain(wrong)
         else:
             self._complained = ""
         self._publish(now, found)
@@ -135,7 +139,7 @@ class Server(LanguageServer):
             )
 
     def _complain(self, what: str) -> None:
-        """Say what is wrong with the settings, once."""
+        """Say what is wrong with the settings, or with the analysis, once."""
         if what != self._complained:
             self._complained = what
             self.window_show_message(
