@@ -36,6 +36,7 @@ from fsdp2lint.api import (
     once,
     options,
     rank_dependent,
+    tests_in,
     unwrapped,
 )
 
@@ -223,14 +224,14 @@ def _flags(guards: Guards, known: Guards) -> bool:
     """Whether ``guards`` ask for a choice of the configuration that ``known`` does not ask for."""
     return any(
         not any(known.units.get(g.test) == g for g in clause)
-        and not all(rank_dependent(g.test) or _ordinary(g.test) for g in clause)
+        and not any(all(map(_free, tests_in(g.test))) for g in clause)
         for clause in guards.clauses - known.clauses
     )
 
 
-def _ordinary(test: Value) -> bool:
-    """Whether a test is about a number or about one round of a loop: no choice of the configuration."""
-    if is_choice(test):
+def _free(test: Value) -> bool:
+    """Whether a test is about a rank, a number or one round of a loop: no choice of the configuration."""
+    if is_choice(test) or rank_dependent(test):
         return True
     seen: Value | None = test
     while isinstance(seen, Part):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from fsdp2lint.interpret.functions import Generator, generate
-from fsdp2lint.model.values import Instance, Value
+from fsdp2lint.model.values import Instance, Value, rank_dependent
 
 if TYPE_CHECKING:
     from fsdp2lint.interpret.machine import Machine
@@ -59,16 +59,25 @@ def _enter(machine: Machine, node: cst.With, index: int, body: Callable[[], None
 def _run_around(
     machine: Machine, context: Generator, inside: Callable[[Value], None], site: Site
 ) -> None:
-    """A ``@contextmanager`` of the project: the body runs in place of its ``yield``, once."""
+    """A ``@contextmanager`` of the project: the body runs in place of its first ``yield`` that can be reached.
+
+    One that lets some ranks go first has a ``yield`` for each of them: the body is for all.
+    """
     given: list[Value] = []
-    end = [machine.here]
+    start, within = machine.here, machine.within
+    end = [start]
 
     def give(value: Value) -> None:
-        if given:
+        if given or (machine.here.impossible and not start.impossible):
             return
         given.append(value)
+        added = machine.here.since(start)
+        ranks = machine.within == within and all(rank_dependent(g.test) for c in added for g in c)
+        if ranks:
+            machine.here = start
         inside(value)
         end[0] = machine.here
+        machine.here = machine.here.also(added)
 
     generate(machine, context, give, site)
     if not given:
