@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from fsdp2lint.interpret.functions import Generator, generate
-from fsdp2lint.model.values import Instance, Value, rank_dependent
+from fsdp2lint.model.values import Instance, Value
+from fsdp2lint.walk import walk
 
 if TYPE_CHECKING:
     from fsdp2lint.interpret.machine import Machine
@@ -61,10 +62,11 @@ def _run_around(
 ) -> None:
     """A ``@contextmanager`` of the project: the body runs in place of its first ``yield`` that can be reached.
 
-    One that lets some ranks go first has a ``yield`` for each of them: the body is for all.
+    One ``yield`` is reached whichever way the tests before it come out: where none of them stands in a ``with``
+    of its own, the body does not depend on which.
     """
     given: list[Value] = []
-    start, within = machine.here, machine.within
+    start = machine.here
     end = [start]
 
     def give(value: Value) -> None:
@@ -72,8 +74,7 @@ def _run_around(
             return
         given.append(value)
         added = machine.here.since(start)
-        ranks = machine.within == within and all(rank_dependent(g.test) for c in added for g in c)
-        if ranks:
+        if added and not _yields_within(context.function.node):
             machine.here = start
         inside(value)
         end[0] = machine.here
@@ -84,3 +85,13 @@ def _run_around(
         inside(machine.unknown())
         return
     machine.here = end[0]
+
+
+def _yields_within(function: cst.CSTNode) -> bool:
+    """Whether a ``yield`` of a generator stands in a ``with``."""
+    return any(
+        isinstance(inner, cst.Yield)
+        for node in walk(function, into=False)
+        if isinstance(node, cst.With)
+        for inner in walk(node, into=False)
+    )
