@@ -64,7 +64,8 @@ def _leading(
     candidates: Iterable[str], wanted: Collection[str], finder: Finder
 ) -> dict[str, list[str]]:
     """The files among ``candidates`` that import wanted ones, with those."""
-    words = {stem(path) for path in wanted}
+    names = {stem(path) for path in wanted}
+    words = [os.fsencode(name) for name in names]
     found = {}
     for path in candidates:
         try:
@@ -72,7 +73,7 @@ def _leading(
         except OSError:
             continue
         if any(word in raw for word in words):
-            targets = [one for one in finder.imported(raw, path) if one in wanted]
+            targets = [one for one in finder.imported(raw, path, names) if one in wanted]
             if targets:
                 found[path] = targets
     return found
