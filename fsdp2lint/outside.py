@@ -27,7 +27,7 @@ def unsure(
 
     All paths are absolute. Below the ``covered`` folders everything was passed.
     """
-    modules = [path for path in wanted if path.endswith(MODULE)]
+    modules = sorted({path for path in wanted if path.endswith(MODULE)})
     others = set(_beside(modules, covered)) - set(passed)
     if not others:
         return frozenset()
@@ -35,11 +35,15 @@ def unsure(
     reached = {path: {path} for path in modules}
     newest, found = set(modules), set[str]()
     for _ in range(MAX_ROUNDS):
-        leading = _leading((others | set(passed)) - reached.keys(), newest, finder)
-        for path, targets in leading.items():
-            reached[path] = {one for target in targets for one in reached[target]}
+        leading: dict[str, set[str]] = {}
+        left = [path for path in (*others, *passed) if path not in reached]
+        for path, targets in _leading(left, newest, finder):
+            leading[path] = {one for target in targets for one in reached[target]}
             if path in others:
-                found |= reached[path]
+                found |= leading[path]
+                if len(found) == len(modules):
+                    return frozenset(found)
+        reached |= leading
         newest = set(leading)
     return frozenset(found)
 
@@ -62,11 +66,10 @@ def _beside(modules: Iterable[str], covered: Sequence[str]) -> Iterator[str]:
 
 def _leading(
     candidates: Iterable[str], wanted: Collection[str], finder: Finder
-) -> dict[str, list[str]]:
+) -> Iterator[tuple[str, list[str]]]:
     """The files among ``candidates`` that import wanted ones, with those."""
     names = {stem(path) for path in wanted}
     words = [os.fsencode(name) for name in names]
-    found = {}
     for path in candidates:
         try:
             raw = finder.files.read(path)
@@ -75,5 +78,4 @@ def _leading(
         if any(word in raw for word in words):
             targets = [one for one in finder.imported(raw, path, names) if one in wanted]
             if targets:
-                found[path] = targets
-    return found
+                yield path, targets
