@@ -17,6 +17,7 @@ from fsdp2lint.documents.snippet import Snippet
 from fsdp2lint.edits.apply import resolve
 from fsdp2lint.edits.changes import Conflict
 from fsdp2lint.files import Files
+from fsdp2lint.frames import roomy
 from fsdp2lint.interpret.entries import traces
 from fsdp2lint.judge import judged
 from fsdp2lint.prefilter import MAX_BYTES
@@ -67,6 +68,7 @@ class Analysis:
             self.sources = [s for path, raw in relevant if (s := self._source(path, raw))]
             self.programs = [s for path, raw in programs if (s := self._source(path, raw))]
 
+    @roomy
     def report(self, sources: Sequence[Source] | None = None) -> Report:
         """What the rules say of the sources, or of later texts of them."""
         with no_collector():

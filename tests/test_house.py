@@ -23,7 +23,7 @@ FIXTURES = ROOT / "fixtures"
 README = ROOT / "README.md"
 
 LAYERS = (
-    {"collector", "deferred", "discover", "documents", "files", "gitignore", "globs"}
+    {"collector", "deferred", "discover", "documents", "files", "frames", "gitignore", "globs"}
     | {"parsing", "positions", "source", "torch_api", "walk"},
     {"model"},
     {"bindings", "links", "project"},

@@ -16,6 +16,7 @@ from fsdp2lint.edits.apply import Outcome, combine
 from fsdp2lint.edits.changes import Span, apply
 from fsdp2lint.edits.import_lines import on_one_line
 from fsdp2lint.edits.layout import Layout
+from fsdp2lint.frames import roomy
 from fsdp2lint.inventory import inventory
 from fsdp2lint.migrate.contract import ADVICE, Said, advice, fixes, new_findings, said
 from fsdp2lint.migrate.ledger import Entry, Ledger
@@ -80,6 +81,7 @@ class Migration:
         return [(old, new) for old, new in pairs if old.text != new.text]
 
 
+@roomy
 def migrate(
     sources: Sequence[Source],
     codemods: Sequence[Codemod],
