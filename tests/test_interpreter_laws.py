@@ -87,7 +87,6 @@ def check_laws(text: str, path: str = "train.py") -> None:
 
 @settings(
     max_examples=100,
-    deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
