@@ -101,8 +101,8 @@ class Baseline:
     ) -> Compared:
         """Which findings are known, and which entries are stale.
 
-        Only entries of the files that were ``passed`` (absolute; less those that are not all seen) and of rules that ``ran`` can be stale,
-        and those of files that are gone.
+        Only entries of the files that were ``passed`` (absolute; less those that are not all seen) and of
+        rules that ``ran`` can be stale, and those of files that are gone.
         """
         left = Counter(self.entries)
         new, known = [], []

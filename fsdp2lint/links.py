@@ -75,7 +75,7 @@ class Finder:
     ) -> Iterator[str]:
         """The local files that the import lines of a text lead to, packages on the way included.
 
-        With ``names``, only modules of these names are looked for (:func:`stem`).
+        With ``names``, only modules of these names are looked for.
         """
         if importer.endswith(NOTEBOOK):
             raw = _program(raw, importer)
@@ -88,6 +88,22 @@ class Finder:
                 found = self.resolve(dotted, level, importer)
                 if found is not None and found.endswith(".py"):
                     yield found
+
+    def importing(
+        self, candidates: Iterable[str], wanted: Collection[str]
+    ) -> Iterator[tuple[str, list[str]]]:
+        """The files among ``candidates`` that import wanted ones, each with those."""
+        names = {_stem(path) for path in wanted}
+        words = [os.fsencode(name) for name in names]
+        for path in candidates:
+            try:
+                raw = self.files.read(path)
+            except OSError:
+                continue
+            if any(word in raw for word in words):
+                targets = [one for one in self.imported(raw, path, names) if one in wanted]
+                if targets:
+                    yield path, targets
 
     def _file(self, root: str, dotted: str) -> str | None:
         stem = os.path.join(root, *dotted.split(".")) if dotted else root
@@ -129,7 +145,7 @@ def _program(raw: bytes, path: str) -> bytes:
         return b""
 
 
-def stem(path: str) -> str:
+def _stem(path: str) -> str:
     """The word by which imports name a module: an import of it ends in this word, or in dots."""
     name = os.path.basename(path).removesuffix(".py")
     if name == "__init__":

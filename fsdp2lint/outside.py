@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from fsdp2lint.discover import SUFFIXES, Exclusion, NoSuchPath, discover, project_of, project_roots
 from fsdp2lint.files import Files
-from fsdp2lint.links import Finder, stem
+from fsdp2lint.links import Finder
 
 MODULE = ".py"
 """What can be imported."""
@@ -37,7 +37,7 @@ def unsure(
     for _ in range(MAX_ROUNDS):
         leading: dict[str, set[str]] = {}
         left = [path for path in (*others, *passed) if path not in reached]
-        for path, targets in _leading(left, newest, finder):
+        for path, targets in finder.importing(left, newest):
             leading[path] = {one for target in targets for one in reached[target]}
             if path in others:
                 found |= leading[path]
@@ -62,20 +62,3 @@ def _beside(modules: Iterable[str], covered: Sequence[str]) -> Iterator[str]:
                 yield from (os.path.join(root, name) for name in names if name.endswith(SUFFIXES))
         except (OSError, NoSuchPath):
             continue
-
-
-def _leading(
-    candidates: Iterable[str], wanted: Collection[str], finder: Finder
-) -> Iterator[tuple[str, list[str]]]:
-    """The files among ``candidates`` that import wanted ones, with those."""
-    names = {stem(path) for path in wanted}
-    words = [os.fsencode(name) for name in names]
-    for path in candidates:
-        try:
-            raw = finder.files.read(path)
-        except OSError:
-            continue
-        if any(word in raw for word in words):
-            targets = [one for one in finder.imported(raw, path, names) if one in wanted]
-            if targets:
-                yield path, targets

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from warnings import catch_warnings, simplefilter
 
 from fsdp2lint.files import NOTEBOOK, Files
-from fsdp2lint.links import Finder, Folder, stem
+from fsdp2lint.links import Finder, Folder
 from fsdp2lint.prefilter import Content, tells, written
 from fsdp2lint.prefilter import relevant as is_relevant
 from fsdp2lint.settings import Settings
@@ -127,25 +127,12 @@ def _programs(candidates: Set[str], asked: Collection[str], finder: Finder) -> l
     found: dict[str, None] = {}
     newest: Collection[str] = asked
     for _ in range(MAX_ROUNDS):
-        newest = list(_importers(candidates - found.keys(), newest, finder))
+        left = sorted(candidates - found.keys(), key=_programs_first)
+        newest = [path for path, _ in finder.importing(left, newest)]
         found.update(dict.fromkeys(newest))
         if not newest or len(found) >= MAX_PROGRAMS:
             break
     return list(found)
-
-
-def _importers(candidates: Iterable[str], wanted: Collection[str], finder: Finder) -> Iterator[str]:
-    """The files among ``candidates`` that import one of ``wanted``, programs before their tests."""
-    names = {stem(path) for path in wanted}
-    words = [os.fsencode(name) for name in names]
-    for path in sorted(candidates, key=_programs_first):
-        try:
-            raw = finder.files.read(path)
-        except OSError:
-            continue
-        if any(word in raw for word in words):
-            if any(found in wanted for found in finder.imported(raw, path, names)):
-                yield path
 
 
 def _begins(path: str, raw: bytes) -> bool:
