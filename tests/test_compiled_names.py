@@ -108,6 +108,8 @@ for stage in sys.argv[1:]:
     runpy.run_path(script)
 import torch.distributed as dist
 dist.destroy_process_group()
+sys.stdout.flush()
+os._exit(0)  # gloo's worker threads may abort an interpreter that winds itself up
 """
 
 
