@@ -13,6 +13,9 @@ PROJECT_MARKS = (".git", "pyproject.toml", "setup.py", "setup.cfg")
 
 SUFFIXES = (".py", ".pyw", ".ipynb")
 
+DATA = (".cfg", ".csv", ".ini", ".json", ".jsonl", ".toml", ".txt", ".xml", ".yaml", ".yml")
+"""Ends of the names of files that are no Python, whatever they hold."""
+
 EXCLUDED = (
     ".bzr", ".direnv", ".eggs", ".fsdp2lint_cache", ".git", ".git-rewrite", ".hg",
     ".ipynb_checkpoints", ".mypy_cache", ".nox", ".pants.d", ".pyenv", ".pytest_cache", ".pytype",
@@ -93,6 +96,23 @@ def discover(
         for file in _files(path, inside(folder) if inside else exclusion, inside):
             found.setdefault(os.path.abspath(file), file)
     return sorted(found.values())
+
+
+def is_python(path: str, raw: bytes) -> bool:
+    """Whether a file with these bytes, of a name that says nothing, is Python: by its first line, or as it parses."""
+    if path.endswith(DATA):
+        return False
+    if raw.startswith(b"#!"):
+        return b"python" in raw.partition(b"\n")[0]
+    from ast import parse
+    from warnings import catch_warnings, simplefilter
+
+    try:
+        with catch_warnings():
+            simplefilter("ignore")
+            return bool(parse(raw).body)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
 
 
 def project_roots(paths: Sequence[str]) -> list[str]:

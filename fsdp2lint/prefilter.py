@@ -17,16 +17,36 @@ Content = bytes | OSError
 
 MARKERS = (
     b"fully_shard",
-    b"FullyShardedDataParallel",
-    b"distributed.fsdp",
-    b"_composable.fsdp",
+    b"FullyShardedDataParallel",  # the class, and accelerate's FullyShardedDataParallelPlugin
     b"d.checkpoint",  # torch.distributed.checkpoint and torch.distributed._shard.checkpoint
     b"distributed import checkpoint",
+    b"ModelParallelStrategy",  # Lightning's FSDP2
+    b"shard_model(",  # torchtune
 )
 """Few, because each is searched in each file, and literal, because a regular expression is slower.
 
 ``torch.distributed`` alone would pass ten times as many bytes and no finding more: a script without
-any of these words cannot shard by FSDP.
+any of these words, or one of those below, cannot shard by FSDP.
+"""
+
+_NAMES = (
+    (
+        b"fsdp",
+        (
+            b"distributed.fsdp",
+            b"_composable.fsdp",
+            *(b"fsdp=", b"fsdp_config", b"fsdp_plugin", b"fsdp_version", b"apply_fsdp"),
+            *(
+                b'"fsdp',
+                b"'fsdp",
+            ),  # strategy="fsdp", parallel_strategy="fsdp", {"fsdp": "full_shard"}
+        ),
+    ),
+    (b"FSDP", (b"FSDPStrategy", b"FSDP2", b"USE_FSDP")),
+)
+"""Ways to ask a framework for FSDP, below the word that all of them hold: most files hold neither word.
+
+Not each file that holds the word asks for FSDP: many only take care of where others use it.
 """
 
 _OLD = (b"distributed._tensor",)
@@ -47,7 +67,13 @@ MAX_BYTES = 2_000_000
 
 def relevant(raw: bytes) -> bool:
     """Whether a file with these bytes is worth parsing."""
-    return any(raw.find(marker) >= 0 for marker in MARKERS)
+    return _holds(raw, MARKERS) or any(
+        raw.find(word) >= 0 and _holds(raw, names) for word, names in _NAMES
+    )
+
+
+def _holds(raw: bytes, words: Iterable[bytes]) -> bool:
+    return any(raw.find(word) >= 0 for word in words)
 
 
 def tells(raw: bytes, told: Iterable[str]) -> bool:
@@ -62,7 +88,7 @@ def tells(raw: bytes, told: Iterable[str]) -> bool:
 def written(raw: bytes) -> bool:
     """Whether the code of a relevant file holds a marker, not only its comments and its long strings."""
     code = re.sub(_TOLD, rb"\1", raw, flags=re.DOTALL)
-    return any(code.find(marker) >= 0 for marker in (*MARKERS, *_OLD))
+    return relevant(code) or _holds(code, _OLD)
 
 
 def sift(files: Iterable[str], told: Sequence[str] = ()) -> Iterator[tuple[str, Content]]:

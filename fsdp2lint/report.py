@@ -24,7 +24,7 @@ class Report:
     the ``suppressed`` findings, for the reason beside each; what was ``fixed`` is what was wrong before; the
     ``refused`` fixes were not made, with why; the baseline knows the ``known`` ones, so that they do not make
     the run fail, and is ``stale`` when an entry matches nothing any more. ``crashed`` when a part of the analysis raised; ``profile`` holds the seconds that each rule
-    took, by code.
+    took, by code. The ``unchecked`` paths were named and are of no kind that is read.
     """
 
     # written by hand: the machinery of dataclasses takes longer than the run of a hook without FSDP
@@ -42,6 +42,7 @@ class Report:
         known: Sequence[Diagnostic] = (),
         stale: bool = False,
         profile: Mapping[str, float] | None = None,
+        unchecked: Sequence[str] = (),
     ) -> None:
         self.found = found or []
         self.suppressed = suppressed or []
@@ -54,6 +55,7 @@ class Report:
         self.known = known
         self.stale = stale
         self.profile = profile or {}
+        self.unchecked = unchecked
 
     def but(self, **changes: Any) -> Report:
         """The same with some of its attributes changed."""
@@ -93,6 +95,7 @@ def merged(reports: Iterable[Report]) -> Report:
         fixed=[d for report in every for d in report.fixed],
         refused=[pair for report in every for pair in report.refused],
         profile=profile,
+        unchecked=[path for report in every for path in report.unchecked],
     )
 
 

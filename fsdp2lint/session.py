@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fsdp2lint import runner
 from fsdp2lint.config import resolve
 from fsdp2lint.config.files import Config, Configs, inline
-from fsdp2lint.discover import discover
+from fsdp2lint.discover import discover, is_python
 from fsdp2lint.means import Means
 from fsdp2lint.report import Report, merged
 from fsdp2lint.runner import Batch, Mended
@@ -175,8 +175,10 @@ class Session:
     def _each(self, *, fix: bool, unsafe: bool) -> Iterator[Mended]:
         named = {os.path.normpath(path) for path in self.paths if os.path.isfile(path)}
         named.update(self.listed or ())
-        for config, files in self.groups():
+        for config, found in self.groups():
             ends = resolve.documents(config, self.given)
+            unchecked = [path for path in found if path in named and not self._is_read(path, ends)]
+            files = [path for path in found if path not in unchecked] if unchecked else found
             documents = [path for path in files if path.endswith(ends)]
             python = [path for path in files if path not in documents] if documents else files
             mine = [path for path in python if path in named]
@@ -185,7 +187,17 @@ class Session:
             yield self._one(config, batch, fix=fix, unsafe=unsafe)
             for path, raw in self.means.sift(documents):
                 yield from self._document(config, path, raw, fix=fix, unsafe=unsafe)
-            yield Mended(Report(files=len(documents)))
+            yield Mended(Report(files=len(documents), unchecked=unchecked))
+
+    def _is_read(self, path: str, documents: tuple[str, ...]) -> bool:
+        """Whether a file that the user named is Python or a document."""
+        suffixes = self._exclusion_in(os.path.dirname(path) or ".").suffixes
+        if path.endswith((*suffixes, *documents)):
+            return True
+        try:
+            return is_python(path, self.means.files(digests=False).read(os.path.abspath(path)))
+        except OSError:
+            return True  # the error is reported
 
     def _document(
         self, config: Config, path: str, raw: Content, *, fix: bool, unsafe: bool

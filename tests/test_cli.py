@@ -60,7 +60,7 @@ def test_clean(tmp_path: Path) -> None:
 
 def test_an_empty_list_of_files_is_the_current_folder(tmp_path: Path) -> None:
     shown = program("check", cwd=tmp_path)
-    assert (shown.returncode, shown.stdout) == (0, "No Python files found.\n")
+    assert (shown.returncode, shown.stdout) == (0, "No Python files found; nothing was checked.\n")
 
 
 @pytest.mark.parametrize(

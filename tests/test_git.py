@@ -213,7 +213,7 @@ class TestAProgramWithoutAMarker:
         (tmp_path / "helper.py").write_text("import train\n\n\ndef shard(model):\n    pass\n")
         (tmp_path / "train.py").write_text(TRAIN.format(module="helper"))
         shown = invoke("check", "train.py", cwd=tmp_path)
-        assert shown.stdout == "All checks passed! (no FSDP in 1 file)\n"
+        assert shown.stdout == "No FSDP code found in 1 file; nothing was checked.\n"
 
     def test_that_was_changed(self, repository: Path) -> None:
         (repository / "helper.py").write_text(HELPER)
@@ -226,7 +226,10 @@ class TestAProgramWithoutAMarker:
 def test_an_empty_list_of_changed_files_is_no_error(repository: Path) -> None:
     for flag in ("--changed", "--staged"):
         shown = invoke("check", flag, cwd=repository)
-        assert (shown.returncode, shown.stdout) == (0, "No Python files found.\n")
+        assert (shown.returncode, shown.stdout) == (
+            0,
+            "No Python files found; nothing was checked.\n",
+        )
 
 
 def test_names_are_bytes(repository: Path) -> None:

@@ -199,8 +199,8 @@ def test_the_star_stands_where_the_fix_would_be_applied(unsafe: bool, star: str)
 @pytest.mark.parametrize(
     ("files", "analysed", "said"),
     [
-        (0, 0, "No Python files found."),
-        (1, 0, "All checks passed! (no FSDP in 1 file)"),
+        (0, 0, "No Python files found; nothing was checked."),
+        (1, 0, "No FSDP code found in 1 file; nothing was checked."),
         (9, 2, "All checks passed! (FSDP in 2 of 9 files)"),
     ],
 )

@@ -239,6 +239,8 @@ def _finish(
     """Write the report and tell the exit code."""
     from fsdp2lint.cli.known import compared
 
+    for path in report.unchecked:
+        click.echo(f"{path}: not checked: neither Python, a notebook nor a document", err=True)
     report = compared(session, report, given["baseline"])
     report = _graded(session, report, given)
     view = _view(session, given)

@@ -71,8 +71,8 @@ def _more(number: int, *, also: bool) -> str:
 
 def _all_is_well(report: Report) -> str:
     if not report.files:
-        return "No Python files found."
+        return "No Python files found; nothing was checked."
     files = count(report.files, "file")
     if not report.analysed:
-        return f"All checks passed! (no FSDP in {files})"
+        return f"No FSDP code found in {files}; nothing was checked."
     return f"All checks passed! (FSDP in {report.analysed} of {files})"
