@@ -51,8 +51,9 @@ has.
 
 ## Known limits
 
-Only models whose class is in sight and that never leave it. Silent when parameters are frozen, when gradients
-are reduced by hand, and when the whole is wrapped in DDP.
+Only models whose class is resolved and that no unresolved code is given. A parameter of a module's own counts
+when `nn.Parameter(…)` is assigned to an attribute. Silent when parameters are frozen, when gradients are reduced
+by hand, and when the whole is wrapped in DDP.
 
 ## References
 
@@ -73,6 +74,7 @@ from fsdp2lint.api import (
     Forward,
     InsertAfter,
     Layout,
+    Literal,
     Module,
     Parameters,
     Part,
@@ -84,9 +86,19 @@ from fsdp2lint.api import (
 )
 
 from ._fixes import call_of, first_argument, further_arguments, path_text, stands_alone
-from ._shared import Shard, has_parameters, parts_of, shards, shards_before, wrapped_before
+from ._shared import (
+    Shard,
+    class_name,
+    has_parameters,
+    parts_of,
+    shards,
+    shards_before,
+    together,
+    wrapped_before,
+)
 from ._walks import reached, walk_of
 
+_PARAMETER = "torch.nn.Parameter"
 _BY_HAND = ("all_reduce", "all_gather", "broadcast", "reduce")
 
 
@@ -96,13 +108,17 @@ def check(trace: Trace) -> Iterator[Finding]:
     said: set[Value] = set()
     for forward in trace.of(Forward):
         root = unwrapped(forward.module)
-        if root in said or forward.how != "call" or not isinstance(root, Module):
+        if (
+            any(trace.inside(root, one) for one in said)
+            or forward.how != "call"
+            or not isinstance(root, Module)
+        ):
             continue
         parts = [s for s in shards_before(trace, forward) if trace.inside(s.module, root)]
         if not parts or not _trained(trace, forward, root):
             continue
         covered = _covered(trace, parts)
-        left = None if covered is None else _uncovered(trace, root, covered)
+        left = None if covered is None else _uncovered(trace, root, covered, forward)
         if left is None or _frozen(trace, left):
             continue
         said.add(root)
@@ -140,16 +156,33 @@ def _covered(trace: Trace, parts: list[Shard]) -> list[Value] | None:
     return found
 
 
-def _uncovered(trace: Trace, module: Value, covered: list[Value], depth: int = 6) -> Value | None:
-    """A layer with parameters below ``module`` that is in no group."""
+def _uncovered(
+    trace: Trace, module: Value, covered: list[Value], forward: Forward, depth: int = 6
+) -> Value | None:
+    """A layer with parameters below ``module``, or a parameter of a module's own, that is in no group."""
     if depth == 0 or any(module is c for c in covered):
         return None
+    own = next(_own_parameters(trace, module, forward), None)
+    if own is not None:
+        return own
     children = parts_of(trace, module)
     for child in children:
-        found = _uncovered(trace, child, covered, depth - 1)
+        found = _uncovered(trace, child, covered, forward, depth - 1)
         if found is not None:
             return found
     return module if not children and has_parameters(trace, module) else None
+
+
+def _own_parameters(trace: Trace, module: Value, forward: Forward) -> Iterator[Value]:
+    """The trained parameters that a module surely holds itself: ``self.scale = nn.Parameter(…)``."""
+    held = [v for _, v in trace.memory.entries(module, forward.guards)]
+    if not any(class_name(value) == _PARAMETER for value in held):
+        return
+    for made in trace.calls(_PARAMETER):
+        switch = made.argument(1, "requires_grad")
+        trained = switch is None or (isinstance(switch, Literal) and switch.value is True)
+        if made.result in held and trained and together(made.guards, forward.guards):
+            yield made.result
 
 
 def _frozen(trace: Trace, layer: Value) -> bool:
@@ -197,6 +230,8 @@ def _owner(trace: Trace, site: Site, node: cst.BaseExpression, root: Value, part
     while isinstance(node, cst.Call):
         if node.args and isinstance(node.func, cst.Name):
             node = node.args[0].value  # reversed(…), list(…), enumerate(…)
+        elif isinstance(node.func, cst.Attribute) and node.func.attr.value in ("values", "items"):
+            node = node.func.value
         elif isinstance(node.func, cst.Attribute):
             walk = walk_of(trace, part)
             known = walk is not None and walk.root is root

@@ -88,7 +88,7 @@ from ._fixes import call_of, first_argument, loop_before, once, own_statement, p
 from ._shared import Shard, class_name, parts_of, shards
 
 _ATTRIBUTES = re.compile(r"(\.\w+)+\Z")
-_LISTS = ("torch.nn.ModuleList", "torch.nn.Sequential")
+_LISTS = ("torch.nn.ModuleList", "torch.nn.Sequential", "torch.nn.ModuleDict")
 _STACKS = ("torch.nn.TransformerEncoder", "torch.nn.TransformerDecoder", "torch.nn.Transformer")
 
 
@@ -149,6 +149,8 @@ def _loop(trace: Trace, shard: Shard, blocks: Module) -> Fix | None:
     name = "" if call is None else path_text(site, first_argument(call))
     root, said = shard.module.words(), blocks.words()
     path = said.removeprefix(root)
+    if class_name(blocks) == _LISTS[2]:
+        return None
     if call is None or not name or not said.startswith(root) or not _ATTRIBUTES.match(path):
         return None
     if own_statement(site) is None or not once(trace, shard) or class_name(blocks) in _STACKS:

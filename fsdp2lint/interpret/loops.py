@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from fsdp2lint.interpret import conditions
+from fsdp2lint.interpret.classes import outside
 from fsdp2lint.interpret.functions import Generator, generate
 from fsdp2lint.interpret.scopes import Loop, Scope
 from fsdp2lint.model.events import Iterated
@@ -58,11 +59,9 @@ def elements(machine: Machine, value: Value, site: Site) -> list[Value]:
     if isinstance(value, Literal) and isinstance(value.value, str):
         return [machine.unknown() for _ in range(ROUNDS)]
     if isinstance(value, Module):
-        known = [
-            v
-            for k, v in machine.memory.entries(value, machine.here)
-            if isinstance(k, str) and k.startswith("[")
-        ]
+        held = module_entries(machine, value)
+        keyed = any(base.name == "torch.nn.ModuleDict" for base in outside(value.cls))
+        known = [key if keyed else entry for key, entry in held]
         if known:
             return known[:MAX_EXACT]
     if isinstance(value, Instance):
@@ -96,6 +95,17 @@ def _entries(machine: Machine, value: Container) -> list[Value]:
             one.sit(value, "[*]")
         return found[:MAX_EXACT] or _rounds(value)
     return found if len(found) <= MAX_EXACT else found[: MAX_EXACT - 1] + found[-1:]
+
+
+def module_entries(machine: Machine, value: Module) -> list[tuple[Value, Value]]:
+    """The keys and entries of a ``ModuleList``, a ``Sequential`` or a ``ModuleDict``."""
+    found: list[tuple[Value, Value]] = []
+    for key, entry in machine.memory.entries(value, machine.here):
+        if isinstance(key, tuple) and key[0] == "[]":
+            found.append((key[1], entry))
+        elif isinstance(key, str) and key.startswith("["):
+            found.append((machine.literal(key_of(key)), entry))
+    return found
 
 
 def key_of(text: str) -> object:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fsdp2lint.interpret.displays import store
 from fsdp2lint.interpret.functions import append, extend
+from fsdp2lint.interpret.loops import module_entries
 from fsdp2lint.meanings.call import Call
 from fsdp2lint.meanings.registry import method
 from fsdp2lint.meanings.results import each_choice, nothing
@@ -124,6 +125,9 @@ def views(call: Call) -> Value | None:
     receiver = call.receiver
     if isinstance(receiver, Parameters):
         return receiver
+    held = module_entries(call.machine, receiver) if isinstance(receiver, Module) else []
+    if held:  # a ModuleDict: how many entries a loop gave it is not known
+        return _view(call, [key for key, _ in held], [entry for _, entry in held], open_=True)
     if isinstance(receiver, StateDict | Part | Module):
         return each_choice(receiver, lambda one: one.part(f"{call.name}()"))
     owner = _container(call, "dict")
@@ -133,13 +137,16 @@ def views(call: Call) -> Value | None:
     if not entries and owner.open:
         return owner.part(f"{call.name}()")
     keys = call.machine.elements(owner, call.site)
-    values = [v for _, v in entries]
+    return _view(call, keys, [v for _, v in entries], owner.open)
+
+
+def _view(call: Call, keys: list[Value], values: list[Value], open_: bool) -> Value:
     if call.name == ".keys":
-        return call.machine.container("list", keys, owner.open)
+        return call.machine.container("list", keys, open_)
     if call.name == ".values":
-        return call.machine.container("list", values, owner.open)
+        return call.machine.container("list", values, open_)
     pairs = [call.machine.container("tuple", pair) for pair in zip(keys, values, strict=False)]
-    return call.machine.container("list", pairs, owner.open)
+    return call.machine.container("list", pairs, open_)
 
 
 @method("copy")
