@@ -4,8 +4,8 @@
 
 Rewrites `python -m torch.distributed.launch …` to `torchrun …`, without `--use_env`, and `python train.py` to
 `torchrun --nproc-per-node=gpu train.py` where `train.py` asks for the rank that only torchrun gives. Only commands that
-start a program in which FSDP1 wraps a model are touched. `--launch keep` leaves all of them alone. In Python, an argument
-`--local_rank` gets its default from the environment, where torchrun puts it.
+start a program in which FSDP1 wraps a model are touched. Without `--launch torchrun` all of them stay. In Python, an
+argument `--local_rank` gets its default from the environment, where torchrun puts it.
 
 ## Why
 
@@ -15,6 +15,7 @@ does not. A program whose `mp.spawn` was rewritten cannot be started by `python`
 ## Before
 
 ```python
+# options: --launch torchrun
 import argparse
 
 from torch import nn
@@ -29,6 +30,7 @@ model = FSDP(nn.Linear(8, 8).to(args.local_rank))
 ## After
 
 ```python
+# options: --launch torchrun
 import argparse
 import os
 

@@ -1,10 +1,10 @@
-"""A program that starts its ranks with `mp.spawn` becomes one for torchrun.
+"""A program that starts its ranks with `mp.spawn` becomes one for torchrun, with `--launch torchrun`.
 
 ## What it does
 
 Calls the spawned function in place of `mp.spawn`, with the rank that torchrun gives; takes the world size from
-torchrun; removes addresses, ports, ranks and world sizes that the program set for itself. `--launch keep`
-leaves all of that alone.
+torchrun; removes addresses, ports, ranks and world sizes that the program set for itself. Without
+`--launch torchrun` all of that stays: FSDP2 runs under `mp.spawn` too.
 
 ## Why
 
@@ -14,6 +14,7 @@ runs under `fsdp2lint rehearse` and `verify`. The semantics stay: `mp.spawn(fn, 
 ## Before
 
 ```python
+# options: --launch torchrun
 import os
 
 import torch
@@ -40,6 +41,7 @@ if __name__ == "__main__":
 ## After
 
 ```python
+# options: --launch torchrun
 import os
 
 import torch
@@ -105,7 +107,8 @@ from fsdp2lint.api import (
 from ._launch import environment_writes, is_shared, named_once, without_rendezvous
 
 SPAWN = "torch.multiprocessing.spawn"
-OF_TESTS = "a test starts its ranks itself: the runner of the tests is not started by torchrun"
+OF_TESTS = "kept: a test starts its own ranks, because torchrun does not start the test runner"
+KEPT = "kept: FSDP2 runs under `mp.spawn` too; `--launch torchrun` converts it"
 TODO = "start the ranks with torchrun instead of `mp.spawn`"
 
 
@@ -118,7 +121,7 @@ def rewrite(program: Program) -> Iterator[Step | Left]:
     going: dict[cst.CSTNode, tuple[Trace, Source, cst.Call]] = {}
     for trace, source, call in _spawns(program):
         if program.options.launch == "keep":
-            yield Step((), (Account(source, call, "preserved", "the launch is kept, as asked"),))
+            yield Step((), (Account(source, call, "preserved", KEPT),))
         elif _is_test(source):
             yield Step((), (Account(source, call, "preserved", OF_TESTS),))
         elif (why := _obstacle(program, source, call)) is not None:

@@ -17,7 +17,7 @@ DATA = (".cfg", ".csv", ".ini", ".json", ".jsonl", ".toml", ".txt", ".xml", ".ya
 """Ends of the names of files that are no Python, whatever they hold."""
 
 EXCLUDED = (
-    ".bzr", ".direnv", ".eggs", ".fsdp2lint_cache", ".git", ".git-rewrite", ".hg",
+    ".bzr", ".direnv", ".eggs", ".fsdp2lint_backup", ".fsdp2lint_cache", ".git", ".git-rewrite", ".hg",
     ".ipynb_checkpoints", ".mypy_cache", ".nox", ".pants.d", ".pyenv", ".pytest_cache", ".pytype",
     ".ruff_cache", ".svn", ".tox", ".venv", ".vscode", "__pypackages__", "_build", "buck-out",
     "build", "dist", "node_modules", "site-packages", "venv",

@@ -66,7 +66,7 @@ class Options:
     checkpoints: Checkpoints = "dcp"
     """``dcp``: write folders of the distributed checkpoint, read old files too; ``full``: keep the files."""
     async_save: bool = False
-    launch: Launch = "torchrun"
+    launch: Launch = "keep"
     target_torch: tuple[int, int] = (2, 6)
 
 

@@ -281,7 +281,7 @@ def test_a_plain_value_that_others_are_compared_with_stays() -> None:
     fates = {e.symbol: (e.fate, e.why) for e in done.ledger.entries if e.kind == "symbol"}
     assert fates["ShardingStrategy.NO_SHARD"] == (
         "preserved",
-        "a plain value that others are compared with",
+        "kept: a plain value that others are compared with",
     )
 
 

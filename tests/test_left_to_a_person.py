@@ -26,7 +26,7 @@ def test_what_was_left_to_a_person_stays_theirs_until_the_comment_goes() -> None
     (entry,) = done.ledger.manual
     assert (entry.symbol, entry.why) == (
         "clip_grad_norm_",
-        "an earlier run has left it to a person",
+        "an earlier run left this for manual migration",
     )
     assert "model.clip_grad_norm_" not in made(text.replace(comment, "")).after[0].text
 

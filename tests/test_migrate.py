@@ -81,7 +81,8 @@ def test_it_shows_and_writes_nothing(tree: Path) -> None:
     assert "+nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # all ranks\n" in shown.stdout
     assert (tree / "train.py").read_text() == CLIP
     assert shown.returncode == 1  # the wrapper itself was not asked for
-    assert "Not everything is accounted for" in shown.stdout
+    assert "1 file would change; nothing was written. Apply with `--write`." in shown.stdout
+    assert "not everything is accounted for" in shown.stdout
 
 
 def test_write_and_again(tree: Path) -> None:
@@ -116,7 +117,7 @@ def test_all_files_or_none(tree: Path) -> None:
     shown = program("migrate", *ONLY, "--write", cwd=tree)
     assert shown.returncode == 2
     assert "other.py: not written, the file is read-only" in shown.stderr
-    assert "is migrated" not in shown.stdout
+    assert "files changed" not in shown.stdout
     assert (tree / "train.py").read_text() == CLIP
 
 
@@ -169,7 +170,9 @@ def test_what_is_left_is_said_in_the_text_and_in_the_ledger(tmp_path: Path) -> N
     assert text == FRAMEWORK.replace("accelerator = ", todo + "accelerator = ")
     again = program("migrate", "--write", cwd=tmp_path)
     assert (tmp_path / "train.py").read_text() == text
-    assert "left to you" in again.stdout
+    assert "1 is left for manual migration. Nothing changes." in again.stdout
+    assert "an earlier run" in again.stdout
+    assert "train.py:3" in again.stdout
 
 
 def test_a_fix_does_not_rewrite_half_of_what_is_left(tmp_path: Path) -> None:
@@ -242,7 +245,7 @@ def test_nothing_of_fsdp1(tmp_path: Path) -> None:
     (tmp_path / "x.py").write_text("import torch\n")
     shown = program("migrate", cwd=tmp_path)
     assert shown.returncode == 0
-    assert "There is nothing of FSDP1 here." in shown.stdout
+    assert "No FSDP1 code found." in shown.stdout
 
 
 def test_fairscales_wrapper_is_another_one(tmp_path: Path) -> None:
@@ -302,3 +305,58 @@ def test_an_import_that_nothing_uses_in_the_end_does_not_come() -> None:
     assert done.failures == []
     assert "fully_shard" in done.after[0].text
     assert "dataclasses" not in done.after[0].text
+
+
+def test_a_todo_of_an_earlier_run_keeps_the_exit_code_at_1(tmp_path: Path) -> None:
+    text = (
+        "import torch\n\n\ndef main():\n    # TODO(fsdp2lint): shard the teacher too\n    train()\n"
+    )
+    (tmp_path / "train.py").write_text(text)
+    shown = program("migrate", cwd=tmp_path)
+    assert shown.returncode == 1
+    assert "still in the code: train.py:5" in shown.stdout
+
+
+def test_outside_git_a_backup_is_made_and_named(tree: Path) -> None:
+    shown = program("migrate", *ONLY, "--write", "-q", cwd=tree)
+    folder = shown.stdout.partition("Backup of the 1 file: ")[2].split()[0]
+    assert (tree / folder / "train.py").read_text() == CLIP
+    assert (tree / "train.py").read_text() != CLIP
+    (tree / "train.py").write_text(CLIP)
+    alone = program("migrate", *ONLY, "--write", "--allow-no-git", "-q", cwd=tree)
+    assert "1 file changed." in alone.stdout
+    assert "Backup" not in alone.stdout
+    assert len(list((tree / ".fsdp2lint_backup").iterdir())) == 1
+
+
+def test_git_needs_no_backup(repository: Path) -> None:
+    shown = program("migrate", *ONLY, "--write", "-q", cwd=repository)
+    assert "Backup" not in shown.stdout
+    assert git(repository, "status", "--porcelain") == " M train.py\n"
+
+
+def test_the_reports_say_what_verify_found(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page is written when it is known whether the program trains the same."""
+    from click.testing import CliRunner
+
+    from fsdp2lint.cli import migrate as command
+    from fsdp2lint.migrate import proof
+
+    monkeypatch.chdir(tree)
+    found = {0: "they agree", 1: "they differ, so nothing was written", 2: "could not run"}
+    for code, said in found.items():
+        monkeypatch.setattr(proof, "prove", lambda *_, code=code: code)
+        words = [".", *ONLY, "--write", "--verify", "train.py", "-f", "html=page.html"]
+        done = CliRunner().invoke(command.command, words, standalone_mode=False)
+        assert done.exception is None
+        assert said in (tree / "page.html").read_text()
+        assert ((tree / "train.py").read_text() != CLIP) == (code == 0)
+        (tree / "train.py").write_text(CLIP)
+
+
+def test_the_imports_of_a_file_share_a_row(tmp_path: Path) -> None:
+    extra = "from torch.distributed.fsdp import CPUOffload\nfrom torch.distributed.fsdp import BackwardPrefetch\n"
+    (tmp_path / "train.py").write_text(CLIP.replace("\nmodel = ", f"{extra}\nmodel = "))
+    shown = program("migrate", "-q", cwd=tmp_path)
+    assert shown.stdout.count("removed: import no longer used") == 1
+    assert "3 imports" in shown.stdout

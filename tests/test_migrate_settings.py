@@ -34,7 +34,7 @@ KNOWLEDGE = '[knowledge]\nrank-guards = ["acme.parallel.is_chief"]\n'
 
 
 def changed(folder: Path, *words: str) -> list[str]:
-    shown = invoke("migrate", "-q", "-f", "json", *words, cwd=folder)
+    shown = invoke("migrate", "-q", "-f", "json", "--launch", "torchrun", *words, cwd=folder)
     assert shown.returncode < 2, shown.stderr
     names: list[str] = json.loads(shown.stdout)["changed"]
     return names

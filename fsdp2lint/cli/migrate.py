@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fsdp2lint.declare import Codemod
     from fsdp2lint.migrate.engine import Migration, Stage
     from fsdp2lint.migrate.files import Chosen
+    from fsdp2lint.migrate.show import Applied
     from fsdp2lint.session import Session
     from fsdp2lint.settings import Settings
     from fsdp2lint.torch_api import Release
@@ -28,10 +29,13 @@ if TYPE_CHECKING:
 @click.command("migrate", short_help="Rewrite FSDP1 to FSDP2 and distributed checkpoints.")
 @click.argument("paths", nargs=-1, metavar="[FILES|DIRS]...")
 @click.option("--write", is_flag=True, help="Apply the changes: to all files or to none.")
-@click.option("--check", is_flag=True, help="Change nothing; leave with 1 when something would.")
-@click.option("-i", "--interactive", is_flag=True, help="Show and ask for each codemod.")
+@click.option("--check", is_flag=True, help="Write nothing; exit 1 if a file would change.")
+@click.option("-i", "--interactive", is_flag=True, help="Show each codemod's changes and ask.")
 @click.option("--create-commits", is_flag=True, help="Apply, with one git commit per codemod.")
-@click.option("--allow-dirty", is_flag=True, help="Write although git has uncommitted changes.")
+@click.option("--allow-dirty", is_flag=True, help="Write even if git has uncommitted changes.")
+@click.option(
+    "--allow-no-git", is_flag=True, help="Write files outside git without a backup of them."
+)
 @click.option(
     "--verify",
     metavar="'SCRIPT ARGS'",
@@ -50,9 +54,9 @@ if TYPE_CHECKING:
 @click.option(
     "--launch",
     type=click.Choice(["torchrun", "keep"]),
-    default="torchrun",
+    default="keep",
     show_default=True,
-    help="Make `mp.spawn` programs ones for torchrun, or leave them.",
+    help="Convert `mp.spawn` programs to torchrun, or leave them alone.",
 )
 @TARGET
 @click.option(
@@ -66,13 +70,14 @@ if TYPE_CHECKING:
 @DISCOVERY
 @CONFIGURATION
 @click.option("--color", "--colour", type=click.Choice(["auto", "always", "never"]), default="auto")
-@click.option("-q", "--quiet", is_flag=True, help="No diff, only the account.")
+@click.option("-q", "--quiet", is_flag=True, help="No diff, only the ledger.")
 def command(paths: tuple[str, ...], **given: Any) -> int:
-    """Rewrite what FSDP1 is in FILES and below DIRS to FSDP2 and distributed checkpoints.
+    """Rewrite FSDP1 in FILES and below DIRS to FSDP2 and distributed checkpoints.
 
-    Prints a diff and the ledger: what became of every piece of FSDP1. Nothing is written without
-    `--write`. Exit code: 0 when nothing is left for a human, 1 when something is (or, with `--check`,
-    when a file would change), 2 when the run itself went wrong.
+    Prints a diff and the ledger: what becomes of every use of FSDP1. Nothing is written without
+    `--write`; files outside git are copied to a backup folder first. Exit code: 0 when nothing is
+    left for manual migration, 1 when something is, or a `TODO(fsdp2lint)` of an earlier run is still
+    in the code (with `--check`, when a file would change), 2 when the run itself failed.
     """
     codemods = _codemods(given)
     targets = _targets(given["formats"])
@@ -84,15 +89,51 @@ def command(paths: tuple[str, ...], **given: Any) -> int:
     migration = _migrate(chosen, codemods, settings, given)
     for problem in chosen.problems:
         click.echo(f"{problem.path}: not migrated, {problem.why}", err=True)
-    _save(migration, targets)
     proving = given["verify"] and migration.changed
     code = _proved(migration, paths or (".",), given["verify"]) if proving else 0
-    if not code and given["create_commits"]:
-        _commit(migration)
-    elif not code and given["write"]:
-        _write(migration.changed)
-    _print(migration, targets, given)  # what it says of the files is true by now
+    applied = _applied(migration, given, _PROOFS[min(code, 2)] if proving else "", code)
+    _save(migration, targets, applied)  # what the reports say of the files is true by now
+    _print(migration, targets, given, applied)
     return code or _exit_code(migration, chosen, given)
+
+
+_PROOFS = (
+    "`verify` ran the program before and after the migration: they agree.",
+    "`verify` ran the program before and after the migration: they differ, so nothing was written.",
+    "`verify` could not run the program before and after the migration, so nothing was written.",
+)
+"""What ``--verify`` found, by the exit code of ``verify``."""
+
+
+def _applied(migration: Migration, given: Given, proof: str, code: int) -> Applied:
+    """Write or commit what was asked for, unless ``--verify`` failed with ``code``."""
+    from fsdp2lint.migrate.show import Applied
+
+    if code or not migration.changed or not (given["write"] or given["create_commits"]):
+        return Applied(proof=proof)
+    backup = "" if given["allow_no_git"] else _back_up([old.path for old, _ in migration.changed])
+    if given["create_commits"]:
+        _commit(migration)
+    else:
+        _write(migration.changed)
+    return Applied(written=True, backup=backup, proof=proof)
+
+
+def _back_up(files: Sequence[str]) -> str:
+    """Copy the files that no git repository holds; the folder of the copies, if there are any."""
+    from fsdp2lint.git import root_of
+    from fsdp2lint.migrate.backup import back_up
+
+    folders = {os.path.dirname(os.path.abspath(file)) for file in files}
+    outside = {folder for folder in folders if root_of(folder) is None}
+    alone = [file for file in files if os.path.dirname(os.path.abspath(file)) in outside]
+    try:
+        return back_up(alone) if alone else ""
+    except OSError as error:
+        raise click.ClickException(
+            f"no backup could be made ({error}) and the files are in no git repository:"
+            " nothing was written; `--allow-no-git` writes without a backup"
+        ) from error
 
 
 def _codemods(given: Given) -> Sequence[Codemod]:
@@ -247,15 +288,22 @@ class _Progress:
             self._bar.update(self._task, description=name, advance=1)
 
 
-def _save(migration: Migration, targets: Sequence[tuple[str, str | None]]) -> None:
+def _save(
+    migration: Migration, targets: Sequence[tuple[str, str | None]], applied: Applied
+) -> None:
     from fsdp2lint.migrate.show import render
 
     for kind, file in targets:
         if file is not None:
-            save(file, render(migration, kind))
+            save(file, render(migration, kind, applied=applied))
 
 
-def _print(migration: Migration, targets: Sequence[tuple[str, str | None]], given: Given) -> None:
+def _print(
+    migration: Migration,
+    targets: Sequence[tuple[str, str | None]],
+    given: Given,
+    applied: Applied,
+) -> None:
     from fsdp2lint.fixing import diff
     from fsdp2lint.migrate.show import render
 
@@ -264,7 +312,7 @@ def _print(migration: Migration, targets: Sequence[tuple[str, str | None]], give
             for old, new in migration.changed:
                 sys.stdout.write(_painted(diff(old, new.text), coloured(given["color"])) + "\n")
         columns = get_terminal_size().columns if sys.stdout.isatty() else 0
-        sys.stdout.write(render(migration, kind, columns))
+        sys.stdout.write(render(migration, kind, columns, applied))
 
 
 def _painted(text: str, colour: bool) -> str:
@@ -319,5 +367,5 @@ def _exit_code(migration: Migration, chosen: Chosen, given: Given) -> int:
         return 2
     if given["check"] and migration.changed:
         return 1
-    left = migration.ledger.manual or migration.remaining or chosen.problems
+    left = migration.ledger.manual or migration.todos or migration.remaining or chosen.problems
     return int(bool(left) or not migration.ledger.complete)

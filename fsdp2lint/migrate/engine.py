@@ -19,12 +19,13 @@ from fsdp2lint.edits.layout import Layout
 from fsdp2lint.frames import roomy
 from fsdp2lint.inventory import inventory
 from fsdp2lint.migrate.contract import ADVICE, Said, advice, fixes, new_findings, said
-from fsdp2lint.migrate.ledger import Entry, Ledger
+from fsdp2lint.migrate.ledger import Entry, Ledger, Todo
 from fsdp2lint.migrate.leftovers import (
     account_for_the_rest,
     comments,
     idle_imports,
     left_before,
+    todos,
     unused_imports,
 )
 from fsdp2lint.model.told import NOTHING_TOLD, Told
@@ -73,6 +74,8 @@ class Migration:
     """Codemods that raised: errors in the tool itself."""
     remaining: list[tuple[Rule, Finding]] = field(default_factory=list)
     """What ``check`` says of the new text and did not say of the old."""
+    todos: tuple[Todo, ...] = ()
+    """What earlier runs left to a person and nobody has done yet."""
 
     @property
     def changed(self) -> list[tuple[Source, Source]]:
@@ -94,7 +97,7 @@ def migrate(
     texts: Sequence[Source] = (),
     told: Told = NOTHING_TOLD,
 ) -> Migration:
-    """What the codemods make of the sources; nothing is written.
+    """Run the codemods over the sources; nothing is written.
 
     With ``whole``, what no codemod accounts for is left to a person, with a comment in the text;
     otherwise (some codemods were left out) it stays open. ``accept`` is asked for each stage: what it
@@ -123,6 +126,7 @@ def migrate(
         run.stages,
         run.failures,
         run.remaining,
+        tuple(todos(before)),
     )
 
 
@@ -183,7 +187,7 @@ class _Run:
         todos = [left_before(one.source, one.node) for one in step.accounts]
         todo = next(filter(None, todos), "")
         for account in step.accounts if todo else ():
-            why = "an earlier run has left it to a person"
+            why = "an earlier run left this for manual migration"
             self._leave(Left(account.source, account.node, why, todo), by)
         return not todo and (by != CONTRACT or not self._halves(step))
 

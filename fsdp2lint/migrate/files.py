@@ -26,6 +26,8 @@ LAUNCH_FILES = (
     *REQUIREMENTS,
 )
 
+_TODO = b"TODO(fsdp2lint)"
+"""What an earlier run has left to a person."""
 _WORDS = (b"torch", b"fsdp", b"FSDP", *(name.encode() for name in METHODS))
 """A file a few imports away is read when it holds one of these."""
 
@@ -59,7 +61,7 @@ def choose(files: Sequence[str], texts: Sequence[str] = ()) -> Chosen:
         except OSError as error:
             problems.append(Problem(path, f"cannot read the file: {error.strerror or error}"))
     roots = project_roots(files)
-    marked = {path for path, raw in contents.items() if relevant(raw)}
+    marked = {path for path, raw in contents.items() if relevant(raw) or _TODO in raw}
     sources: list[Source] = []
     for path in sorted(marked | _near(contents, marked, roots)):
         try:

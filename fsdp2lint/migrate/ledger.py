@@ -26,6 +26,21 @@ FATES: tuple[Status, ...] = ("preserved", "changed", "dropped", "manual", "open"
 _TOKEN = re.compile(r"\w+|[^\w\s]|\s+")
 
 
+@dataclass(frozen=True, slots=True)
+class Todo:
+    """A comment by which an earlier run left something to a person, and which is still in the text."""
+
+    path: str
+    line: int
+    cell: int | None
+    text: str
+
+    @property
+    def place(self) -> str:
+        """The line, behind the cell of a notebook."""
+        return str(self.line) if self.cell is None else f"cell {self.cell}:{self.line}"
+
+
 @dataclass(slots=True)
 class Entry:
     """One occurrence with what became of it; ``at`` is its offset in the text as it is now (None: gone)."""
@@ -51,6 +66,13 @@ class Entry:
     def place(self) -> str:
         """The line, behind the cell of a notebook."""
         return str(self.line) if self.cell is None else f"cell {self.cell}:{self.line}"
+
+    @property
+    def note(self) -> str:
+        """The reason and, behind it, what a person has to do, unless that says the reason itself."""
+        if not self.todo:
+            return self.why
+        return f"to do: {self.todo}" if self.why in self.todo else f"{self.why}; to do: {self.todo}"
 
     def account(self, fate: Fate, why: str, by: str, weight: int, todo: str = "") -> None:
         """Write down what became of it, unless something closer to it has been said."""
@@ -109,7 +131,7 @@ class Ledger:
                 found = next(b for b in back if b.start <= start < b.end).start
                 found = _shifted(back, found)
             source, start = old, found
-        return _place(source, start)
+        return place(source, start)
 
     def follow(self, source: Source, spans: Sequence[Span]) -> None:
         """A source gets a new text: know where each occurrence stands in it, or that it is gone."""
@@ -205,13 +227,13 @@ def _lost(entry: Entry, one: Occurrence) -> bool:
 
 
 def _entry(one: Occurrence) -> Entry:
-    line, column, cell = _place(one.source, one.start)
+    line, column, cell = place(one.source, one.start)
     return Entry(
         one.source.path, line, column, one.kind, one.symbol, one.code, one.start, cell=cell
     )
 
 
-def _place(source: Source, offset: int) -> tuple[int, int, int | None]:
+def place(source: Source, offset: int) -> tuple[int, int, int | None]:
     """Line, column and cell of an offset, as a reader of the file finds them."""
     line, column = Layout.of(source).place(offset)
     if source.document is None:

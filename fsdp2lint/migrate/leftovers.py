@@ -13,7 +13,7 @@ from fsdp2lint.edits.statements import InsertBefore
 from fsdp2lint.inventory import Occurrence, inventory
 from fsdp2lint.meanings import fsdp1_symbols as facts
 from fsdp2lint.meanings.registry import canonical
-from fsdp2lint.migrate.ledger import Entry, Ledger
+from fsdp2lint.migrate.ledger import Entry, Ledger, Todo, place
 from fsdp2lint.program import Program
 from fsdp2lint.source import Source
 from fsdp2lint.steps import Step
@@ -64,12 +64,16 @@ def account_for_the_rest(program: Program, ledger: Ledger) -> None:
             read = wraps or (asks and "StateDict" in entry.symbol)
             if plain and not read:
                 entry.account(
-                    "preserved", "a plain value: nothing of FSDP1 reads it any more", "", 0
+                    "preserved", "kept: a plain value that no FSDP1 code reads any more", "", 0
                 )
             elif plain and entry.at is not None and _is_compared(by_path[entry.path], entry.at):
-                entry.account("preserved", "a plain value that others are compared with", "", 0)
+                entry.account(
+                    "preserved", "kept: a plain value that others are compared with", "", 0
+                )
             elif plain and entry.at is not None and _for_fsdp2(program, entry, wraps):
-                entry.account("preserved", "a plain value that the code beside it reads", "", 0)
+                entry.account(
+                    "preserved", "kept: a plain value that FSDP2 code beside it reads", "", 0
+                )
             else:
                 _close(entry)
     for entry in ledger.entries:
@@ -107,6 +111,18 @@ def left_before(source: Source, node: cst.CSTNode) -> str:
     line = layout.line(layout.statement(node))
     said = [one for one in _above(source, layout.top(line)).split("\n") if one.startswith(MARK)]
     return said[0].removeprefix(MARK) if said else ""
+
+
+def todos(sources: Sequence[Source]) -> Iterator[Todo]:
+    """The comments of earlier runs in the files."""
+    for source in sources:
+        at = source.text.find(MARK)
+        while at >= 0:
+            end = source.text.find("\n", at)
+            said = source.text[at + len(MARK) : end if end >= 0 else None].strip()
+            line, _, cell = place(source, at)
+            yield Todo(source.path, line, cell, said)
+            at = source.text.find(MARK, at + len(MARK))
 
 
 def _taken_from_elsewhere(program: Program) -> set[tuple[Source, str]]:
@@ -187,25 +203,25 @@ def _close(entry: Entry) -> None:
         return
     symbol = facts.BY_LAST_NAME.get(entry.symbol.rpartition(".")[2])
     symbol = symbol or facts.BY_LAST_NAME.get(entry.symbol.partition(".")[0])
-    instead = f"FSDP2 has {symbol.instead}" if symbol is not None else "look at it by hand"
+    instead = f"FSDP2 has {symbol.instead}" if symbol is not None else "migrate this by hand"
     what = entry.symbol.rpartition(".")[2]
-    why = "no rewriting is certain here"
+    why = "no rewriting is proven equivalent here"
     entry.account("manual", why, "", 0, f"`{what}` is FSDP1; {instead}")
 
 
 def _close_import(entry: Entry, ledger: Ledger, source: Source) -> None:
     name = entry.symbol
     if entry.at is None:
-        entry.account("changed", "nothing uses it any more", "", 0)
+        entry.account("changed", "removed: import no longer used", "", 0)
         return
     uses = [e for e in ledger.entries if e.path == entry.path and e.kind != "import"]
     uses = [e for e in uses if e.symbol.partition(".")[0] == name and e.at is not None]
     if any(e.fate == "manual" for e in uses):
-        entry.account("manual", "what uses it is left to a person", "", 0)
+        entry.account("preserved", "kept: code left for manual migration uses it", "", 0)
     elif uses or _is_used(source, entry.at):
-        entry.account("preserved", "what uses it stays", "", 0)
+        entry.account("preserved", "kept: still used", "", 0)
     else:
-        entry.account("preserved", "another file may import it from here", "", 0)
+        entry.account("preserved", "kept: another file may import it from here", "", 0)
 
 
 def _is_used(source: Source, offset: int) -> bool:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -13,80 +15,127 @@ from fsdp2lint.findings import Finding
 from fsdp2lint.fixing import diff
 from fsdp2lint.migrate.contract import site_of
 from fsdp2lint.migrate.engine import Migration, Stage
-from fsdp2lint.migrate.ledger import FATES, Entry
+from fsdp2lint.migrate.ledger import FATES, Entry, Status
 
 FORMATS = ("text", "markdown", "json", "html")
 
 _MEANS = {
-    "preserved": "stays and is right",
+    "preserved": "kept, and still right",
     "changed": "rewritten",
-    "dropped": "gone, and that is harmless",
-    "manual": "left to you",
-    "open": "not looked at",
+    "dropped": "removed, without effect on training",
+    "manual": "left for manual migration",
+    "open": "not processed",
 }
 
 
-def text(migration: Migration, columns: int = 0) -> str:
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What the run did with the new text: nothing (a dry run), or it wrote it."""
+
+    written: bool = False
+    backup: str = ""
+    """The folder that holds the files as they were, where there is one."""
+    proof: str = ""
+    """What ``--verify`` found, in one sentence."""
+
+
+DRY = Applied()
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the ledger: an occurrence, or what all import lines of a file have in common."""
+
+    path: str
+    place: str
+    line: int
+    what: str
+    fate: Status
+    note: str
+
+
+def rows(entries: Sequence[Entry]) -> Iterator[Row]:
+    """The ledger as people read it: the imports of a file fold into one row for each fate and reason."""
+    folded: set[tuple[str, str, str]] = set()
+    counts = Counter(_kind(entry) for entry in entries if _is_import(entry))
+    for entry in entries:
+        what, line = _what(entry), entry.line
+        if _is_import(entry):
+            if _kind(entry) in folded:
+                continue
+            folded.add(_kind(entry))
+            if counts[_kind(entry)] > 1:
+                what = f"{counts[_kind(entry)]} imports"
+        yield Row(entry.path, entry.place, line, what, entry.fate, entry.note)
+
+
+def _is_import(entry: Entry) -> bool:
+    return entry.kind == "import" and entry.fate != "manual"
+
+
+def _kind(entry: Entry) -> tuple[str, str, str]:
+    return entry.path, entry.fate, entry.why
+
+
+def text(migration: Migration, columns: int = 0, applied: Applied = DRY) -> str:
     """The ledger for people: each file's occurrences, then the sums.
 
     On a terminal with so many ``columns`` (0: it is none) what is long goes on under its beginning.
     """
     lines: list[str] = []
-    for path in dict.fromkeys(e.path for e in migration.ledger.entries):
+    every = list(rows(migration.ledger.entries))
+    for path in dict.fromkeys(row.path for row in every):
         lines.append(path)
-        rows = [e for e in migration.ledger.entries if e.path == path]
-        width = max(len(_what(e)) for e in rows)
-        margin = max(5, *(len(e.place) for e in rows))
-        for entry in rows:
-            note = f"{entry.why}; to do: {entry.todo}" if entry.todo else entry.why
-            head = f"  {entry.place:>{margin}}  {entry.fate:<9}  {_what(entry):<{width}}  "
-            lines += _hanging(head, note, columns)
+        mine = [row for row in every if row.path == path]
+        width = max(len(row.what) for row in mine)
+        margin = max(5, *(len(row.place) for row in mine))
+        for row in mine:
+            head = f"  {row.place:>{margin}}  {row.fate:<9}  {row.what:<{width}}  "
+            lines += _hanging(head, row.note, columns)
         lines.append("")
-    return "\n".join([*lines, *_conclusion(migration)]) + "\n"
+    return "\n".join([*lines, *_conclusion(migration, applied)]) + "\n"
 
 
-def markdown(migration: Migration) -> str:
+def markdown(migration: Migration, applied: Applied = DRY) -> str:
     """The ledger as a table, for a pull request."""
-    lines = ["# From FSDP1 to FSDP2", "", *_conclusion(migration), ""]
-    lines += ["| file | line | what | became | why |", "|---|---|---|---|---|"]
-    for entry in migration.ledger.entries:
-        note = f"{entry.why}. **To do:** {entry.todo}" if entry.todo else entry.why
-        cells = (entry.path, entry.place, f"`{_what(entry)}`", entry.fate, note)
+    lines = ["# From FSDP1 to FSDP2", "", *_conclusion(migration, applied), ""]
+    lines += ["| file | line | what | fate | why |", "|---|---|---|---|---|"]
+    for row in rows(migration.ledger.entries):
+        cells = (row.path, row.place, f"`{row.what}`", row.fate, row.note)
         lines.append("| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |")
     return "\n".join(lines) + "\n"
 
 
-def json(migration: Migration) -> str:
+def json(migration: Migration, applied: Applied = DRY) -> str:
     """Everything, for a program: entries, sums, files, findings that are left."""
-    return msgspec.json.format(msgspec.json.encode(_data(migration)), indent=2).decode() + "\n"
+    data = _data(migration, applied)
+    return msgspec.json.format(msgspec.json.encode(data), indent=2).decode() + "\n"
 
 
-def html(migration: Migration) -> str:
-    """The ledger and the diff as one page that needs nothing else: the page of ``verify``, nothing run."""
+def html(migration: Migration, applied: Applied = DRY) -> str:
+    """The ledger and the diff as one page that needs nothing else: the page of ``verify``."""
     from fsdp2lint.verify.report import data, page
 
-    rows = (
-        data.Entry(
-            e.path, e.line, _what(e), e.fate, "; to do: ".join(filter(None, (e.why, e.todo)))
-        )
-        for e in migration.ledger.entries
+    ledger = (
+        data.Entry(row.path, row.line, row.what, row.fate, row.note)
+        for row in rows(migration.ledger.entries)
     )
     report = data.Report(
         "FSDP1",
         "FSDP2",
         facts=tuple((fate, str(count)) for fate, count in migration.ledger.sums.items()),
         diff="".join(diff(old, new.text) for old, new in migration.changed),
-        ledger=tuple(rows),
-        notes=tuple(_conclusion(migration)),
+        ledger=tuple(ledger),
+        notes=tuple(_conclusion(migration, applied)),
     )
     return page.html(report)
 
 
-def render(migration: Migration, kind: str, columns: int = 0) -> str:
+def render(migration: Migration, kind: str, columns: int = 0, applied: Applied = DRY) -> str:
     """The account in one of :data:`FORMATS`; ``columns`` are those of a terminal."""
     if kind == "text":
-        return text(migration, columns)
-    return {"markdown": markdown, "json": json, "html": html}[kind](migration)
+        return text(migration, columns, applied)
+    return {"markdown": markdown, "json": json, "html": html}[kind](migration, applied)
 
 
 def message(stage: Stage) -> str:
@@ -101,30 +150,49 @@ def sums(migration: Migration) -> str:
     """The sums in one line."""
     counts = migration.ledger.sums
     said = [f"{counts[fate]} {fate}" for fate in FATES if counts[fate] or fate != "open"]
-    return f"{len(migration.ledger.entries)} occurrences of FSDP1: {', '.join(said)}"
+    count = len(migration.ledger.entries)
+    return f"{count} occurrence{'' if count == 1 else 's'} of FSDP1: {', '.join(said)}."
 
 
-def _conclusion(migration: Migration) -> Iterator[str]:
-    yield sums(migration)
-    changed = len(migration.changed)
-    files = f"{changed} file{'' if changed == 1 else 's'}"
+def _conclusion(migration: Migration, applied: Applied) -> Iterator[str]:
     ledger = migration.ledger
-    if not ledger.entries:
-        yield "There is nothing of FSDP1 here."
-    elif not ledger.complete:
-        yield f"Not everything is accounted for; {files} would change."
-    elif ledger.manual:
-        count = len(ledger.manual)
-        yield f"{count} of them {'is' if count == 1 else 'are'} left to you; {files} changed."
-    elif changed:
-        yield f"All of it is migrated; {files} changed."
+    if ledger.entries:
+        yield sums(migration)
+        yield " ".join(_verdict(migration, applied))
     else:
-        yield "Nothing has to change."
+        yield "No FSDP1 code found."
+    if migration.todos:
+        said = ", ".join(f"{todo.path}:{todo.place}" for todo in migration.todos)
+        yield f"TODO(fsdp2lint) comments of an earlier run that are still in the code: {said}"
+    if applied.proof:
+        yield applied.proof
     for _, finding in migration.remaining:
         site = site_of(finding)
         at = Place.of(site).told
         yield f"{at.part}:{at.range.line}: after the migration: {finding.message}"
     yield from migration.failures
+
+
+def _verdict(migration: Migration, applied: Applied) -> Iterator[str]:
+    """What is left, what would change or has changed, and what to do next."""
+    ledger, changed = migration.ledger, len(migration.changed)
+    files = f"{changed} file{'' if changed == 1 else 's'}"
+    if not ledger.complete:
+        yield "Some codemods were left out, so not everything is accounted for."
+    if ledger.manual:
+        count = len(ledger.manual)
+        yield f"{count} {'is' if count == 1 else 'are'} left for manual migration."
+    if not changed:
+        yield (
+            "Nothing changes." if ledger.manual or not ledger.complete else "Nothing has to change."
+        )
+    elif applied.written:
+        done = ledger.complete and not ledger.manual and not migration.todos
+        yield f"All FSDP1 code is migrated; {files} changed." if done else f"{files} changed."
+        if applied.backup:
+            yield f"Backup of the {files}: {applied.backup}"
+    else:
+        yield f"{files} would change; nothing was written. Apply with `--write`."
 
 
 def _hanging(head: str, note: str, columns: int) -> list[str]:
@@ -140,7 +208,7 @@ def _what(entry: Entry) -> str:
     return f"{entry.symbol}=" if entry.kind == "argument" else entry.symbol
 
 
-def _data(migration: Migration) -> dict[str, Any]:
+def _data(migration: Migration, applied: Applied) -> dict[str, Any]:
     return {
         "occurrences": [
             {
@@ -161,6 +229,13 @@ def _data(migration: Migration) -> dict[str, Any]:
         "sums": migration.ledger.sums,
         "complete": migration.ledger.complete,
         "changed": [old.path for old, _ in migration.changed],
+        "written": applied.written,
+        "backup": applied.backup or None,
+        "verified": applied.proof or None,
+        "todos": [
+            {"filename": todo.path, "row": todo.line, "cell": todo.cell, "todo": todo.text}
+            for todo in migration.todos
+        ],
         "stages": [
             {"codemod": stage.codemod, "files": [old.path for old, _ in stage.changed]}
             for stage in migration.stages
