@@ -2,25 +2,32 @@
 
 What is kept is found by the bytes of the analysed files, the settings and the tool itself, and it is good
 only while everything else that the analysis looked at (imported modules, files that were not there)
-answers as it did then. Each entry is one file, written beside and moved into place; one that cannot be
-read is as good as none.
+answers as it did then.
+
+Each entry is one file that proves itself: it begins with a digest of its name and its content under a secret
+of the user. An entry that somebody else has made, that was cut off, or of which a single bit is another is as
+good as none. So an entry can be written in place, and two runs at once do no harm.
 """
 
 from __future__ import annotations
 
+import hmac
 import os
+import stat
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache as once
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import fsdp2lint
 from fsdp2lint import __version__
 from fsdp2lint.diagnostics import shown
 from fsdp2lint.files import ABSENT, FILE, FOLDER, digest, kind, read
+from fsdp2lint.home import own_folder, secret
 from fsdp2lint.settings import Settings
 
 if TYPE_CHECKING:
@@ -35,6 +42,8 @@ _MARKS = {
     "CACHEDIR.TAG": "Signature: 8a477f597d28d172789f06886806bc55\n",
 }
 """What tells git and backup programs (https://bford.info/cachedir/) to leave the folder alone."""
+_PROOF_BYTES = 32
+"""What an entry begins with."""
 _FRESH = 2_000_000_000
 """Nanoseconds: a file changed so lately could change again without its time showing it."""
 
@@ -57,10 +66,15 @@ class Question:
 
 
 class Cache:
-    """The entries in one folder."""
+    """The entries in one folder.
 
-    def __init__(self, folder: str) -> None:
+    ``named``: the user has named it for this run, not the project. Then the secret lies in it too, so that
+    it can be carried from one machine of a CI to the next.
+    """
+
+    def __init__(self, folder: str, *, named: bool = False) -> None:
         self.folder = os.path.join(folder, __version__)
+        self._named = named
         self._kinds: dict[str, str] = {}
         self._digests: dict[str, str] = {}
         self._table_file = f"files-{digest(os.fsencode(os.getcwd()))[:12]}"
@@ -174,36 +188,54 @@ class Cache:
     # -- the folder ------------------------------------------------------------------------------
 
     def _read(self, name: str) -> bytes | None:
+        """The content of an entry that proves itself; None for anything else."""
+        if self._secret is None:
+            return None
         try:
-            return read(os.path.join(self.folder, name))
+            raw = read(os.path.join(self.folder, name))
         except OSError:
             return None
+        proof, content = raw[:_PROOF_BYTES], raw[_PROOF_BYTES:]
+        return content if hmac.compare_digest(proof, self._proof(name, content)) else None
 
     def _write(self, name: str, raw: bytes) -> None:
-        """Put an entry in place in one step; where nothing can be written, nothing is kept."""
-        import tempfile
-
-        temporary = ""
-        try:
-            if not os.path.isdir(self.folder):
-                self._make()
-            handle, temporary = tempfile.mkstemp(prefix=".tmp-", dir=self.folder)
-            with os.fdopen(handle, "wb") as file:
-                file.write(raw)
-            os.replace(temporary, os.path.join(self.folder, name))
+        """Keep an entry; where nothing can be written, nothing is kept."""
+        if self._secret is None:
+            return
+        path = os.path.join(self.folder, name)
+        with suppress(OSError):
+            with suppress(FileNotFoundError):
+                os.unlink(path)  # it may be a link to somewhere else
+            _create(path, self._proof(name, raw) + raw)
             self._written = True
+
+    def _proof(self, name: str, content: bytes) -> bytes:
+        from hashlib import blake2b
+
+        mark = blake2b(name.encode(), digest_size=_PROOF_BYTES, key=self._secret or b"")
+        mark.update(b"\0")
+        mark.update(content)
+        return mark.digest()
+
+    @cached_property
+    def _secret(self) -> bytes | None:
+        """What entries are proven by; None where the folder cannot be used."""
+        try:
+            self._make()
         except OSError:
-            if temporary:
-                with suppress(OSError):
-                    os.unlink(temporary)
+            return None
+        home = os.path.dirname(self.folder) if self._named else own_folder()
+        return None if home is None else secret(home)
 
     def _make(self) -> None:
-        os.makedirs(self.folder, exist_ok=True)
         above = os.path.dirname(self.folder)
+        for folder in (above, self.folder):
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+            if not self._named and not stat.S_ISDIR(os.lstat(folder).st_mode):
+                raise NotADirectoryError(folder)  # a link of the project leads who knows where
         for name, text in _MARKS.items():
-            if not os.path.exists(os.path.join(above, name)):
-                with open(os.path.join(above, name), "w", encoding="utf-8") as file:
-                    file.write(text)
+            with suppress(OSError):
+                _create(os.path.join(above, name), text.encode())
 
     def trim(self) -> None:
         """Drop the oldest entries when there are too many."""
@@ -215,6 +247,13 @@ class Cache:
         for _, path in aged[: max(0, len(aged) - MAX_ENTRIES)]:
             with suppress(OSError):
                 os.unlink(path)
+
+
+def _create(path: str, raw: bytes) -> None:
+    """A new file that only this user may read."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "wb") as file:
+        file.write(raw)
 
 
 @once

@@ -6,7 +6,7 @@ Whatever is asked is remembered with its answer, so that a result can be told fr
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 NOTEBOOK = ".ipynb"
 
@@ -92,6 +92,13 @@ def read(path: str) -> bytes:
         return raw
     finally:
         os.close(descriptor)
+
+
+def is_below(path: str, folders: Iterable[str]) -> bool:
+    """Whether a path, links followed, is one of the folders or lies below one."""
+    real = os.path.realpath(path)
+    tops = (os.path.realpath(folder) for folder in folders)
+    return any(real == top or real.startswith(os.path.join(top, "")) for top in tops)
 
 
 def digest(raw: bytes) -> str:

@@ -29,8 +29,9 @@ class Keeping:
     sees_instead = False
     """Whether it knows what counts in place of the files on disk."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, *, named: bool = False) -> None:
         self.folder = folder
+        self.named = named
         self._cache: Cache | None = None
 
     def open(self) -> Cache:
@@ -38,7 +39,7 @@ class Keeping:
         if self._cache is None:
             from fsdp2lint.cache import Cache
 
-            self._cache = Cache(self.folder)
+            self._cache = Cache(self.folder, named=self.named)
         return self._cache
 
     def close(self) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
+
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -10,6 +13,10 @@ settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("any machine")
+
+# what the tool keeps of its user is that of the tests: no run looks at another's, nor into a home
+_HOME = tempfile.TemporaryDirectory(prefix="fsdp2lint-home-")
+os.environ["XDG_STATE_HOME"] = _HOME.name
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -161,6 +161,131 @@ def test_entries_that_are_broken(project: Path, analysed: Counter) -> None:
     assert analysed() > 0
 
 
+def entries(project: Path) -> list[Path]:
+    """Every file that holds something kept, of each kind."""
+    folder = project / CACHE_FOLDER / __version__
+    found = sorted(folder.iterdir())
+    kinds = {path.name.partition("-")[0] for path in found}
+    assert {"files", "rules"} < kinds
+    assert len(kinds) >= 4  # a plan and a report besides
+    return found
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> Path:
+    """A project of which every kind of entry is kept."""
+    long_ago = time.time() - 100
+    for number in range(70):
+        (tmp_path / f"x{number}.py").write_text("x = 1\n")
+        os.utime(tmp_path / f"x{number}.py", (long_ago, long_ago))
+    (tmp_path / "train.py").write_text(TRAIN.format(module="helper"))
+    (tmp_path / "helper.py").write_text(HELPER)
+    assert check(tmp_path) == ["train.py:FSDP201"]
+    return tmp_path
+
+
+def test_no_flipped_bit_is_believed(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every bit of every kind of file: the entry counts as missing. (Of a long one, those of some bytes.)"""
+    monkeypatch.chdir(filled)
+    store = Cache(CACHE_FOLDER)
+    every = bool(os.environ.get("FSDP2LINT_EVERY_BIT"))
+    for path in entries(filled):
+        raw = path.read_bytes()
+        assert store._read(path.name) == raw[32:]
+        handle = os.open(path, os.O_WRONLY)
+        places = [*range(0, len(raw), 1 + len(raw) // 4096), *range(64), len(raw) - 1]
+        if every:
+            places = list(range(len(raw)))
+        for at in places:
+            for bit in range(8) if every or len(raw) < 16_384 or at < 64 else (at % 8,):
+                os.pwrite(handle, bytes([raw[at] ^ (1 << bit)]), at)
+                assert store._read(path.name) is None, (path.name, at, bit)
+            os.pwrite(handle, raw[at : at + 1], at)
+        os.close(handle)
+        assert store._read(path.name) == raw[32:]
+        for length in range(0, len(raw), 1 + len(raw) // 512):
+            path.write_bytes(raw[:length])
+            assert store._read(path.name) is None
+        path.write_bytes(raw)
+
+
+def test_a_flipped_bit_changes_no_report(filled: Path) -> None:
+    for path in entries(filled):
+        raw = path.read_bytes()
+        for at in (0, 31, 32, 33, len(raw) // 2, len(raw) - 1):
+            path.write_bytes(raw[:at] + bytes([raw[at] ^ 4]) + raw[at + 1 :])
+            assert check(filled) == ["train.py:FSDP201"], (path.name, at)
+
+
+def test_an_entry_under_another_name_is_none(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clean report in place of one with findings."""
+    monkeypatch.chdir(filled)
+    store = Cache(CACHE_FOLDER)
+    one, other, *_ = entries(filled)
+    one.write_bytes(other.read_bytes())
+    assert store._read(one.name) is None
+    assert check(filled) == ["train.py:FSDP201"]
+
+
+def test_what_another_user_has_kept_is_none(
+    project: Path, analysed: Counter, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A cache that was packed with a project, or planted in it."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "other"))
+    assert check(project) == ["train.py:FSDP201"]
+    assert analysed() == 1
+    assert check(project) == ["train.py:FSDP201"]
+    assert analysed() == 0
+
+
+def test_a_folder_that_the_user_names_can_be_carried_away(
+    project: Path, analysed: Counter, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for home, wanted in (("one", 1), ("other", 0)):
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / home))
+        assert check(project, "--cache-dir", "kept") == ["train.py:FSDP201"]
+        assert analysed() == wanted
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="modes and links")
+def test_only_the_owner_reads_and_no_link_is_followed(project: Path, tmp_path: Path) -> None:
+    for path in (*entries_of(project), tmp_path / CACHE_FOLDER):
+        assert path.stat().st_mode & 0o077 == 0, path
+    (outside := tmp_path / "outside").mkdir()
+    for path in entries_of(project):  # an entry that is a link
+        target = outside / path.name
+        target.write_bytes(b"mine")
+        path.unlink()
+        path.symlink_to(target)
+    assert check(project) == ["train.py:FSDP201"]
+    assert {p.read_bytes() for p in outside.iterdir()} == {b"mine"}
+    before = sorted(outside.iterdir())
+    for link in (
+        project / CACHE_FOLDER / __version__,
+        project / CACHE_FOLDER,
+    ):  # a folder that is one
+        link.rename(tmp_path / f"moved-{link.name}")
+        link.symlink_to(outside)
+        assert check(project) == ["train.py:FSDP201"]
+        link.unlink()
+        (tmp_path / f"moved-{link.name}").rename(link)
+    assert sorted(outside.iterdir()) == before
+
+
+def entries_of(project: Path) -> list[Path]:
+    return sorted((project / CACHE_FOLDER / __version__).iterdir())
+
+
+def test_a_configuration_names_no_folder_outside_of_its_project(tmp_path: Path) -> None:
+    (project := tmp_path / "project").mkdir()
+    (project / "x.py").write_text(LATE)
+    (project / "fsdp2lint.toml").write_text("cache-dir = '../kept'\n")
+    shown = invoke("check", cwd=project)
+    assert (shown.returncode, shown.stderr.count("\n")) == (2, 1)
+    assert "fsdp2lint.toml:1: `cache-dir`" in shown.stderr
+    assert not (tmp_path / "kept").exists()
+
+
 @pytest.mark.parametrize("flag", ["-n", "--no-cache"])
 def test_without(project: Path, analysed: Counter, flag: str) -> None:
     assert check(project, flag) == ["train.py:FSDP201"]

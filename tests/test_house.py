@@ -24,7 +24,17 @@ FIXTURES = ROOT / "fixtures"
 README = ROOT / "README.md"
 
 LAYERS = (
-    {"collector", "deferred", "discover", "documents", "files", "frames", "gitignore", "globs"}
+    {
+        "collector",
+        "deferred",
+        "discover",
+        "documents",
+        "files",
+        "frames",
+        "gitignore",
+        "globs",
+        "home",
+    }
     | {"parsing", "positions", "source", "torch_api", "walk"},
     {"model"},
     {"bindings", "links", "project"},

@@ -12,7 +12,9 @@ import click
 from fsdp2lint.cli.options import Given, configuration, overrides
 from fsdp2lint.cli.output import on_terminal
 from fsdp2lint.cli.progress import Progress
+from fsdp2lint.config.files import BadConfig
 from fsdp2lint.discover import project_roots
+from fsdp2lint.files import is_below
 from fsdp2lint.means import Keeping, Means
 from fsdp2lint.session import Session
 
@@ -49,7 +51,8 @@ def opened(paths: Sequence[str], given: Given) -> Iterator[Session]:
     session = Session(paths, *options, means=means, listed=listed)
     keeping = None
     if not given["no_cache"] and not given["profile_rules"] and not instead and "-" not in paths:
-        keeping = Keeping(_cache_folder(session, given["cache_dir"]))
+        named = given["cache_dir"]
+        keeping = Keeping(named or _cache_folder(session), named=bool(named))
         session = session.using(means._replace(keeping=keeping))
     yield session
     if keeping is not None:
@@ -86,12 +89,23 @@ def _by_git(
         raise click.ClickException(str(error)) from error
 
 
-def _cache_folder(session: Session, named: str | None) -> str:
-    said: str | None = named or session.option("cache-dir")
-    if said is not None:
-        return said
+def _cache_folder(session: Session) -> str:
+    """Where the project keeps its results.
+
+    Raises:
+        BadConfig: its configuration says a folder outside of it, where it has nothing to say.
+    """
     home = session.main.folder if session.main.file else project_roots(["."])[-1]
-    return os.path.join(home, CACHE_FOLDER)
+    said: str | None = session.option("cache-dir")
+    if said is None:
+        return os.path.join(home, CACHE_FOLDER)
+    place = session.main.places.get("cache-dir", "")
+    if place != "--config" and not is_below(said, (home,)):
+        raise BadConfig(
+            f"{place}: `cache-dir`: {said} lies outside of the project; name such a folder with "
+            "--cache-dir or FSDP2LINT_CACHE_DIR"
+        )
+    return said
 
 
 def _progress() -> Progress | None:

@@ -1,0 +1,92 @@
+"""The tool's own folder of the user: what it must be able to trust is kept there, and in no project.
+
+A project comes from somebody else. What lies in it (a cache that was packed with it, say) is believed only
+where a secret that lies here proves that this user's own runs have made it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from contextlib import suppress
+
+SECRET = "secret"
+SECRET_BYTES = 32
+
+
+def own_folder() -> str | None:
+    """The folder, made when it is missing; None where the user has none that others cannot write to.
+
+    ``$XDG_STATE_HOME/fsdp2lint`` or ``~/.local/state/fsdp2lint``; without a home that can be written to, a
+    folder of the user's own below the system's temporary one.
+    """
+    for folder in _candidates():
+        with suppress(OSError):
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+            if is_private(folder) and os.access(folder, os.W_OK):
+                return folder
+    return None
+
+
+def secret(folder: str) -> bytes | None:
+    """The secret that is kept in a folder, made when it is missing; None where it can be none."""
+    path = os.path.join(folder, SECRET)
+    for _ in range(2):
+        found = _secret_at(path)
+        if found is not None:
+            return found
+        with suppress(OSError):
+            os.unlink(path)  # cut off, or open to others
+        with suppress(OSError):
+            _create(path, os.urandom(SECRET_BYTES))
+    return None
+
+
+def is_private(folder: str) -> bool:
+    """Whether a path is a folder, no link to one, that nobody but this user may write to."""
+    status = os.lstat(folder)
+    return stat.S_ISDIR(status.st_mode) and _is_own(status, 0o022)
+
+
+def _candidates() -> list[str]:
+    import tempfile
+
+    state = os.environ.get("XDG_STATE_HOME") or os.environ.get("LOCALAPPDATA")
+    home = os.path.expanduser("~")
+    found = [state] if state and os.path.isabs(state) else []
+    if not found and os.path.isabs(home):
+        found = [os.path.join(home, ".local", "state")]
+    user = os.getuid() if hasattr(os, "getuid") else os.environ.get("USERNAME", "")
+    folders = [os.path.join(folder, "fsdp2lint") for folder in found]
+    return [*folders, os.path.join(tempfile.gettempdir(), f"fsdp2lint-{user}")]
+
+
+def _is_own(status: os.stat_result, others: int) -> bool:
+    if not hasattr(os, "getuid"):
+        return True  # Windows: the user's own folder is the user's own
+    return status.st_uid == os.getuid() and not status.st_mode & others
+
+
+def _secret_at(path: str) -> bytes | None:
+    try:
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
+    except OSError:
+        return None
+    try:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode) or not _is_own(status, 0o077):
+            return None
+        found = os.read(handle, SECRET_BYTES + 1)
+        return found if len(found) == SECRET_BYTES else None
+    except OSError:
+        return None
+    finally:
+        os.close(handle)
+
+
+def _create(path: str, raw: bytes) -> None:
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        os.write(handle, raw)
+    finally:
+        os.close(handle)
