@@ -68,7 +68,7 @@ def check(trace: Trace) -> Iterator[Finding]:
     """Switches that stay off."""
     for switched in trace.of(SyncSwitched):
         found = sharded(trace, switched, switched.module)
-        if switched.on is not False or found is None or not trace.known(switched.module):
+        if switched.on is not False or found is None or not trace.kept(switched.module):
             continue
         shard, module = found
         backward = next(trace.after(switched, Backward), None)

@@ -97,7 +97,7 @@ def check(trace: Trace) -> Iterator[Finding]:
     """Roots that are sharded alone."""
     for shard in shards(trace):
         blocks = _repeated(trace, shard.module)
-        if blocks is None or not trace.known(shard.module) or not _alone(trace, shard):
+        if blocks is None or not trace.kept(shard.module) or not _alone(trace, shard):
             continue
         said = shard.module.words()
         yield Finding(
@@ -116,7 +116,7 @@ def _alone(trace: Trace, shard: Shard) -> bool:
             and (
                 trace.inside(other.module, shard.module)
                 or trace.inside(shard.module, other.module)
-                or not trace.known(other.module)
+                or not trace.kept(other.module)
             )
             for other in shards(trace)
         )

@@ -247,7 +247,6 @@ SCRIPTS: Scripts = {
         two.evaluate()
         """,
         [
-            "a dict escaped to transformers.TrainingArguments",
             "net escaped to transformers.Trainer",
             "collective train",
             "sharded net",

@@ -10,6 +10,7 @@ from fsdp2lint.interpret.unseen import unseen
 from fsdp2lint.meanings.call import Call
 from fsdp2lint.meanings.families import meanings_of
 from fsdp2lint.meanings.fsdp1 import FSDP1
+from fsdp2lint.meanings.libraries import library_method
 from fsdp2lint.meanings.project_knowledge import told_of
 from fsdp2lint.meanings.registry import METHODS
 from fsdp2lint.model.events import Called, Forward, Returned
@@ -165,7 +166,7 @@ def _call_method(
         if result is not None:
             break
     else:
-        result = unseen(what)
+        result = library_method(what) or unseen(what)
     _called(machine, f".{name}", receiver, what, result)
     return result
 

@@ -1,7 +1,7 @@
-"""Calls that keep and change nothing of what they are given.
+"""Calls that change nothing of what they are given.
 
-What is not listed here or elsewhere lets its arguments escape. Functions on tensors may be given parameters;
-a module or an optimizer that such a function is given goes out of sight all the same.
+What is listed neither here nor elsewhere lets its arguments escape: nobody can follow it. What known libraries do
+to a model stands in :mod:`fsdp2lint.meanings.libraries`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from fsdp2lint.meanings.call import Call
 from fsdp2lint.meanings.families import family, is_class_name
 from fsdp2lint.meanings.optim import note_use
 from fsdp2lint.meanings.registry import calls, method
-from fsdp2lint.meanings.results import choices, context, fresh, instance, name_of, nothing, same
-from fsdp2lint.model.values import Container, Instance, Literal, Module, Optimizer, Value, Wrapped
+from fsdp2lint.meanings.results import context, fresh, instance, name_of, nothing, same
+from fsdp2lint.model.values import Container, Instance, Literal, Value
 
 _QUIET = (
     "absl.logging.",
@@ -96,9 +96,6 @@ _QUIET = (
 )
 """Packages whose functions never keep a model."""
 
-_LOGGERS = ("mlflow.", "neptune.", "swanlab.", "tensorboardX.", "wandb.", "comet_ml.")
-"""Packages that log numbers; ``watch(model)`` is the exception."""
-
 _DATA = (
     "torch.utils.data.",
     "torchvision.datasets.",
@@ -139,14 +136,6 @@ def quiet(call: Call) -> Value | None:
     """A new value, or the same one for what is asked in tests; nothing escapes."""
     if call.name in _PURE:
         return same(call)
-    return instance(call) if is_class_name(call.name) else fresh(call)
-
-
-@family(*_LOGGERS)
-def log(call: Call) -> Value | None:
-    """Only ``watch`` keeps a model: it puts hooks on it."""
-    if call.name.endswith(".watch"):
-        return None
     return instance(call) if is_class_name(call.name) else fresh(call)
 
 
@@ -201,15 +190,10 @@ _ON_LISTS = (
 
 @family("torch.")
 def tensor_function(call: Call) -> Value | None:
-    """Other functions of torch work on tensors; modules and optimizers that they are given escape."""
-    if call.name.startswith("torch.distributed."):
-        return None
+    """Functions on lists of parameters use what was taken before; what else torch does, its library says."""
     if call.name.startswith("torch._foreach_") or call.name in _ON_LISTS:
         note_use(call, call.name.rpartition(".")[2], *call.args)
-    for value in (*call.args, *call.keywords.values()):
-        if _is_kept(call, value):
-            call.escape(value)
-    return instance(call) if is_class_name(call.name) else fresh(call)
+    return None
 
 
 @family("builtins.")
@@ -217,15 +201,6 @@ def error(call: Call) -> Value | None:
     """Exceptions and the other builtin classes keep nothing that trains."""
     kind = getattr(builtins, call.name.removeprefix("builtins."), None)
     return instance(call) if isinstance(kind, type) else None
-
-
-def _is_kept(call: Call, value: Value) -> bool:
-    entries = call.items(value) if isinstance(value, Container) else [value]
-    return any(
-        isinstance(one, Module | Wrapped | Optimizer) or call.is_module(one)
-        for entry in entries
-        for one in choices(entry)
-    )
 
 
 # -- methods --------------------------------------------------------------------------------------------------

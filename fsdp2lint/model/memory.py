@@ -91,6 +91,9 @@ class Memory:
         self.fields: dict[Value, dict[Hashable, Variable]] = {}
         self.held_by: dict[Value, list[Value]] = {}
         self.out: set[Value] = set()
+        self.lent: set[Value] = set()
+        """Models and optimizers of which only parameters or states went out of sight: what is done to the tensors is
+        not known, but from these nobody comes to the objects."""
         self.foreign: set[Value] = set()
         self.loose: set[Value] = set()
         """Objects of which attributes were set under names that are not known."""
@@ -155,24 +158,33 @@ class Memory:
                 continue
             seen += 1
             self.out.add(one)
-            todo.extend(parts_of(one))
+            if isinstance(one, Parameters | StateDict):
+                self.lent.add(one.of)
+            else:
+                todo.extend(parts_of(one))
             todo.extend(v for _, v in self.entries(one))
         return True
 
-    def owned(self, value: Value) -> bool:
-        """Whether a value was made in sight and never left it, nor did anything that holds it."""
+    def owned(self, value: Value, *, lent: bool = False) -> bool:
+        """Whether a value was made in sight and never left it, nor did anything that holds it.
+
+        With ``lent`` its parameters and its state may have left.
+        """
         if isinstance(value, Either):
-            return all(self.owned(v) for _, v in value.options)
+            return all(self.owned(v, lent=lent) for _, v in value.options)
         root = value
         while isinstance(root, Part):
-            if root in self.out:
+            if root in self.out or (root in self.lent and not lent):
                 return False
             root = root.owner
         if not isinstance(
             root, Instance | Wrapped | Optimizer | Parameters | StateDict | Container
         ):
             return False
-        return not any(h in self.out or h in self.foreign for h in self.holders(root))
+        holders = self.holders(root)
+        return not any(
+            h in self.out or h in self.foreign or (h in self.lent and not lent) for h in holders
+        )
 
     def holders(self, value: Value) -> Iterator[Value]:
         """``value`` and everything through which it can be reached."""
@@ -245,7 +257,7 @@ def choose(found: list[tuple[Guards, Value]], here: Guards) -> Value | None:
 
 def parts_of(value: Value) -> Iterator[Value]:
     """The values from which ``value`` is made."""
-    if isinstance(value, Wrapped | Parameters | StateDict):
+    if isinstance(value, Wrapped):
         yield value.of
     elif isinstance(value, Optimizer):
         yield from value.over

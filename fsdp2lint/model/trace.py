@@ -136,6 +136,13 @@ class Trace:
         """Whether all that happens to ``value`` is in this trace: born here, never out of sight."""
         return not self.truncated and self.memory.owned(value)
 
+    def kept(self, value: Value) -> bool:
+        """Whether no unseen code ever held ``value`` itself: its parameters or its state it may have had.
+
+        Then nobody else can have sharded it, or have switched how its ranks communicate.
+        """
+        return not self.truncated and self.memory.owned(value, lent=True)
+
     def escapes(self, value: Value) -> Iterator[Escaped]:
         """Where ``value`` or something that holds it went out of sight."""
         holders = set(self.memory.holders(value))

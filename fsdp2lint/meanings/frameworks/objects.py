@@ -10,14 +10,12 @@ from fsdp2lint.model.events import Sharded
 from fsdp2lint.model.values import Container, Literal, Optimizer, Parameters, Value, unwrapped
 
 _FRAMEWORKS = (
-    "accelerate.",
     "axolotl.",
     "composer.",
     "deepspeed.",
     "lightning.",
     "peft.",
     "torchtitan.",
-    "transformers.",
     "trl.",
 )
 
