@@ -1,12 +1,22 @@
-"""``pytest --bless`` rewrites expected outputs, to be read in the diff."""
+"""What ``pytest`` runs: everything quick and a sample of what starts ranks, or what one asks for.
+
+- ``pytest`` runs the tests that start no ranks, and a few that do.
+- ``pytest -m ranks`` runs all that start ranks, ``pytest -m "ranks or not ranks"`` everything.
+- ``pytest --rule direct-forward-call`` and ``--codemod no-sync`` run all that belongs to one of them.
+- ``pytest --bless`` rewrites expected outputs, to be read in the diff.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import tempfile
+import zlib
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from fsdp2lint import knowledge
 
 # how fast the machine is says nothing about the program
 settings.register_profile(
@@ -18,9 +28,63 @@ settings.load_profile("any machine")
 _HOME = tempfile.TemporaryDirectory(prefix="fsdp2lint-home-")
 os.environ["XDG_STATE_HOME"] = _HOME.name
 
+ONE_OF = 40
+"""Of so many tests that start ranks, a plain ``pytest`` runs one."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--bless", action="store_true", help="rewrite expected outputs")
+    parser.addoption("--rule", help="run all tests of one rule, by its name or code")
+    parser.addoption("--codemod", help="run all tests of one codemod")
+    parser.addoption("--sample-ranks", action="store_true", help="run few tests that start ranks")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A plain ``pytest``, without a path or a choice, runs a sample of the tests that start ranks."""
+    chosen = config.option.markexpr or config.option.keyword
+    if config.args_source is not pytest.Config.ArgsSource.ARGS and not chosen and not _name(config):
+        config.option.sample_ranks = True
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what the options leave out."""
+    words = _name(config)
+    if words:
+        _keep(config, items, [i for i in items if _mentions(i.nodeid, words)])
+    if config.option.sample_ranks:
+        _keep(config, items, [i for i in items if not i.get_closest_marker("ranks") or _lot(i)])
+
+
+def _keep(config: pytest.Config, items: list[pytest.Item], kept: list[pytest.Item]) -> None:
+    config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+    items[:] = kept
+
+
+def _lot(item: pytest.Item) -> bool:
+    """The same tests on each machine and in each process."""
+    return zlib.crc32(item.nodeid.encode()) % ONE_OF == 0
+
+
+def _name(config: pytest.Config) -> tuple[str, ...]:
+    """How the ids of tests spell the rule or codemod that was asked for."""
+    if config.option.rule:
+        asked = config.option.rule.lower().replace("_", "-")
+        for rule in knowledge.rules():
+            if asked in (rule.name, rule.code.lower()):
+                return rule.name, rule.code
+        raise pytest.UsageError(f"no rule {config.option.rule!r}")
+    if config.option.codemod:
+        asked = config.option.codemod.lower().replace("_", "-")
+        for codemod in knowledge.codemods():
+            if asked == codemod.name:
+                return (codemod.name,)
+        raise pytest.UsageError(f"no codemod {config.option.codemod!r}")
+    return ()
+
+
+def _mentions(nodeid: str, words: tuple[str, ...]) -> bool:
+    spelt = nodeid.replace("_", "-")
+    return any(re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", spelt) for word in words)
 
 
 @pytest.fixture

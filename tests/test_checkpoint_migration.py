@@ -19,6 +19,7 @@ from fsdp2lint.source import Source
 from tests.evidence.client import run
 
 pytestmark = [
+    pytest.mark.ranks,
     pytest.mark.skipif(find_spec("torch") is None, reason="needs torch"),
     pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork"),
 ]

@@ -17,6 +17,8 @@ from fsdp2lint import knowledge
 from fsdp2lint.migrate.engine import migrate
 from fsdp2lint.source import Source
 
+pytestmark = pytest.mark.ranks
+
 pytest.importorskip("torch")
 
 HEAD = '''"""Train for STEPS steps from where the checkpoint FROM ends, and write the checkpoint TO."""

@@ -27,6 +27,7 @@ def name_of(fixture: Fixture) -> str:
     return fixture.name
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize("fixture", ALL, ids=name_of)
 def test_a_fixture_shows_what_it_claims(fixture: Fixture, tmp_path: Path) -> None:
     hangs = any("hangs at" in claim for claim in fixture.claims)
@@ -54,6 +55,7 @@ def test_a_good_fixture_says_which_line_looks_wrong(fixture: Fixture) -> None:
     assert not fixture.marks("expect")
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize(
     "claim",
     [

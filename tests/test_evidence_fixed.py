@@ -17,6 +17,7 @@ from tests.mending import bad_fixtures, mended, rule_of
 from tests.running import TOUR, program
 
 pytestmark = [
+    pytest.mark.ranks,
     pytest.mark.skipif(find_spec("torch") is None, reason="evidence needs torch"),
     pytest.mark.skipif(not hasattr(os, "fork"), reason="evidence needs fork"),
 ]

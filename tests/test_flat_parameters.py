@@ -13,6 +13,8 @@ from fsdp2lint.source import Source
 from fsdp2lint.verify.outcome import Request
 from tests.verify.scenes import forking
 
+pytestmark = pytest.mark.ranks
+
 pytest.importorskip("torch")
 
 AVERAGE = '''"""A model and the moving average of its weights."""

@@ -12,6 +12,8 @@ from fsdp2lint.source import Source
 from fsdp2lint.verify.outcome import Request
 from tests.verify.scenes import forking
 
+pytestmark = pytest.mark.ranks
+
 pytest.importorskip("torch")
 
 TEAMS = '''"""Two teams of two ranks; each trains a model of its own."""

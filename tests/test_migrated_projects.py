@@ -19,6 +19,8 @@ from fsdp2lint.verify.places import find
 from tests.migrated import NAMES, PROJECTS, migrate_folder, migrated, settings, written
 from tests.verify.scenes import Ranks, forking
 
+pytestmark = pytest.mark.ranks
+
 EACH = pytest.mark.parametrize("name", NAMES)
 
 

@@ -20,6 +20,7 @@ def test_nothing_is_left_to_a_person() -> None:
     assert "plan.same_start" in made.changed[0][1].text
 
 
+@pytest.mark.ranks
 @pytest.mark.skipif(find_spec("torch") is None, reason="running needs torch")
 def test_it_does_the_same(tmp_path: Path) -> None:
     from fsdp2lint.verify.compare import Options, verify

@@ -13,6 +13,8 @@ from fsdp2lint.source import Source
 from fsdp2lint.verify.outcome import Request
 from tests.verify.scenes import ROOT, forking
 
+pytestmark = pytest.mark.ranks
+
 pytest.importorskip("torch")
 
 CASE = ROOT / "fixtures" / "codemods" / "clip_grad_norm" / "tensor_parallel" / "before.py"

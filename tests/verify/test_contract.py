@@ -15,6 +15,8 @@ from tests.evidence.header import Fixture, fixtures
 
 from .scenes import ROOT, Rehearsed, forking
 
+pytestmark = pytest.mark.ranks
+
 RULES = ROOT / "fixtures" / "rules"
 SCRIPTS = Path(__file__).parent / "scripts"
 

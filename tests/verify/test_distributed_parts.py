@@ -8,6 +8,8 @@ import pytest
 
 from .scenes import ROOT, Rehearsed, forking
 
+pytestmark = pytest.mark.ranks
+
 NAMES = ("fsdp1_states", "fsdp1_broadcast", "gathered")
 
 

@@ -17,6 +17,8 @@ from fsdp2lint.verify.outcome import Request  # noqa: E402
 
 from .scenes import LIMIT, ROOT, Ranks, forking  # noqa: E402
 
+pytestmark = pytest.mark.ranks
+
 RULES = ROOT / "fixtures" / "rules"
 HARNESS = Path(__file__).parent / "scripts" / "guarding.py"
 CODES = {

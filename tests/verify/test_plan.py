@@ -17,6 +17,8 @@ from fsdp2lint.verify.plan.telling import record, told
 
 from .scenes import ROOT, serving
 
+pytestmark = pytest.mark.ranks
+
 HEAD = """
 import torch
 import torch.distributed as dist

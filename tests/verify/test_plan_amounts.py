@@ -16,6 +16,8 @@ from fsdp2lint.verify.plan.errand import Answer
 
 from .scenes import Server, serving
 
+pytestmark = pytest.mark.ranks
+
 CASES = {
     2: [
         "fsdp1:FULL_SHARD:fp32:adamw",

@@ -17,6 +17,8 @@ from tests.migrated import migrated, settings, written
 
 from .scenes import ROOT, Server, serving
 
+pytestmark = pytest.mark.ranks
+
 PROJECTS = sorted(p.parent for p in (ROOT / "fixtures" / "projects").glob("*/after"))
 WORLD = 8
 

@@ -16,6 +16,8 @@ from click.testing import CliRunner
 
 from fsdp2lint.cli.rehearse import command
 
+pytestmark = pytest.mark.ranks
+
 ROOT = Path(__file__).resolve().parents[2]
 PROJECTS = ROOT / "fixtures" / "projects"
 RULES = ROOT / "fixtures" / "rules"

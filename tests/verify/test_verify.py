@@ -22,6 +22,8 @@ from fsdp2lint.verify.places import find
 
 from .scenes import ROOT, Ranks, forking
 
+pytestmark = pytest.mark.ranks
+
 PAIR = ROOT / "fixtures" / "verify" / "pair"
 BEFORE, AFTER = PAIR / "fsdp1.py", PAIR / "fsdp2.py"
 

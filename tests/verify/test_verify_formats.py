@@ -16,6 +16,8 @@ from fsdp2lint.verify.places import find
 
 from .scenes import Ranks, forking
 
+pytestmark = pytest.mark.ranks
+
 SCRIPTS = Path(__file__).parent / "scripts"
 WEIGHTS = 10
 STATES = WEIGHTS * 3  # two moments and a counter

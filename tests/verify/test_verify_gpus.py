@@ -20,6 +20,8 @@ from fsdp2lint.verify.places import find
 
 from .scenes import forking
 
+pytestmark = pytest.mark.ranks
+
 SCRIPT = """
 import torch
 import torch.distributed as dist

@@ -14,7 +14,10 @@ import pytest
 
 from .scenes import ROOT
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks into /proc")
+pytestmark = [
+    pytest.mark.ranks,
+    pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks into /proc"),
+]
 
 TRAINING = """
 import torch

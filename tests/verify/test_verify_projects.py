@@ -20,6 +20,8 @@ from fsdp2lint.verify.places import Place, find
 
 from .scenes import ROOT, Ranks, forking
 
+pytestmark = pytest.mark.ranks
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
