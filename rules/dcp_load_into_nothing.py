@@ -3,7 +3,7 @@
 ## What it does
 
 Finds `dcp.load` into a dictionary that the script has made and put nothing into, or in which the dictionary for
-a model or an optimizer is such a one: `{"model": {}, "step": 0}`.
+a model or an optimizer is such a one, at any depth: `{"model": {}, "step": 0}`.
 
 ## Why is this bad
 
@@ -90,11 +90,22 @@ def _empty(trace: Trace, loaded: Loaded, into: Value) -> str:
         return into.words()
     if not isinstance(into, Container) or into.kind != "dict":
         return ""
-    for key, entry in trace.memory.entries(into, loaded.guards):
+    for path, entry in _nested(trace, loaded, into):
         applied = (r for r in trace.after(loaded, Restored) if entry in options(r.state))
         if surely_empty(trace, entry, loaded) and any(applied):
-            return f"{into.words()}{key}"
+            return f"{into.words()}{path}"
     return ""
+
+
+def _nested(
+    trace: Trace, loaded: Loaded, into: Value, depth: int = 4
+) -> Iterator[tuple[str, Value]]:
+    """The entries of a dictionary and of those inside it, each with its keys."""
+    for key, entry in trace.memory.entries(into, loaded.guards):
+        yield f"{key}", entry
+        if depth and isinstance(entry, Container) and entry.kind == "dict":
+            for path, inner in _nested(trace, loaded, entry, depth - 1):
+                yield f"{key}{path}", inner
 
 
 def _planned(trace: Trace, loaded: Loaded) -> bool:

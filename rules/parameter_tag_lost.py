@@ -3,7 +3,7 @@
 ## What it does
 
 Finds `register_hook` on a parameter of a sharded model, `register_post_accumulate_grad_hook` on one that is sharded
-later, and `getattr(p, "tag", …)` of attributes that were put on the parameters before the sharding.
+later, and reads of attributes (`p.lr_scale`, `getattr(p, "lr_scale", 1.0)`, `hasattr`) that were put on the parameters before the sharding.
 
 ## Why is this bad
 
@@ -46,7 +46,8 @@ model(torch.randn(4, 8)).sum().backward()
 
 ## Known limits
 
-Attributes are judged where `getattr` or `hasattr` asks for them by name. `requires_grad` survives. There is no fix:
+Attributes are judged where they are read, each by its own name; a tag that nothing reads is left alone.
+`requires_grad` survives. There is no fix:
 the two kinds of hooks take different arguments.
 
 ## References
@@ -59,14 +60,13 @@ the two kinds of hooks take different arguments.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-from fsdp2lint.api import Called, Finding, Literal, Trace, Value, rule
+from fsdp2lint.api import Called, Event, Finding, Literal, Read, Trace, Value, Written, rule
 
 from ._parts import Parameter, parameter_of
 from ._shared import Shard, line_of, overlap, sharded, shards_after, shards_before, together
-
-_OWN = ("requires_grad", "data", "grad", "grad_fn", "is_leaf", "shape", "device", "dtype", "ndim")
-"""Attributes that every tensor has."""
+from ._tensors import asks_for_kind
 
 
 @rule(code="FSDP213", group="correctness")
@@ -112,43 +112,54 @@ def _replaced(trace: Trace, hooked: Called, parameter: Parameter) -> Shard | Non
 
 def _lost(trace: Trace) -> Iterator[Finding]:
     """Questions for attributes that only the replaced parameters have."""
-    tags: list[tuple[str, Parameter]] | None = None
-    for asked in trace.calls("builtins.getattr", "builtins.hasattr"):
-        name = asked.argument(1, "name")
-        parameter = parameter_of(asked.arguments[0]) if asked.arguments else None
-        if parameter is None or parameter.taken is None or not isinstance(name, Literal):
-            continue
-        if tags is None:  # all that was ever stored is looked through
-            tags = list(_tags(trace))
-        same = [one for tag, one in tags if tag == name.value and _overlap(trace, one, parameter)]
+    tags = [] if _copied(trace) else list(_tags(trace))
+    for asked, name, parameter in _questions(trace) if tags else ():
+        same = [one for tag, one in tags if tag == name and _overlap(trace, one, parameter)]
         for shard in shards_before(trace, asked):
             if not same or not together(shard.guards, asked.guards):
                 continue
-            if all(_older(one, shard.order) for one in same) and parameter.taken > shard.order:
+            later = parameter.taken is None or parameter.taken > shard.order
+            if later and all(one.taken is not None and one.taken < shard.order for one in same):
                 if overlap(trace, parameter.module, shard.module) is not None:
                     yield Finding(
                         at=asked,
-                        message=f"`{name.value}` was put on parameters that "
-                        f"`fully_shard({shard.module.words()})` on {line_of(shard.event, asked)} has replaced: the "
-                        "new ones have no such attribute",
+                        message=f"`{name}` was put on parameters that `fully_shard({shard.module.words()})` on "
+                        f"{line_of(shard.event, asked)} has replaced: the new ones have no such attribute",
                         because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
                     )
                     break
 
 
+def _copied(trace: Trace) -> bool:
+    """Whether the script puts attributes on parameters under names that are not constants."""
+    return any(
+        parameter_of(called.arguments[0]) is not None
+        and not isinstance(called.argument(1, "name"), Literal)
+        for called in trace.calls("builtins.setattr")
+        if called.arguments
+    )
+
+
+def _questions(trace: Trace) -> Iterator[tuple[Event, str, Parameter]]:
+    """Where an attribute of a parameter is read, by its name or by ``getattr`` and ``hasattr``."""
+    for called in trace.calls("builtins.getattr", "builtins.hasattr"):
+        name = called.argument(1, "name")
+        parameter = parameter_of(called.arguments[0]) if called.arguments else None
+        if parameter is not None and isinstance(name, Literal):
+            yield called, str(name.value), parameter
+    for read in trace.of(Read):
+        parameter = parameter_of(read.owner)
+        if parameter is not None and not asks_for_kind(read):
+            yield read, read.name, parameter
+
+
 def _tags(trace: Trace) -> Iterator[tuple[str, Parameter]]:
-    """The attributes that the script puts on parameters."""
-    for owner, written in trace.memory.fields.items():
-        parameter = parameter_of(owner)
-        if parameter is not None:
-            for key in written:
-                if isinstance(key, str) and key.startswith(".") and key[1:] not in _OWN:
-                    yield key[1:], parameter
-
-
-def _older(parameter: Parameter, order: int) -> bool:
-    """Whether a parameter was taken before a moment."""
-    return parameter.taken is not None and parameter.taken < order
+    """The attributes that the script puts on parameters, each with a parameter that has it."""
+    for written in trace.of(Written):
+        parameter = parameter_of(written.owner)
+        if parameter is not None and written.name not in ("data", "grad"):
+            taken = written.order if parameter.taken is None else parameter.taken
+            yield written.name, replace(parameter, taken=taken)
 
 
 def _overlap(trace: Trace, one: Parameter, other: Parameter) -> bool:

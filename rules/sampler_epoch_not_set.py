@@ -85,13 +85,12 @@ from fsdp2lint.api import (
     Sharded,
     Trace,
     Value,
+    options,
     rule,
 )
 
-from ._data import LOADER, loop_of, out_of_sight, trains, walks
+from ._data import LOADERS, SAMPLERS, loop_of, out_of_sight, trains, walks
 from ._fixes import path_text
-
-_SAMPLER = "torch.utils.data.distributed.DistributedSampler"
 
 
 @rule(code="FSDP410", group="suspicious")
@@ -99,12 +98,16 @@ def check(trace: Trace) -> Iterator[Finding]:
     """Samplers that shuffle alike in every epoch."""
     if not trace.of(Sharded) or trace.truncated or any(trace.calls(".set_epoch")):
         return
-    for built in trace.calls(_SAMPLER):
+    for built in trace.calls(*SAMPLERS):
         if not _shuffles(built) or out_of_sight(trace, built.result):
             continue
-        for loader in trace.calls(LOADER):
+        for loader in trace.calls(*LOADERS):
             given = loader.argument(3, "sampler")
-            if given is not built.result or out_of_sight(trace, loader.result):
+            if (
+                given is None
+                or built.result not in options(given)
+                or out_of_sight(trace, loader.result)
+            ):
                 continue
             walk = _walked_again(trace, loader.result)
             if walk is None:

@@ -51,7 +51,7 @@ for (x,) in loader:
 ## Known limits
 
 Only `TensorDataset`, the data sets of torchvision and classes of the project that never speak of a rank or a
-world. Silent where a seed, the data or what the model is given depends on the rank, where the loader is handed to
+world. With two dimensions for `fully_shard`, a sampler that is told the size of one of them is found. Otherwise silent where a seed, the data or what the model is given depends on the rank, where the loader is handed to
 code that cannot be followed (accelerate's `prepare`), and where other parallelism than FSDP's is in the script:
 ranks of one tensor-parallel group must see the same. There is no fix: the number of steps of an epoch changes,
 and `set_epoch` has to be called.
@@ -73,6 +73,7 @@ from fsdp2lint.api import (
     Finding,
     Instance,
     Mesh,
+    Part,
     Returned,
     Sharded,
     Trace,
@@ -83,9 +84,9 @@ from fsdp2lint.api import (
     rule,
 )
 
-from ._data import LOADER, out_of_sight, trains, walks
+from ._data import LOADERS, SAMPLERS, out_of_sight, trains, walks
 from ._meshes import INIT, dimensions, given_meshes
-from ._shared import class_name, is_none
+from ._shared import class_name, is_none, together
 
 _SAME = ("torch.utils.data.TensorDataset", "torchvision.datasets.")
 _OTHERS = (
@@ -100,15 +101,20 @@ _SEEDS = ("torch.manual_seed", "random.seed", "numpy.random.seed", "torch.cuda.m
 @rule(code="FSDP409", group="suspicious")
 def check(trace: Trace) -> Iterator[Finding]:
     """Loaders that give all ranks the same."""
-    if trace.truncated or not trace.of(Sharded) or not _only_data_parallel(trace):
+    if trace.truncated or not trace.of(Sharded):
         return
     if any(rank_dependent(v) for c in trace.calls(*_SEEDS) for v in c.arguments):
         return
-    for loader in trace.calls(LOADER):
+    yield from _same_for_replicas(trace)
+    if not _only_data_parallel(trace):
+        return
+    for loader in trace.calls(*LOADERS):
         data = loader.argument(0, "dataset")
         if data is None or not _walks_all(loader) or out_of_sight(trace, loader.result):
             continue
         if not all(_same_everywhere(trace, one) for one in options(data)):
+            continue
+        if _is_for_one_process(trace, loader):
             continue
         walk = next((w for w in walks(trace, loader.result) if trains(trace, w)), None)
         if walk is not None and not _split_later(trace):
@@ -120,6 +126,35 @@ def check(trace: Trace) -> Iterator[Finding]:
             )
 
 
+def _same_for_replicas(trace: Trace) -> Iterator[Finding]:
+    """Samplers that split the data over one of the two dimensions that `fully_shard` is given."""
+    given = [(s, m) for s in trace.of(Sharded) for m in given_meshes(s) if isinstance(m, Mesh)]
+    for sampler in trace.calls(*SAMPLERS) if given else ():
+        part: Value | None = sampler.argument(1, "num_replicas")
+        while isinstance(part, Part):
+            part = part.owner
+        if not isinstance(part, Mesh) or len(part.names or ()) != 1 or _split_later(trace):
+            continue
+        for sharded, mesh in given:
+            others = [name for name in mesh.names or () if name not in (part.names or ())]
+            if len(mesh.names or ()) != 2 or len(others) != 1 or _root(mesh) is not _root(part):
+                continue
+            if not together(sharded.guards, sampler.guards):
+                continue
+            yield Finding(
+                at=sampler,
+                message=f"the data is split over `{', '.join(part.names or ())}` only: the ranks along "
+                f"`{others[0]}` train on the same batches; split it over both dimensions of the mesh",
+                because=((sharded, "`fully_shard` replicates and shards over both here"),),
+            )
+            break
+
+
+def _root(mesh: Mesh) -> Mesh:
+    """The mesh that a slice was taken of."""
+    return _root(mesh.owner) if isinstance(mesh.owner, Mesh) else mesh
+
+
 def _only_data_parallel(trace: Trace) -> bool:
     """Whether the ranks surely differ in their data and in nothing else."""
     if any(trace.calls(*_OTHERS)):
@@ -128,6 +163,14 @@ def _only_data_parallel(trace: Trace) -> bool:
     made = [c.result for c in trace.calls(INIT)]
     known = [mesh for mesh in (*meshes, *made) if isinstance(mesh, Mesh)]
     return all(dimensions(trace, mesh) == 1 for mesh in known)
+
+
+def _is_for_one_process(trace: Trace, loader: Called) -> bool:
+    """Whether another loader, one with a sampler, takes its place in other runs: with several ranks."""
+    return any(
+        other.guards.excludes(loader.guards) and not _walks_all(other)
+        for other in trace.calls(*LOADERS)
+    )
 
 
 def _walks_all(loader: Called) -> bool:

@@ -42,6 +42,8 @@ def get(machine: Machine, value: Value, name: str, site: Site) -> Value:
         return value.read(machine, name)
     if isinstance(value, Super):
         return _above(machine, value, name)
+    if name in machine.memory.tags and of_parameters(value):
+        machine.record(Read(machine.moment(site), value, name))
     stored = machine.memory.read(value, f".{name}", machine.here)
     if stored is None and isinstance(value, Instance):
         found = classes.find(machine, value.cls, name)
@@ -138,8 +140,10 @@ def set_(machine: Machine, owner: Value, name: str, value: Value, site: Site) ->
         machine.memory.escape(value)
     if machine.is_module(owner) and not _in_init(machine, owner):
         machine.record(Assigned(machine.moment(site), owner, name, value))
-    if name in ("data", "grad") and of_parameters(owner):
+    if name not in ("requires_grad", "names") and of_parameters(owner):
         machine.record(Written(machine.moment(site), owner, name, value))
+        if name not in ("data", "grad"):
+            machine.memory.tags.add(name)
 
 
 def _in_init(machine: Machine, owner: Value) -> bool:

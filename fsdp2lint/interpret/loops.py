@@ -161,8 +161,9 @@ def run_for(machine: Machine, node: cst.For) -> None:
         machine.here = here
 
     site = machine.site(node.iter)
-    if isinstance(iterable, Instance) and isinstance(iterable.cls, External):
-        machine.record(Iterated(machine.moment(site), iterable))
+    for one in [v for _, v in iterable.options] if isinstance(iterable, Either) else [iterable]:
+        if isinstance(one, Instance) and isinstance(one.cls, External):
+            machine.record(Iterated(machine.moment(site), one))
     if isinstance(iterable, Generator) and machine.may_enter(iterable.function):
         generate(machine, iterable, round_, site)
         _see_body(machine, node, round_)

@@ -107,7 +107,7 @@ class Assigned(Event):
 
 @dataclass(slots=True, eq=False)
 class Read(Event):
-    """An attribute of a module was read that nothing in sight defines."""
+    """An attribute was read: one of a module that nothing resolved defines, or a tag of a parameter."""
 
     owner: Value
     name: str
@@ -165,7 +165,7 @@ class Iterated(Event):
 
 @dataclass(slots=True, eq=False)
 class Written(Event):
-    """``p.data = value`` or ``p.grad = value`` of a parameter."""
+    """An attribute of a parameter was set: ``p.data = value``, ``p.grad = value``, ``p.lr_scale = 0.1``."""
 
     owner: Value
     name: str

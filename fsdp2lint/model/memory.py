@@ -95,6 +95,8 @@ class Memory:
         """Models and optimizers of which only parameters or states went out of sight: what is done to the tensors is
         not known, but from these nobody comes to the objects."""
         self.foreign: set[Value] = set()
+        self.tags: set[str] = set()
+        """The names of attributes that the script has put on parameters."""
         self.loose: set[Value] = set()
         """Objects of which attributes were set under names that are not known."""
 
