@@ -17,6 +17,7 @@ from fsdp2lint.documents.snippet import Snippet
 from fsdp2lint.edits.apply import resolve
 from fsdp2lint.edits.changes import Conflict
 from fsdp2lint.files import Files
+from fsdp2lint.followed import Followed
 from fsdp2lint.frames import roomy
 from fsdp2lint.interpret.entries import traces
 from fsdp2lint.judge import judged
@@ -103,6 +104,7 @@ class _Run:
         self.found: dict[object, Diagnostic] = {d.key: d for d in self.problems}
         self.crashed: set[str] = set()
         self.broken = False
+        self.followed = Followed()
         self.profile: dict[str, float] = {}
 
     def of(self, sources: Sequence[Source]) -> Report:
@@ -118,6 +120,7 @@ class _Run:
                 about.progress(shown(trace.source.path))
             for rule in asking:
                 self._ask(rule, trace)
+            self._look_at(trace)
             del trace  # what it holds can go before the next one is made
         return self._report([*sources, *programs])
 
@@ -148,6 +151,13 @@ class _Run:
         if self.analysis.profiling:
             spent = perf_counter() - started
             self.profile[rule.code] = self.profile.get(rule.code, 0.0) + spent
+
+    def _look_at(self, trace: Trace) -> None:
+        """Note what was followed of the program."""
+        try:
+            self.followed.add(trace)
+        except Exception as error:
+            self._crash("the account of what was followed", error, trace.source)
 
     def _with_patch(self, diagnostic: Diagnostic, asked: Source) -> Diagnostic:
         """The finding with what its fix replaces; without the fix when this file cannot be changed.
@@ -199,6 +209,7 @@ class _Run:
             rules=tuple(self.analysis.rules),
             crashed=self.broken,
             profile=self.profile,
+            programs=self.followed.programs(),
         )
 
 

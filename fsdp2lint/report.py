@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from fsdp2lint import coverage
+
 if TYPE_CHECKING:
+    from fsdp2lint.coverage import Program
     from fsdp2lint.declare import Rule
     from fsdp2lint.diagnostics import Diagnostic
 
@@ -24,7 +27,7 @@ class Report:
     the ``suppressed`` findings, for the reason beside each; what was ``fixed`` is what was wrong before; the
     ``refused`` fixes were not made, with why; the baseline knows the ``known`` ones, so that they do not make
     the run fail, and is ``stale`` when an entry matches nothing any more. ``crashed`` when a part of the analysis raised; ``profile`` holds the seconds that each rule
-    took, by code. The ``unchecked`` paths were named and are of no kind that is read.
+    took, by code. ``programs`` say what was followed of each. The ``unchecked`` paths were named and are of no kind that is read.
     """
 
     # written by hand: the machinery of dataclasses takes longer than the run of a hook without FSDP
@@ -43,6 +46,7 @@ class Report:
         stale: bool = False,
         profile: Mapping[str, float] | None = None,
         unchecked: Sequence[str] = (),
+        programs: Sequence[Program] = (),
     ) -> None:
         self.found = found or []
         self.suppressed = suppressed or []
@@ -56,6 +60,7 @@ class Report:
         self.stale = stale
         self.profile = profile or {}
         self.unchecked = unchecked
+        self.programs = programs
 
     def but(self, **changes: Any) -> Report:
         """The same with some of its attributes changed."""
@@ -96,6 +101,7 @@ def merged(reports: Iterable[Report]) -> Report:
         refused=[pair for report in every for pair in report.refused],
         profile=profile,
         unchecked=[path for report in every for path in report.unchecked],
+        programs=coverage.merged(one for report in every for one in report.programs),
     )
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Optional
 
 import msgspec
 
+from fsdp2lint.coverage import Program
 from fsdp2lint.declare import Group, Rule
 from fsdp2lint.diagnostics import Diagnostic, Place, Report, Step
 from fsdp2lint.edits.changes import Span
@@ -76,6 +77,7 @@ class StoredReport(msgspec.Struct, array_like=True):
     analysed: int
     crashed: bool
     profile: dict[str, float]
+    programs: list[Program]
 
 
 class StoredRule(msgspec.Struct, array_like=True):
@@ -160,7 +162,13 @@ def pack(report: Report) -> bytes:
     files = [(source.path, bool(source.text)) for source in packer.sources]
     return msgspec.msgpack.encode(
         StoredReport(
-            files, found, suppressed, report.analysed, report.crashed, dict(report.profile)
+            files,
+            found,
+            suppressed,
+            report.analysed,
+            report.crashed,
+            dict(report.profile),
+            list(report.programs),
         )
     )
 
@@ -187,6 +195,7 @@ def unpack(
         analysed=stored.analysed,
         crashed=stored.crashed,
         profile=stored.profile,
+        programs=stored.programs,
     )
 
 

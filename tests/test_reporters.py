@@ -345,6 +345,7 @@ def test_junit_has_a_case_that_passes() -> None:
 def test_formats_are_the_modules_of_the_folder() -> None:
     assert formats() == (
         "concise",
+        "coverage",
         "full",
         "github",
         "gitlab",

@@ -78,8 +78,8 @@ _OUTPUT = together(
         multiple=True,
         metavar="F[=FILE]",
         envvar="FSDP2LINT_OUTPUT_FORMAT",
-        help="full (default), concise, grouped, json, json-lines, sarif, github, gitlab or junit; "
-        "can be repeated.",
+        help="full (default), concise, grouped, json, json-lines, sarif, github, gitlab, junit or "
+        "coverage; can be repeated.",
     ),
     click.option("-o", "--output-file", metavar="FILE", help="Write the report to a file."),
     click.option("--statistics", is_flag=True, help="Count the findings of each rule instead."),
@@ -146,6 +146,7 @@ def _once(paths: tuple[str, ...], given: Given) -> int:
         raise click.ClickException(str(error)) from error
     if report is not None and given["verbose"]:
         _say_what_was_done(report, time.perf_counter() - started)
+        _say_what_was_followed(report)
     if report is not None and given["profile_rules"]:
         _say_how_long(report)
     return code
@@ -319,6 +320,13 @@ def _say_what_was_done(report: Report, seconds: float) -> None:
         f"{seconds:.2f} s",
         err=True,
     )
+
+
+def _say_what_was_followed(report: Report) -> None:
+    from fsdp2lint.coverage import details
+
+    for line in details(report.programs):
+        click.echo(line, err=True)
 
 
 def _say_how_long(report: Report) -> None:

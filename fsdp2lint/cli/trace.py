@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fsdp2lint.cli.options import CONFIGURATION
+from fsdp2lint.cli.options import CONFIGURATION, Given
 from fsdp2lint.cli.sessions import configured
+from fsdp2lint.discover import NoSuchPath
 from fsdp2lint.settings import BadSetting
 
 if TYPE_CHECKING:
@@ -26,14 +27,22 @@ PLACE = 24
 @click.option(
     "--all", "every", is_flag=True, help="Every call too, and where values go out of sight."
 )
+@click.option(
+    "--coverage",
+    is_flag=True,
+    help="Print a table of what is followed of each training program in FILE, which may be a folder.",
+)
 @CONFIGURATION
-def command(file: str, function: str | None, every: bool, **given: Any) -> None:
+def command(file: str, function: str | None, every: bool, coverage: bool, **given: Any) -> None:
     """Print what happens in the script FILE, in order: what is sharded, which parameters an optimizer
     takes, who computes, what is saved; under which conditions, and through which calls.
 
     With FUNCTION only what happens while that function runs. What the configuration tells of functions
     (`knowledge`) holds here too.
     """
+    if coverage:
+        _print_coverage(file, given)
+        return
     from fsdp2lint.discover import project_roots
     from fsdp2lint.interpret.entries import traces
     from fsdp2lint.project import Project
@@ -63,6 +72,16 @@ def command(file: str, function: str | None, every: bool, **given: Any) -> None:
         sys.stdout.write(
             "Nothing that concerns FSDP was seen to happen (--all shows every call).\n"
         )
+
+
+def _print_coverage(path: str, given: Given) -> None:
+    from fsdp2lint.coverage import table
+
+    try:
+        report = configured([path], given).check()
+    except (BadSetting, NoSuchPath) as error:
+        raise click.ClickException(str(error)) from error
+    sys.stdout.write("\n".join(table(report.programs)) + "\n")
 
 
 def _title(trace: Trace) -> str:

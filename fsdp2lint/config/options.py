@@ -35,6 +35,7 @@ class Knowledge(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, omit
         Meta(description="Functions that are true on the first rank only."),
     ] = []
     collectives: Annotated[Names, Meta(description="Functions that every rank has to call.")] = []
+    models: Annotated[Names, Meta(description="Functions that build a model and return it.")] = []
 
 
 class Options(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, omit_defaults=True):

@@ -164,7 +164,8 @@ def _guarded(trace: Trace, action: Callable[[], None]) -> None:
     try:
         action()
     except RecursionError:
-        trace.truncated = True
+        source = trace.source
+        trace.cut_short("code is nested too deep", Site(source, source.tree, source.tree))
 
 
 def _rest(machine: Machine, source: Source, reached: Reached) -> Iterator[Trace]:

@@ -170,7 +170,7 @@ def enter(
     if not machine.may_enter(function) or unread(function.node):
         for value in (*args, *keywords.values()):
             machine.escape(value, site, function.name)
-        return machine.unknown()
+        return machine.unknown(site)
     machine.entered += 1
     machine.run_bodies.add(function.node)
     scope = Scope("function", function.scope.source, function.scope)

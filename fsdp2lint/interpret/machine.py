@@ -222,9 +222,14 @@ class Machine:
         handler = HANDLERS.get(type(node))
         return handler(self, node) if handler is not None else self.unknown()
 
-    def unknown(self) -> Value:
-        """Something new of which nothing is known."""
-        return Unknown()
+    def unknown(self, at: Site | None = None, given_by: str = "") -> Value:
+        """Something new of which nothing is known: ``given_by`` the function of this name, ``at`` a place."""
+        frame = self.frames[-1] if self.frames else None
+        if frame is None:
+            return Unknown()
+        if at is None and frame.statement is not None:
+            at = Site(frame.source, frame.statement, frame.statement)
+        return Unknown("", at, given_by, frame.function)
 
     def stranger(self, name: str) -> Value:
         """An argument of unknown origin."""
@@ -281,14 +286,21 @@ class Machine:
             return False
         if any(f.node is function.node for f in self.running):
             return False
-        if (
-            len(self.running) >= MAX_CALL_DEPTH
-            or not self.ration.covers(self.steps)
-            or self.entered > MAX_ENTERED * self.project.budget.patience
-        ):
-            self.trace.truncated = True
-            return False
-        return True
+        limit = self._limit_reached()
+        if limit:
+            statement = self.frame.statement or function.node
+            self.trace.cut_short(limit, Site(self.source, statement, statement))
+        return not limit
+
+    def _limit_reached(self) -> str:
+        """Which limit keeps the machine from entering another call, in words; empty when none does."""
+        if len(self.running) >= MAX_CALL_DEPTH:
+            return f"calls are nested more than {MAX_CALL_DEPTH} deep"
+        if not self.ration.covers(self.steps):
+            return f"more than {self.ration.steps:,} expressions to follow"
+        if self.entered > MAX_ENTERED * self.project.budget.patience:
+            return f"more than {MAX_ENTERED * self.project.budget.patience:,} calls to follow"
+        return ""
 
     def dead(self, action: Callable[[], object]) -> None:
         """Walk code that Python cannot reach: every call is seen, nothing is written down."""

@@ -32,9 +32,9 @@ def unseen(call: Call) -> Value:
     call.escape_arguments()
     receiver = call.receiver
     if receiver is None:
-        return call.machine.unknown()
+        return call.machine.unknown(call.site, call.name)
     name = call.name.lstrip(".")
     operands = (*call.args, *call.keywords.values())
     if name in _ASKING and all(isinstance(o, Literal | Part) for o in operands):
         return receiver.part(("call", call.name, *operands))
-    return call.machine.unknown()
+    return call.machine.unknown(call.site)

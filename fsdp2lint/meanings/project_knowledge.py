@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from fsdp2lint.meanings.call import Call
+from fsdp2lint.meanings.modules import module
 from fsdp2lint.meanings.results import nothing
 from fsdp2lint.model.events import Collective, OptimizerBuilt, Sharded
 from fsdp2lint.model.told import NOTHING_TOLD, Role, Told
@@ -103,9 +104,16 @@ def _is_collective(call: Call) -> Value:
     return call.machine.unknown()
 
 
+def _builds_a_model(call: Call) -> Value:
+    """A new ``nn.Module`` whose class is not seen."""
+    call.escape_arguments()
+    return module(call)
+
+
 _MEANINGS: dict[Role, Meaning] = {
     "shards": _shards,
     "optimizers": _builds_an_optimizer,
     "rank_guards": _asks_for_the_first_rank,
     "collectives": _is_collective,
+    "models": _builds_a_model,
 }

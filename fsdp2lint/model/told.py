@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-Role = Literal["shards", "optimizers", "rank_guards", "collectives"]
+Role = Literal["shards", "optimizers", "rank_guards", "collectives", "models"]
 
 
 class Told(NamedTuple):
@@ -19,6 +19,9 @@ class Told(NamedTuple):
     """Are true on the first rank only."""
     collectives: tuple[str, ...] = ()
     """Have to be called by every rank."""
+
+    models: tuple[str, ...] = ()
+    """Build a model and return it."""
 
     def roles(self) -> Iterator[tuple[str, Role]]:
         """Each name with its role."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fsdp2lint.files import Files
     from fsdp2lint.model.guards import Guards
     from fsdp2lint.model.memory import Memory
-    from fsdp2lint.source import Source
+    from fsdp2lint.source import Site, Source
     from fsdp2lint.torch_api import Release
 
 E = TypeVar("E", bound=Event)
@@ -45,6 +45,8 @@ class Trace:
         self.files = files
         self.target = target
         self.truncated = False
+        self.cut: tuple[str, Site] | None = None
+        """The limit that the run met first, in words, and where; None where it met none."""
         self.visited: set[CSTNode] = set()
         self.events: list[Event] = []
         self._by_kind: dict[type[Event], list[Event]] = {}
@@ -53,6 +55,12 @@ class Trace:
         self._excluded: dict[Guards, dict[Guards, bool]] = {}
         self.answers: dict[object, Any] = {}
         """What questions marked with :func:`once` came to."""
+
+    def cut_short(self, limit: str, at: Site) -> None:
+        """A limit ends the walk early (the interpreter says so)."""
+        self.truncated = True
+        if self.cut is None:
+            self.cut = limit, at
 
     def add(self, event: Event) -> None:
         """Write an event down (the interpreter does)."""

@@ -15,7 +15,9 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from fsdp2lint.model.code import Function
     from fsdp2lint.model.guards import Clause, Guards
+    from fsdp2lint.source import Site
 
 
 MAX_DEPTH = 5
@@ -238,10 +240,26 @@ def _operation_words(owner: str, key: tuple[Any, ...]) -> str:
 
 
 class Unknown(Value):
-    """Something whose origin is not seen: a parameter of an entry, the result of unseen code."""
+    """Something whose origin is not seen: a parameter of an entry, the result of unseen code.
 
-    __slots__ = ()
+    ``born`` is the place of the code that gave it, ``given_by`` the name of what was called there where that
+    has one, ``inside`` the project's function that was running.
+    """
+
+    __slots__ = ("born", "given_by", "inside")
     nameless = True
+
+    def __init__(
+        self,
+        label: str = "",
+        born: Site | None = None,
+        given_by: str = "",
+        inside: Function | None = None,
+    ) -> None:
+        super().__init__(label)
+        self.born = born
+        self.given_by = given_by
+        self.inside = inside
 
 
 class Literal(Value):

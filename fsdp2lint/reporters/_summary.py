@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fsdp2lint.coverage import gaps, programs_of
+
 if TYPE_CHECKING:
     from fsdp2lint.diagnostics import Report
     from fsdp2lint.reporters import View
@@ -13,6 +15,7 @@ NOUNS = {"error": "error", "warning": "warning", "info": "note"}
 
 def summary(report: Report, view: View) -> list[str]:
     """``Found 3 errors and 1 note.`` and what could be fixed, or that all is well."""
+    unfollowed = gaps(report.programs)
     lines = [*_fixed(report, view), *_left(report)]
     safe = sum(d.applicable(unsafe=False) for d in report.found)
     either = sum(d.applicable(unsafe=True) for d in report.found)
@@ -24,6 +27,8 @@ def summary(report: Report, view: View) -> list[str]:
         lines.append(f"No safe fixes{_more(either, also=False)}.")
     if report.known:
         lines.append(f"{count(len(report.known), 'finding')} of the baseline left out.")
+    if unfollowed:
+        lines.append(unfollowed)
     return lines
 
 
@@ -75,4 +80,10 @@ def _all_is_well(report: Report) -> str:
     files = count(report.files, "file")
     if not report.analysed:
         return f"No FSDP code found in {files}; nothing was checked."
-    return f"All checks passed! (FSDP in {report.analysed} of {files})"
+    where = f"FSDP in {report.analysed} of {files}"
+    if gaps(report.programs):
+        return f"No findings in what was followed ({where})."
+    followed = len(programs_of(report.programs))
+    if followed:
+        where += f"; {count(followed, 'training program')} followed"
+    return f"All checks passed! ({where})"
