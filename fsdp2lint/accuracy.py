@@ -7,6 +7,9 @@ from pathlib import Path
 
 import msgspec
 
+ENOUGH = 20
+"""So many judged findings make a percentage; of fewer the page gives the count alone."""
+
 
 class Accuracy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What was seen of one rule: the judged findings, how many were right, in how many repositories."""
@@ -35,6 +38,8 @@ def sentence(code: str) -> str:
         return "Not yet seen on public code."
     findings = f"{seen.judged} finding{'s' * (seen.judged != 1)}"
     places = f"{seen.repositories} public repositor{'ies' if seen.repositories != 1 else 'y'}"
+    if seen.judged < ENOUGH:
+        return f"{seen.right} of {findings} in {places} were right, judged by hand."
     return (
         f"Precision {seen.precision:.0%}: {seen.right} of {findings} in {places}, judged by hand."
     )

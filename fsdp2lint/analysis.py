@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from fsdp2lint import knowledge
 from fsdp2lint.collector import no_collector
 from fsdp2lint.diagnostics import Diagnostic, Place, Report, shown
-from fsdp2lint.discover import project_roots
+from fsdp2lint.discover import is_test, project_roots
 from fsdp2lint.documents.snippet import Snippet
 from fsdp2lint.edits.apply import resolve
 from fsdp2lint.edits.changes import Conflict
@@ -183,6 +183,8 @@ class _Run:
         return replace(diagnostic, fix=replace(fix, safety="shown", note="the rule is `unfixable`"))
 
     def _add(self, diagnostic: Diagnostic) -> None:
+        if diagnostic.rule.group == "perf" and is_test(diagnostic.place.path):
+            return  # what runs for a moment and is to be read need not be fast
         if self.analysis.passed(diagnostic.place.source):
             self.found.setdefault(diagnostic.key, diagnostic)
 

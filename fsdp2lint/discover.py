@@ -29,6 +29,21 @@ CONFIGURATIONS = (".fsdp2lint.toml", "fsdp2lint.toml", "pyproject.toml")
 """Names of files that may say what is left out in their folder, from the first choice to the last."""
 
 
+_TESTS = ("test", "tests", "unit_tests", "integration_tests")
+
+
+def is_test(path: str) -> bool:
+    """Whether a file belongs to tests, by its name or by the name of a folder on its path as the user gave it."""
+    *folders, name = path.replace("\\", "/").split("/")
+    stem = name.partition(".")[0]
+    return (
+        stem.startswith("test_")
+        or stem.endswith("_test")
+        or stem == "conftest"
+        or any(one in _TESTS for one in folders)
+    )
+
+
 class NoSuchPath(Exception):
     """A path that the user named does not exist, may not be read, or is neither a file nor a folder."""
 

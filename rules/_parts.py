@@ -15,12 +15,14 @@ from fsdp2lint.api import (
     Part,
     Trace,
     Value,
+    once,
     unwrapped,
 )
 
 from ._shared import (
     WITH_PARAMETERS,
     Shard,
+    cases,
     class_name,
     has_parameters,
     hung_later,
@@ -30,6 +32,7 @@ from ._shared import (
     shards_before,
     together,
     told_apart,
+    wrapped_by,
 )
 
 
@@ -51,6 +54,32 @@ def shard_within(trace: Trace, event: Event, module: Value, guards: Guards) -> S
             if shard.module is whole or not hung_later(trace, event, shard.module):
                 return shard
     return None
+
+
+COPIES = {"copy.deepcopy": "deepcopy", "torch.optim.swa_utils.AveragedModel": "AveragedModel"}
+"""The calls that copy a module whole, and what scripts call them."""
+
+
+def refused_copy(trace: Trace, called: Called) -> tuple[Shard, str] | None:
+    """The sharding of what is copied, or of a module inside it: such a copy raises."""
+    value = called.argument(0, "model" if called.name.endswith("AveragedModel") else "x")
+    for guards, module in () if value is None else cases(called, value):
+        if not wrapped_by(module, "ddp", "fsdp1"):
+            shard = shard_within(trace, called, module, guards)
+            if shard is not None:
+                return shard, module.words()
+    return None
+
+
+def never_copied(trace: Trace, module: Value) -> bool:
+    """Whether a module is (in) the copy of a sharded one, so that no run gets beyond the copy."""
+    return any(trace.inside(module, unwrapped(copy)) for copy in _refused(trace))
+
+
+@once
+def _refused(trace: Trace) -> tuple[Value, ...]:
+    """What the copies that raise would have given."""
+    return tuple(c.result for c in trace.calls(*COPIES) if refused_copy(trace, c) is not None)
 
 
 def loose(trace: Trace, module: Value, shard: Shard) -> bool:

@@ -24,7 +24,7 @@ from fsdp2lint.api import (
     unwrapped,
 )
 
-from ._parts import Parameter, parameter_of
+from ._parts import Parameter, never_copied, parameter_of
 from ._shared import Shard, class_name, overlap, sharded, shards, together
 
 _OTHER_DTENSORS = (
@@ -232,7 +232,7 @@ def _larger_than_one(trace: Trace, value: Value) -> bool:
 def _never_sharded_until(trace: Trace, event: Event, found: Parameter) -> bool:
     """Whether a parameter is of a module in sight to which nobody had applied ``fully_shard`` when it was taken."""
     module = unwrapped(found.module)
-    if not isinstance(module, Module) or other_dtensors(trace):
+    if not isinstance(module, Module) or other_dtensors(trace) or never_copied(trace, module):
         return False
     out = [e.order for e in trace.escapes(module)]
     until = event.order if found.taken is None else found.taken

@@ -90,7 +90,7 @@ from ._shared import Shard, overlap, shards, together
 _FLOAT32 = "torch.float32"
 
 
-@rule(code="FSDP511", group="perf")
+@rule(code="FSDP511", group="pedantic")
 def check(trace: Trace) -> Iterator[Finding]:
     """Policies that sum in few bits."""
     said: set[Value] = set()

@@ -61,38 +61,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp2lint.api import Called, Finding, Trace, rule
+from fsdp2lint.api import Finding, Trace, rule
 
-from ._parts import shard_within
-from ._shared import Shard, cases, wrapped_by
-
-_COPIES = {"copy.deepcopy": "deepcopy", "torch.optim.swa_utils.AveragedModel": "AveragedModel"}
+from ._parts import COPIES, refused_copy
 
 
 @rule(code="FSDP223", group="correctness")
 def check(trace: Trace) -> Iterator[Finding]:
     """Deep copies of what is sharded."""
-    for called in trace.calls(*_COPIES):
-        found = _copied(trace, called)
+    for called in trace.calls(*COPIES):
+        found = refused_copy(trace, called)
         if found is None:
             continue
         shard, said = found
         yield Finding(
             at=called,
-            message=f"`{_COPIES[called.name]}({said})` copies a model that `fully_shard` was applied "
+            message=f"`{COPIES[called.name]}({said})` copies a model that `fully_shard` was applied "
             "to: it raises AssertionError; copy before the sharding and shard the copy too",
             because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
         )
-
-
-def _copied(trace: Trace, called: Called) -> tuple[Shard, str] | None:
-    """The sharding of what is copied, or of a module inside it."""
-    value = called.argument(0, "model" if called.name.endswith("AveragedModel") else "x")
-    if value is None:
-        return None
-    for guards, module in cases(called, value):
-        if not wrapped_by(module, "ddp", "fsdp1"):
-            shard = shard_within(trace, called, module, guards)
-            if shard is not None:
-                return shard, module.words()
-    return None

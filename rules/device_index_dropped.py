@@ -7,9 +7,10 @@ alone, outside a `with`.
 
 ## Why is this bad
 
-They are context managers: making one does nothing, only entering it sets the device. Every rank of a host
-stays on device 0, where all of them then shard and compute, until memory runs out or NCCL reports a
-duplicate GPU.
+They are context managers: only entering one sets the device, so the statement has no effect. Whatever uses CUDA
+before something else sets the device of the rank then uses device 0 on every rank. Under torchrun the first mesh
+(`init_device_mesh`, or `fully_shard` without one) sets it from `LOCAL_RANK`, but only in a process that has not
+used CUDA yet; a script that relies on that works until somebody adds a tensor or a call above it.
 
 ## Example
 
@@ -56,6 +57,7 @@ A context manager that is kept in a name and never entered is not reported.
 
 - https://docs.pytorch.org/docs/stable/accelerator.html (`device_index`, `set_device_index`)
 - `torch/accelerator/__init__.py`, `torch/cuda/__init__.py`
+- `torch/distributed/device_mesh.py` (`_setup_world_group_and_device`)
 """
 
 from __future__ import annotations
@@ -95,8 +97,8 @@ def check(trace: Trace) -> Iterator[Finding]:
             setter = _SETTERS[called.name]
             yield Finding(
                 at=called,
-                message=f"`{called.name}` is a context manager: as a statement it sets no device, and every "
-                f"rank stays on device 0; use `{setter}`",
+                message=f"`{called.name}` is a context manager: this statement has no effect and sets no device; "
+                f"use `{setter}`",
                 fix=_set(called, setter, certain=_has_device(trace, called)),
             )
 

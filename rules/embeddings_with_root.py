@@ -63,8 +63,9 @@ fully_shard(model)
 ## Known limits
 
 Only layers that are built in sight with sizes that are known: where the size of the vocabulary comes from a
-configuration file nobody knows whether it is large. Weights that are tied belong in one group and are left
-alone. There is no fix: a layer whose weight is used elsewhere (`x @ model.words.weight.T`) must stay where it is.
+configuration file nobody knows whether it is large. Weights that are tied, and a weight that the script reads
+beside its layer (`x @ model.words.weight.T`, a fused loss), must stay where they are and are left alone. There is no
+fix: code that the analysis does not see may use a weight so.
 
 ## References
 
@@ -76,7 +77,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp2lint.api import Assigned, Called, Finding, Literal, Trace, Value, rule
+from fsdp2lint.api import (
+    Assigned,
+    Called,
+    Finding,
+    Literal,
+    Operated,
+    Part,
+    Trace,
+    Value,
+    rule,
+)
 
 from ._shared import Shard, class_name, parts_of, shards, together
 from ._tensors import has_root_above
@@ -98,7 +109,7 @@ def check(trace: Trace) -> Iterator[Finding]:
         if not inner or has_root_above(trace, shard):
             continue
         found = _both_ends(trace, _left_over(trace, shard, inner))
-        if found is not None:
+        if found is not None and not any(_is_read(trace, end.result) for end in found):
             words, head = found
             yield Finding(
                 at=shard.event,
@@ -134,6 +145,20 @@ def _both_ends(trace: Trace, layers: list[Value]) -> tuple[Called, Called] | Non
                 if _large(head.argument(1, "out_features")) == size:
                     return words, head
     return None
+
+
+def _is_read(trace: Trace, layer: Value) -> bool:
+    """Whether the script computes with the weight of a layer itself, which works in the group of the root only."""
+    weight = layer.part(".weight")
+    given = [one for c in trace.of(Called) for one in (*c.arguments, *c.keywords.values())]
+    given += [one for o in trace.of(Operated) for one in (o.left, o.right)]
+    return any(_made_of(one, weight) for one in given)
+
+
+def _made_of(value: Value | None, weight: Value) -> bool:
+    while value is not None and value is not weight:
+        value = value.owner if isinstance(value, Part) else None
+    return value is weight
 
 
 def _large(size: Value | None) -> int | None:

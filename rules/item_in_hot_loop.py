@@ -59,7 +59,7 @@ for step in range(1000):
 ## Known limits
 
 Scripts whose process groups are gloo's alone are left alone: on CPUs nothing runs ahead. So are numbers that
-decide something (`if math.isnan(loss.item())`), those under a condition that counts, and those of a loop that
+decide something (`if math.isnan(loss.item())`, `assert loss.item() < 10`), those under a condition that counts, and those of a loop that
 calls `torch.cuda.synchronize()` in each step anyway. `print(loss)` and formats read numbers too and are not seen. A CPU shows how often a number is read; what that costs a GPU it does
 not. There is no fix: only the author knows how often the number is needed.
 
@@ -74,14 +74,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 
+import libcst as cst
+
 from fsdp2lint.api import (
     Backward,
     Called,
     Clipped,
     Event,
     Finding,
+    Forward,
+    Layout,
     Logic,
     Not,
+    Optimizer,
     Part,
     Sharded,
     Stepped,
@@ -90,10 +95,12 @@ from fsdp2lint.api import (
     options,
     rank_dependent,
     rule,
+    walk,
 )
 
 from ._fixes import call_of, first_argument, receiver_of
 from ._loops import Loop, each_step, only_cpu, step_loop
+from ._shared import sharded
 
 _READERS = (".item", ".tolist", "builtins.float", "builtins.int")
 _WAITS = ("torch.accelerator.synchronize", "torch.cuda.synchronize", "torch.xpu.synchronize")
@@ -112,6 +119,8 @@ def check(trace: Trace) -> Iterator[Finding]:
         loop = step_loop(trace, called)
         if value is None or stepped is None or loop is None or not _every_time(called, stepped):
             continue
+        if not _trains_shards(trace, stepped, loop):
+            continue
         if not any(_made_of(one, _known(trace)) for one in options(value)):
             continue
         if read.setdefault((value, loop), called).at.node is not called.at.node:
@@ -123,6 +132,18 @@ def check(trace: Trace) -> Iterator[Finding]:
                 "all before it, and the next forward begins with an empty queue",
                 because=((stepped, "the optimizer makes its step here, in the same loop"),),
             )
+
+
+def _trains_shards(trace: Trace, stepped: Stepped, loop: Loop) -> bool:
+    """Whether a loop trains a sharded model: its optimizer holds one, or one computes in it."""
+    for optimizer in options(stepped.optimizer):
+        for parameters in optimizer.over if isinstance(optimizer, Optimizer) else ():
+            if sharded(trace, stepped, parameters.of) is not None:
+                return True
+    return any(
+        step_loop(trace, forward) is loop and sharded(trace, forward, forward.module) is not None
+        for forward in trace.of(Forward)
+    )
 
 
 @lru_cache(maxsize=2)
@@ -193,13 +214,32 @@ def _asks_for_gpu(test: Value) -> bool:
 
 def _decides(trace: Trace, called: Called) -> bool:
     """Whether the script asks something about the number."""
-    return any(
+    return _asserted(called) or any(
         _mentions(guard.test, called.result)
         for event in trace.events
         if event.order > called.order
         for clause in event.guards.clauses
         for guard in clause
     )
+
+
+def _asserted(called: Called) -> bool:
+    """Whether a number is asserted to be as it should: where it is read, or by the name that it gets."""
+    layout = Layout.of(called.at.source)
+    names: set[str] = set()
+    for around in layout.ancestors(called.at.node):
+        if isinstance(around, cst.Assert):
+            return True
+        if isinstance(around, cst.Assign):
+            names |= {t.target.value for t in around.targets if isinstance(t.target, cst.Name)}
+        if isinstance(around, cst.FunctionDef | cst.Module):
+            return any(
+                isinstance(one, cst.Name) and one.value in names
+                for statement in walk(around, into=False)
+                if names and isinstance(statement, cst.Assert)
+                for one in walk(statement.test)
+            )
+    return False
 
 
 def _mentions(test: Value, number: Value) -> bool:

@@ -100,7 +100,7 @@ _FLOAT32 = ("torch.float32", "torch.float", "torch.float64", "torch.double")
 _LOWERED = (".bfloat16()", ".half()")
 
 
-@rule(code="FSDP509", group="perf")
+@rule(code="FSDP509", group="suspicious")
 def check(trace: Trace) -> Iterator[Finding]:
     """Inputs that lose their bits."""
     made = {c.result: c for c in trace.of(Called) if c.name in (*_FLOATS, *_INTEGERS)}

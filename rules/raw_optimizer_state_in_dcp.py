@@ -6,8 +6,9 @@ Finds `dcp.save`, `dcp.async_save` and `dcp.load` of the optimizer's own `state_
 
 ## Why is this bad
 
-DCP matches entries by name. A raw optimizer state is keyed by numbers, and it is empty before the first step:
-`dcp.load` then fills nothing and the run continues with fresh moments, or fails with missing keys.
+DCP matches entries by name. A raw optimizer state is keyed by numbers, so whoever loads by parameter names
+(`get_optimizer_state_dict`, other layouts, other tools) misses its keys; and it is empty before the first step:
+`dcp.load` into the state of a fresh optimizer fills nothing, and the run continues with fresh moments.
 `get_optimizer_state_dict` uses parameter names and creates the state before a load.
 
 ## Example
@@ -55,7 +56,8 @@ back through `set_optimizer_state_dict`. Checkpoints that were written before ha
 
 ## Known limits
 
-Silent when the optimizer's model is not known to be sharded.
+Silent when the optimizer's model is not known to be sharded, and when the state is loaded only after a step of the
+same optimizer: then it has entries under the same numbers, and a raw save and such a load fit together.
 
 ## References
 
@@ -82,8 +84,10 @@ from fsdp2lint.api import (
     Saved,
     StateDict,
     StateDictTaken,
+    Stepped,
     Trace,
     name_for,
+    options,
     rule,
 )
 
@@ -100,10 +104,11 @@ def check(trace: Trace) -> Iterator[Finding]:
     fixes = [_by_name(trace, event, state) for event, _, state, _ in found]
     for (event, via, state, shard), fix in zip(found, fixes, strict=True):
         said = state.of.words()
+        empty = "" if _stepped(trace, event, state) else " and which is empty before the first step"
         yield Finding(
             at=event,
-            message=f"`{via.rpartition('.')[2]}` gets `{said}.state_dict()`, whose keys are numbers "
-            f"and which is empty before the first step; use `get_optimizer_state_dict`",
+            message=f"`{via.rpartition('.')[2]}` gets `{said}.state_dict()`, whose keys are numbers"
+            f"{empty}; use `get_optimizer_state_dict`",
             because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
             fix=fix if all(fixes) else None,
         )
@@ -111,13 +116,35 @@ def check(trace: Trace) -> Iterator[Finding]:
 
 def _raw(trace: Trace) -> Iterator[tuple[Event, str, StateDict, Shard]]:
     """The first raw state of a sharded model's optimizer in each save and load."""
+    if _fits(trace):
+        return
     for event, via, states in _through_dcp(trace):
         for state in states:
+            if isinstance(event, Loaded) and _stepped(trace, event, state):
+                continue
             raw = state.kind == "optimizer" and state.via in ("state_dict", ".state_dict")
             shard = state_shard(trace, event, state) if raw else None
             if shard is not None and not changed(trace, state, event):
                 yield event, via, state, shard
                 break
+
+
+def _fits(trace: Trace) -> bool:
+    """Whether raw states are loaded, and each of them into an optimizer that has made its step: what was saved fits."""
+    loads = [
+        _stepped(trace, event, state)
+        for event, _, states in _through_dcp(trace)
+        if isinstance(event, Loaded)
+        for state in states
+        if state.kind == "optimizer" and state.via in ("state_dict", ".state_dict")
+    ]
+    return bool(loads) and all(loads)
+
+
+def _stepped(trace: Trace, event: Event, state: StateDict) -> bool:
+    """Whether the optimizer made a step, and so has a state, before its state dict was taken for ``event``."""
+    taken = next((e for e in trace.of(StateDictTaken) if e.state is state), event)
+    return any(state.of in options(stepped.optimizer) for stepped in trace.before(taken, Stepped))
 
 
 def _through_dcp(trace: Trace) -> Iterator[tuple[Event, str, tuple[StateDict, ...]]]:

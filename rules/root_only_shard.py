@@ -2,12 +2,15 @@
 
 ## What it does
 
-Finds models with repeated blocks whose root gets the only `fully_shard` call.
+Finds models with three or more repeated blocks (or a number that is not known) whose root gets the only
+`fully_shard` call.
 
 ## Why is this bad
 
-One call makes one group. The whole model is gathered at once before the forward and again before the
-backward, nothing overlaps, and the peak of memory is that of the unsharded model.
+One call makes one group. The root's group is gathered once, before the forward, and stays whole until the backward
+has passed it (measured: one all-gather a step). So every rank holds all parameters of the model throughout the step,
+and no block can compute while the next one is gathered. That is legal, and for a model whose parameters fit into
+each GPU it may be meant: gradients and optimizer states are sharded all the same.
 
 ## Example
 
@@ -68,8 +71,9 @@ belong in one group.
 
 ## Known limits
 
-Only models whose class is in sight and that never leave it: code that cannot be followed may shard the
-blocks.
+Of two blocks one is gathered while the other computes, so a group for each saves little: they are left alone. Only
+models whose blocks the analysis sees being built, and that are never handed to code that it cannot follow: that code
+may shard the blocks.
 
 ## References
 
@@ -82,28 +86,47 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from fsdp2lint.api import Class, Finding, Fix, Instance, Module, Trace, Value, rule
+import libcst as cst
+
+from fsdp2lint.api import (
+    Called,
+    Class,
+    Finding,
+    Fix,
+    Instance,
+    Layout,
+    Literal,
+    Module,
+    Site,
+    Trace,
+    Value,
+    rule,
+)
 
 from ._fixes import call_of, first_argument, loop_before, once, own_statement, path_text
 from ._shared import Shard, class_name, parts_of, shards
 
 _ATTRIBUTES = re.compile(r"(\.\w+)+\Z")
 _LISTS = ("torch.nn.ModuleList", "torch.nn.Sequential", "torch.nn.ModuleDict")
+_FEW = 2
+"""While one of two blocks computes the other one is gathered: both are whole at once all the same."""
 _STACKS = ("torch.nn.TransformerEncoder", "torch.nn.TransformerDecoder", "torch.nn.Transformer")
 
 
-@rule(code="FSDP205", group="correctness")
+@rule(code="FSDP205", group="suspicious")
 def check(trace: Trace) -> Iterator[Finding]:
     """Roots that are sharded alone."""
     for shard in shards(trace):
         blocks = _repeated(trace, shard.module)
         if blocks is None or not trace.kept(shard.module) or not _alone(trace, shard):
             continue
+        if _are_few(trace, blocks):
+            continue
         said = shard.module.words()
         yield Finding(
             at=shard.event,
             message=f"`{said}` is sharded as one group, none of the blocks in `{blocks.words()}` is: "
-            "the whole model is gathered at once and nothing overlaps",
+            "every rank holds the whole model throughout the step and nothing overlaps",
             fix=_loop(trace, shard, blocks),
         )
 
@@ -140,6 +163,45 @@ def _repeated(trace: Trace, module: Value, depth: int = 4) -> Module | None:
         if found is not None:
             return found
     return None
+
+
+def _are_few(trace: Trace, blocks: Module) -> bool:
+    """Whether a list surely holds two blocks or fewer."""
+    children = parts_of(trace, blocks)
+    if class_name(blocks) in _STACKS:
+        built = next((c for c in trace.of(Called) if c.result is blocks), None)
+        return built is not None and _is_small(built.argument(1, "num_layers"))
+    if len(children) > _FEW:
+        return False
+    looped = [iterated for child in children for iterated in _looped_over(trace, child)]
+    ranges = {c.at.node: c for c in trace.calls("builtins.range")}
+    return all(
+        one in ranges and len(ranges[one].arguments) == 1 and _is_small(ranges[one].arguments[0])
+        for one in looped
+    )
+
+
+def _is_small(number: Value | None) -> bool:
+    return isinstance(number, Literal) and isinstance(number.value, int) and number.value <= _FEW
+
+
+def _looped_over(trace: Trace, block: Value) -> Iterator[cst.CSTNode]:
+    """What the loops and comprehensions walk in which a block is built."""
+    inside = {block, *parts_of(trace, block)}
+    for called in trace.of(Called):
+        if called.result in inside:
+            site = called.at if called.result is block else _last_call(called)
+            for around in () if site is None else Layout.of(site.source).ancestors(site.node):
+                if isinstance(around, cst.FunctionDef | cst.Lambda):
+                    break
+                if isinstance(around, cst.For):
+                    yield around.iter
+                elif isinstance(around, cst.ListComp | cst.GeneratorExp):
+                    yield around.for_in.iter
+
+
+def _last_call(called: Called) -> Site | None:
+    return called.calls[-1] if called.calls else None
 
 
 def _loop(trace: Trace, shard: Shard, blocks: Module) -> Fix | None:

@@ -57,7 +57,7 @@ Weights that a library ties (`tie_word_embeddings`) are not seen.
 ## References
 
 - https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
-- `torch/distributed/fsdp/_fully_shard/_fsdp_init.py` ("shared with a parameter already managed")
+- `torch/distributed/fsdp/_fully_shard/_fsdp_state.py` (`_validate_no_duplicate_params`)
 """
 
 from __future__ import annotations

@@ -155,10 +155,16 @@ def test_the_page_of_a_rule_shows_them(tmp_path: Path, monkeypatch: pytest.Monke
     told = json.loads(program("rule", "--all", "-f", "json", cwd=tmp_path).stdout)
     numbers = {one["code"]: one["accuracy"] for one in told if one["accuracy"]}
     assert numbers.keys() == measured().keys()
-    seen = {"FSDP201": Accuracy(judged=8, right=6, repositories=1)}
+    seen = {
+        "FSDP201": Accuracy(judged=8, right=6, repositories=1),
+        "FSDP203": Accuracy(judged=20, right=15, repositories=2),
+    }
     monkeypatch.setattr("fsdp2lint.accuracy.measured", lambda: seen)
     assert sentence("FSDP201") == (
-        "Precision 75%: 6 of 8 findings in 1 public repository, judged by hand."
+        "6 of 8 findings in 1 public repository were right, judged by hand."
+    )
+    assert sentence("FSDP203") == (
+        "Precision 75%: 15 of 20 findings in 2 public repositories, judged by hand."
     )
     assert sentence("FSDP202") == "Not yet seen on public code."
     assert msgspec.to_builtins(seen["FSDP201"]) == {"judged": 8, "right": 6, "repositories": 1}

@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+import textwrap
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -229,6 +230,26 @@ def test_the_readme_lists_the_rules(bless: bool) -> None:
         README.write_text(block.sub(lambda _: table, text), encoding="utf-8")
     else:
         assert block.findall(text) == [table]
+
+
+def test_the_readme_says_which_damage_was_not_run(bless: bool) -> None:
+    """Rules whose bad fixtures all say ``not shown on CPU`` are named between the marks; ``--bless`` renews them."""
+
+    def is_shown(bad: Path) -> bool:
+        script = bad / "main.py" if bad.is_dir() else bad
+        return "# evidence: not shown on CPU" not in script.read_text(encoding="utf-8")
+
+    folders = (
+        (r.code, ROOT / "fixtures/rules" / r.name.replace("-", "_")) for r in knowledge.rules()
+    )
+    codes = [code for code, folder in folders if not any(map(is_shown, folder.glob("bad_*")))]
+    named = textwrap.fill(f"{', '.join(codes)}.", 118)
+    text = README.read_text(encoding="utf-8")
+    block = re.compile(r"(?<=<!-- not run -->\n).*?(?=<!-- end -->)", re.DOTALL)
+    if bless:
+        README.write_text(block.sub(lambda _: f"{named}\n", text), encoding="utf-8")
+    else:
+        assert block.findall(text) == [f"{named}\n"]
 
 
 def test_the_readme_lists_the_codemods(bless: bool) -> None:

@@ -63,8 +63,13 @@ def observed(run: Run) -> Iterator[Symptom]:
         yield from _untrained(run.ranks)
     stacked = {kind: n for rank in run.ranks for kind, n in rank.seen.stacked.items()}
     for kind, number in stacked.items():
-        yield Symptom(f"gathers {number} {kind} at once")
+        if number > FEW:
+            yield Symptom(f"gathers {number} {kind} at once")
     yield from _damaged(run.left)
+
+
+FEW = 2
+"""Of two blocks one is gathered while the other computes: both are whole at once all the same."""
 
 
 def _untrained(ranks: list[RankResult]) -> Iterator[Symptom]:
