@@ -9,6 +9,7 @@ from fsdp2lint.edits.negation import negated
 from fsdp2lint.edits.statements import InsertAfter, InsertBefore, Move, Remove, Unwrap, Wrap
 from fsdp2lint.edits.text import Edit, Inner, Replace, Rewrite, Splice
 from fsdp2lint.findings import Finding, Fix
+from fsdp2lint.frameworks.version2 import settings_changes
 from fsdp2lint.inventory import Occurrence, inventory, occurrences
 from fsdp2lint.meanings.fsdp1 import FLATTENERS, POSITIONS
 from fsdp2lint.meanings.fsdp1_symbols import FRAMEWORK_ARGUMENTS, FRAMEWORKS, SYMBOLS
@@ -95,6 +96,7 @@ __all__ = [
     "quoted",
     "rule",
     "scope_of",
+    "settings_changes",
     "statements",
     "told_apart",
     "unseen_methods",

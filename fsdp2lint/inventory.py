@@ -48,7 +48,15 @@ SHARED_METHODS = ("no_sync", "register_comm_hook")
 """Methods that DDP has too: they count only for a model that is known to be wrapped by FSDP1."""
 
 Kind = Literal[
-    "symbol", "argument", "method", "attribute", "string", "import", "framework", "launch"
+    "symbol",
+    "argument",
+    "method",
+    "attribute",
+    "string",
+    "import",
+    "framework",
+    "launch",
+    "setting",
 ]
 
 

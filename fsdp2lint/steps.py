@@ -67,7 +67,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Respelling:
-    """Other words in a file that is no Python: a launch script, a list of requirements.
+    """Other words in a file that is no Python: a launch script, a list of requirements, settings.
 
     ``what`` names what it is about; with ``todo`` nothing changes and a person has to.
     """
@@ -79,3 +79,10 @@ class Respelling:
     what: str
     why: str
     todo: str = ""
+    fate: Fate = "changed"
+    kind: Literal["launch", "setting"] = "launch"
+
+    @property
+    def changes(self) -> bool:
+        """Whether the text becomes another one."""
+        return not self.todo and self.fate in ("changed", "dropped")

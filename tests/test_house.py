@@ -32,6 +32,7 @@ LAYERS = (
         "documents",
         "files",
         "frames",
+        "frameworks",
         "gitignore",
         "globs",
         "home",

@@ -186,7 +186,7 @@ def _chosen(session: Session) -> Chosen:
 def _refuse_dirty(chosen: Chosen, given: Given) -> None:
     from fsdp2lint.git import root_of, uncommitted
 
-    roots = {root_of(source.path) for source in chosen.sources} - {None}
+    roots = {root_of(source.path) for source in (*chosen.sources, *chosen.texts)} - {None}
     if given["create_commits"] and len(roots) != 1:
         raise click.ClickException("--create-commits needs all files in one git repository")
     if given["allow_dirty"] and not given["create_commits"]:

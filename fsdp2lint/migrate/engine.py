@@ -276,7 +276,7 @@ class _Run:
         for source in self.program.texts:
             mine = sorted((w for w in words if w.source is source), key=lambda w: w.start)
             self.ledger.add(mine, by)
-            spans = [Span(w.start, w.end, w.text) for w in mine if not w.todo]
+            spans = [Span(w.start, w.end, w.text) for w in mine if w.changes]
             text = apply(source.text, spans)
             new.append(source.with_text(text) if text != source.text else source)
         if tuple(new) == self.program.texts:

@@ -146,8 +146,8 @@ class Ledger:
         """Enter changes of files that are no Python; what is left to a person only once."""
         for word in words:
             line, column = Layout.of(word.source).place(word.start)
-            fate: Fate = "manual" if word.todo else "changed"
-            entry = Entry(word.source.path, line, column, "launch", word.what, "", None)
+            fate: Fate = "manual" if word.todo else word.fate
+            entry = Entry(word.source.path, line, column, word.kind, word.what, "", None)
             entry.account(fate, word.why, by, 0, word.todo)
             if not any(
                 (e.path, e.line, e.symbol) == (entry.path, line, word.what) for e in self.entries
