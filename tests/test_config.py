@@ -10,7 +10,9 @@ from typing import Any
 
 import jsonschema
 import pytest
+import yaml
 
+from fsdp2lint import __version__
 from fsdp2lint.config import toml
 from fsdp2lint.config.files import BadConfig, Configs, load
 from fsdp2lint.config.options import described, schema
@@ -358,7 +360,7 @@ class TestInit:
         shown = invoke("init", cwd=tmp_path)
         assert shown.returncode == 0
         assert load(str(tmp_path / "fsdp2lint.toml")).given == {}
-        assert "entry: fsdp2lint check" in (tmp_path / ".pre-commit-config.yaml").read_text()
+        assert "fsdp2lint check" in (tmp_path / ".pre-commit-config.yaml").read_text()
         written = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
         assert "is there already" in invoke("init", cwd=tmp_path).stdout
         assert written == {p.name: p.read_bytes() for p in tmp_path.iterdir()}
@@ -381,6 +383,44 @@ class TestInit:
         shown = invoke("init", cwd=tmp_path)
         assert (shown.returncode, (tmp_path / "pyproject.toml").read_text()) == (2, text)
         assert "pyproject.toml:" in shown.stderr
+
+    @pytest.mark.parametrize(
+        ("origin", "written"),
+        [
+            (None, f'additional_dependencies: ["fsdp2lint=={__version__}"]'),
+            (
+                {
+                    "url": "https://example.org/x.git",
+                    "vcs_info": {"vcs": "git", "commit_id": "0af"},
+                },
+                'additional_dependencies: ["fsdp2lint @ git+https://example.org/x.git@0af"]',
+            ),
+            (
+                {"url": "https://example.org/fsdp2lint-1.whl", "archive_info": {}},
+                'additional_dependencies: ["fsdp2lint @ https://example.org/fsdp2lint-1.whl"]',
+            ),
+            ({"url": "file:///somewhere", "dir_info": {"editable": True}}, "language: system"),
+        ],
+    )
+    def test_the_hook_installs_what_is_installed(
+        self,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        origin: dict[str, object] | None,
+        written: str,
+    ) -> None:
+        info = tmp_path / "fsdp2lint-1.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text("Name: fsdp2lint\nVersion: 1\n")
+        (info / "RECORD").write_text("fsdp2lint-1.dist-info/METADATA,,\n")
+        if origin is not None:
+            (info / "direct_url.json").write_text(json.dumps(origin))
+        monkeypatch.syspath_prepend(tmp_path)
+        invoke("init", str(tmp_path))
+        text = (tmp_path / ".pre-commit-config.yaml").read_text()
+        (hook,) = yaml.safe_load(text)["repos"][0]["hooks"]
+        assert written in text
+        assert ("additional_dependencies" in hook) == (hook["language"] == "python")
 
     def test_what_it_writes_becomes_a_configuration(self, tmp_path: Path) -> None:
         invoke("init", cwd=tmp_path)

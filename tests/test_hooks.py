@@ -188,3 +188,20 @@ def test_the_fixing_hook(repository: Path) -> None:
     assert file.read_text() == CLEAN + "x = 1\n"
     git(repository, "add", ".")
     assert pre_commit(repository).returncode == 0
+
+
+def test_the_entry_that_init_writes(tmp_path: Path) -> None:
+    """In the environment of the tests fsdp2lint is installed from a folder, which pre-commit cannot install."""
+    git(tmp_path, "init", "-q", "-b", "main")
+    subprocess.run(
+        [sys.executable, "-m", "fsdp2lint", "init"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        check=True,
+        timeout=60,
+    )
+    (tmp_path / "train.py").write_text(LATE)
+    git(tmp_path, "add", ".")
+    done = pre_commit(tmp_path)
+    assert done.returncode == 1, done.stdout
+    assert "FSDP201" in done.stdout

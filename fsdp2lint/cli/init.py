@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
+import sys
+from importlib import metadata
 from pathlib import Path
 
 import click
@@ -24,17 +28,23 @@ _KEYS = """\
 # shards = ["mypackage.parallel.apply_fsdp"]
 """
 
-_HOOK = f"""\
+_HOOK = """\
   - repo: local
     hooks:
       - id: fsdp2lint
         name: fsdp2lint
-        entry: fsdp2lint check --force-exclude
-        language: python
-        additional_dependencies: ["fsdp2lint=={__version__}"]
+        entry: {entry} check --force-exclude
+{language}
         types_or: [python, pyi, jupyter]
         require_serial: true
 """
+
+_OWN_ENVIRONMENT = """\
+        language: python
+        additional_dependencies: ["{requirement}"]"""
+
+_THIS_ENVIRONMENT = """\
+        language: system  # fsdp2lint was installed from a local folder: install it before you commit"""
 
 
 @click.command("init", short_help="Write a configuration and a pre-commit entry.")
@@ -77,11 +87,42 @@ def _configuration(folder: str) -> None:
 def _pre_commit(folder: str) -> None:
     path = os.path.join(folder, ".pre-commit-config.yaml")
     if not os.path.exists(path):
-        _create(path, "repos:\n" + _HOOK)
+        _create(path, "repos:\n" + _hook())
     elif "fsdp2lint" in _text(path):
         click.echo(f"{path} has fsdp2lint already.")
     else:
-        click.echo(f"Add this to {path} under `repos:`:\n\n{_HOOK}", nl=False)
+        click.echo(f"Add this to {path} under `repos:`:\n\n{_hook()}", nl=False)
+
+
+def _hook() -> str:
+    """The entry for pre-commit that finds fsdp2lint again where this one came from."""
+    requirement = _requirement()
+    if requirement:
+        language = _OWN_ENVIRONMENT.format(requirement=requirement)
+        return _HOOK.format(entry="fsdp2lint", language=language)
+    entry = "fsdp2lint" if shutil.which("fsdp2lint") else f"{sys.executable} -m fsdp2lint"
+    return _HOOK.format(entry=entry, language=_THIS_ENVIRONMENT)
+
+
+def _requirement() -> str:
+    """What pip can install anywhere to get this fsdp2lint; empty when it came from a local folder or file.
+
+    https://packaging.python.org/en/latest/specifications/direct-url/
+    """
+    # a checkout may hold the folder of a build as well: only what is installed has a RECORD
+    found = (d for d in metadata.distributions(name="fsdp2lint") if d.read_text("RECORD"))
+    installed = next(found, None)
+    if installed is None:
+        return ""
+    text = installed.read_text("direct_url.json")
+    if text is None:
+        return f"fsdp2lint=={__version__}"
+    origin = json.loads(text)
+    url: str = origin["url"]
+    if "vcs_info" in origin:
+        vcs = origin["vcs_info"]
+        url = f"{vcs['vcs']}+{url}@{vcs['commit_id']}"
+    return "" if url.startswith("file:") else f"fsdp2lint @ {url}"
 
 
 def _text(path: str) -> str:
