@@ -1,0 +1,30 @@
+# List the commands.
+default:
+    @just --list
+
+# The quick tests, or what you name: `just test --rule direct-forward-call`.
+test *words:
+    pytest -n 2 {{words}}
+
+# The tests that start ranks.
+ranks:
+    pytest -n 2 -m ranks
+
+# Style and types.
+lint:
+    ruff check
+    ruff format --check
+    mypy
+
+# Rewrite expected outputs; read the diff afterwards.
+bless *words:
+    pytest --bless {{words}}
+
+# The docs site, into build/site.
+docs:
+    python docs/generate.py
+    mkdocs build --strict
+
+# All that CI runs.
+ci:
+    bash .ci/run
