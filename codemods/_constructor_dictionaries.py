@@ -10,11 +10,12 @@ import libcst as cst
 from fsdp2lint.api import Arguments, Edit, InsertBefore, Replace, dotted
 
 from ._constructor_custom import Mapped
+from ._constructor_devices import device_of
 from ._constructor_dropped import drop
 from ._constructor_plan import Plan
 from ._constructor_policies import Asked, Chosen, Nothing, Policy, policy_of
 from ._constructor_precision import NEW, Precision, precision_of
-from ._constructor_sharding import device_type, sharding
+from ._constructor_sharding import sharding
 from ._constructor_site import Construction
 from ._constructor_states import ignored, offload
 from ._shared import Helpers, stepped
@@ -55,7 +56,7 @@ def outside(site: Construction, plan: Plan) -> Outside | str:
         return found
     policy, precision, entries = found
     if "device_id" in there:
-        site.device = device_type(inside)
+        site.device = device_of(inside).text
     for name in there:
         if name != "sync_module_states":
             del site.arguments[name]

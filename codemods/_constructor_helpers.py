@@ -51,19 +51,29 @@ def children_first(name: str, named: Naming) -> str:
     yield module'''
 
 
+def taken(device: str) -> str:
+    """The parameter of a function that makes a mesh, where only the run knows the kind of device."""
+    return "" if device.startswith('"') else ", device_type"
+
+
+def inside(device: str) -> str:
+    """The expression for the kind of device inside such a function."""
+    return device if device.startswith('"') else "device_type"
+
+
 def pair_helper(device: str) -> Build:
     """The function that makes a mesh of FSDP1's pair of process groups, which is (shard, replicate)."""
 
     def build(name: str, named: Naming) -> str:
         dist = named("torch.distributed.all_gather_object").removesuffix("all_gather_object")
         mesh = named("torch.distributed.device_mesh.DeviceMesh")
-        return f'''def {name}(shard_group, replicate_group):
+        return f'''def {name}(shard_group, replicate_group{taken(device)}):
     """The mesh (replicate, shard) that two process groups make."""
     rows = [None] * {dist}get_world_size()
     {dist}all_gather_object(rows, {dist}get_process_group_ranks(shard_group))
     return {mesh}.from_group(
         [replicate_group, shard_group],
-        "{device}",
+        {inside(device)},
         mesh=sorted({{tuple(row) for row in rows}}),
         mesh_dim_names={DIMENSIONS},
     )'''
@@ -80,14 +90,14 @@ def unsharded_helper(device: str) -> Build:
     def build(name: str, named: Naming) -> str:
         dist = named("torch.distributed.new_group").removesuffix("new_group")
         mesh = named("torch.distributed.device_mesh.DeviceMesh")
-        return f'''def {name}(mesh):
+        return f'''def {name}(mesh{taken(device)}):
     """A mesh over the same ranks, or over all, on which every rank keeps all parameters."""
     group = {dist}group.WORLD if mesh is None else mesh.get_group()
     rank = {dist}get_rank()
     alone = {dist}new_group([rank], use_local_synchronization=True)
     return {mesh}.from_group(
         [group, alone],
-        "{device}",
+        {inside(device)},
         mesh=[[rank] for rank in {dist}get_process_group_ranks(group)],
         mesh_dim_names={DIMENSIONS},
     )'''
@@ -108,7 +118,7 @@ def strategy_helper(
         strategy = named(STRATEGY)
         start = '{} if mesh is None else {"mesh": mesh}' if meshed else "{}"
         lines = [
-            f"def {name}(strategy{', mesh' if meshed else ''}):",
+            f"def {name}(strategy{', mesh' if meshed else ''}{taken(device)}):",
             '    """The arguments of fully_shard that stand for a sharding strategy."""',
             f"    options = {start}",
         ]
@@ -121,7 +131,7 @@ def strategy_helper(
             ]
         hybrid = _among(members, ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2"), strategy)
         if hybrid:
-            made = hybrid_mesh(named, device, 'options["mesh"]')
+            made = hybrid_mesh(named, inside(device), 'options["mesh"]')
             if hybrid.startswith("in "):
                 lines.append(f"    hybrid = {hybrid.removeprefix('in ')}")
                 hybrid = "in hybrid"
@@ -129,10 +139,10 @@ def strategy_helper(
         if "NO_SHARD" in members and unsharded:
             lines += [
                 f"    if strategy is {strategy}.NO_SHARD:",
-                f'        options["mesh"] = {unsharded}(mesh)',
+                f'        options["mesh"] = {unsharded}(mesh{taken(device)})',
             ]
         elif "NO_SHARD" in members:
-            made = replicated_mesh(named, device, 'options["mesh"]')
+            made = replicated_mesh(named, inside(device), 'options["mesh"]')
             lines += [f"    if strategy is {strategy}.NO_SHARD:"]
             lines += [f"        {one}" for one in made]
         return "\n".join([*lines, "    return options"])
@@ -166,10 +176,12 @@ def hybrid_mesh(named: Naming, device: str, name: str = "mesh") -> list[str]:
     FSDP1 takes the number of devices of this node for the size of a node
     (torch/distributed/fsdp/_init_utils.py, ``_init_intra_and_inter_node_groups``).
     """
-    if device == "cuda":
+    if device == '"cuda"':
         size = f"{named('torch.cuda.device_count')}()"
-    else:
+    elif device == '"cpu"':
         size = f'int({named("os.environ")}["LOCAL_WORLD_SIZE"])'
+    else:
+        size = f"{named('torch.get_device_module')}({device}).device_count()"
     world = f"{named('torch.distributed.get_world_size')}()"
     return [
         f"local_size = {size}",
@@ -185,10 +197,10 @@ def replicated_mesh(named: Naming, device: str, name: str = "mesh") -> list[str]
 
 
 def _mesh(named: Naming, device: str, name: str, shape: str) -> list[str]:
-    line = f'{name} = {named(MESH)}("{device}", {shape}, mesh_dim_names={DIMENSIONS})'
+    line = f"{name} = {named(MESH)}({device}, {shape}, mesh_dim_names={DIMENSIONS})"
     if len(line) < 80:
         return [line]
-    items = [f'"{device}"', shape, f"mesh_dim_names={DIMENSIONS}"]
+    items = [device, shape, f"mesh_dim_names={DIMENSIONS}"]
     inside = ", ".join(items)
     held = [f"    {inside}"] if len(inside) < 72 else [f"    {item}," for item in items]
     return [f"{name} = {named(MESH)}(", *held, ")"]

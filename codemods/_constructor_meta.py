@@ -12,10 +12,10 @@ from collections.abc import Iterator
 
 from fsdp2lint.api import Called, Instance, Literal, Moved, Trace, Value, Wrapping, options
 
-from ._constructor_helpers import FSDP
+from ._constructor_devices import device_of
+from ._constructor_helpers import FSDP, inside, taken
 from ._constructor_names import class_of, is_none
 from ._constructor_plan import Plan
-from ._constructor_sharding import device_type
 from ._constructor_site import Construction
 from ._shared import Helpers, Naming
 
@@ -97,14 +97,15 @@ def _by_default(site: Construction, plan: Plan, helpers: Helpers) -> bool:
     argument, on_meta, device = (
         site.arguments.get("param_init_fn"),
         _may_be_meta(site),
-        device_type(site),
+        device_of(site).text,
     )
 
     def helper(name: str, named: Naming) -> str:
         return _helper(name, named, device)
 
     if on_meta:
-        plan.prepare.append(f"{helpers.add('materialize', helper)}({{module}})")
+        given = "" if device.startswith('"') else f", {device}"
+        plan.prepare.append(f"{helpers.add('materialize', helper)}({{module}}{given})")
     if argument is not None:
         why = (
             "without it FSDP1 calls `reset_parameters` on the meta device: so does a small function"
@@ -116,13 +117,13 @@ def _by_default(site: Construction, plan: Plan, helpers: Helpers) -> bool:
 
 def _helper(name: str, named: Naming, device: str) -> str:
     return f'''@{named("torch.no_grad")}()
-def {name}(unit):
+def {name}(unit{taken(device)}):
     """Give a unit that is on the meta device, but for what is sharded already, its initial values."""
     if not any(p.is_meta for p in unit.parameters()):
         return
     modules = [unit]
     for module in modules:
         if [*module.parameters(recurse=False), *module.buffers(recurse=False)]:
-            module.to_empty(device="{device}", recurse=False)
+            module.to_empty(device={inside(device)}, recurse=False)
             module.reset_parameters()
         modules += [m for m in module.children() if not isinstance(m, {named(f"{FSDP}FSDPModule")})]'''

@@ -63,19 +63,52 @@ def _from(
     elif isinstance(node, cst.Attribute) and (found := in_module(program, source, node)):
         for other, binding in found:
             yield from _of_binding(program, other, binding, node.attr.value, index, depth)
-    elif isinstance(node, cst.Subscript) and isinstance(node.value, cst.Dict):
-        for entry in node.value.elements:
+    elif (table := table_of(program, source, node)) is not None:
+        other, display = table
+        for entry in display.elements:
             each = entry.value if isinstance(entry, cst.DictElement) else None
             if each is None:
                 yield Origin(source, None)
             else:
-                yield from _from(program, source, each, index, depth + 1)
+                yield from _from(program, other, each, index, depth + 1)
     elif isinstance(node, cst.Call) and isinstance(node.func, cst.Name | cst.Attribute):
         yield from _of_call(program, source, node, index, depth)
     elif index is not None:
         yield Origin(source, None)
     else:
         yield Origin(source, node)
+
+
+def table_of(
+    program: Program, source: Source, node: cst.BaseExpression
+) -> tuple[Source, cst.Dict] | None:
+    """The dictionary display that ``{…}[key]`` or ``TABLE[key]`` takes an entry of."""
+    if not isinstance(node, cst.Subscript):
+        return None
+    if isinstance(node.value, cst.Dict):
+        return source, node.value
+    if not isinstance(node.value, cst.Name):
+        return None
+    names = Names.of(source)
+    scope = names.owner(node.value.value, scope_of(Layout.of(source).ancestors(node)))
+    found = list(definitions(program, source, node.value.value, scope or source.tree))
+    if len(found) != 1:
+        return None
+    other, binding = found[0]
+    bound = _bound_value(other, binding, node.value.value)
+    if bound is None or not isinstance(bound[0], cst.Dict) or _grows(other, node.value.value):
+        return None
+    return other, bound[0]
+
+
+def _grows(source: Source, name: str) -> bool:
+    """Whether entries of a dictionary of this name come, go or change after it was made."""
+    for node in walk(source.tree):
+        if isinstance(node, cst.AssignTarget | cst.AugAssign | cst.Del):
+            target = node.target
+            if isinstance(target, cst.Subscript) and dotted(target.value) == name:
+                return True
+    return any(f"{name}.{method}(" in source.text for method in ("update", "pop", "setdefault"))
 
 
 def _of_name(

@@ -7,12 +7,11 @@ parameters kept after forward; a mesh of two dimensions is (replicate, shard) in
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import libcst as cst
 
-from fsdp2lint.api import Arguments, Container, Literal, Mesh, Source, dotted, walk
+from fsdp2lint.api import Arguments, Container, Literal, Mesh, dotted
 
+from ._constructor_devices import CUDA, Device, device_of
 from ._constructor_helpers import (
     STRATEGY,
     hybrid_mesh,
@@ -24,6 +23,7 @@ from ._constructor_helpers import (
 from ._constructor_names import is_none, only_binding
 from ._constructor_origins import Origin, meaning
 from ._constructor_plan import Plan
+from ._constructor_resharding import resharding
 from ._constructor_site import Argument, Construction, Fate, sources_of
 from ._shared import Helpers
 
@@ -31,12 +31,10 @@ MEMBERS = frozenset("FULL_SHARD SHARD_GRAD_OP NO_SHARD HYBRID_SHARD _HYBRID_SHAR
 HYBRID = frozenset({"HYBRID_SHARD", "_HYBRID_SHARD_ZERO2"})
 KEPT = frozenset({"SHARD_GRAD_OP", "_HYBRID_SHARD_ZERO2"})
 
-_DEVICES = ("cuda", "cpu", "xpu", "npu", "hpu", "mtia", "mps")
-
 
 def sharding(site: Construction, plan: Plan, helpers: Helpers) -> str:
     """Plan the mesh and what is kept after forward; why it cannot be done, if so."""
-    device = device_type(site)
+    device = device_of(site)
     meshed = _given_mesh(site, plan, helpers, device)
     if meshed.startswith("!"):
         return meshed[1:]
@@ -47,9 +45,9 @@ def sharding(site: Construction, plan: Plan, helpers: Helpers) -> str:
         _one(site, plan, helpers, argument, member, device, bool(meshed))
     elif argument is not None:
         _at_run_time(site, plan, helpers, argument, members or MEMBERS, device, bool(meshed))
-    if device == "cpu" and "mesh" not in plan.shared and not plan.spread:
+    if device != CUDA and device.meant and "mesh" not in plan.shared and not plan.spread:
         world = f"{site.name('torch.distributed.get_world_size')}()"
-        plan.shared["mesh"] = f'{site.name(_MESH)}("cpu", ({world},))'
+        plan.shared["mesh"] = f"{site.name(_MESH)}({device.text}, ({world},))"
     return ""
 
 
@@ -62,7 +60,7 @@ def _one(
     helpers: Helpers,
     argument: Argument,
     member: str,
-    device: str,
+    device: Device,
     meshed: bool,
 ) -> None:
     """A strategy that is known now."""
@@ -78,7 +76,7 @@ def _one(
         said.append("`reshard_after_forward=False` keeps the parameters after forward")
     if member in HYBRID and not meshed:
         name = site.free("mesh", "device_mesh", "hsdp_mesh")
-        plan.before += hybrid_mesh(site.name, device, name)
+        plan.before += hybrid_mesh(site.name, device.text, name)
         plan.shared["mesh"] = name
         said.append("the mesh has shards within a node and copies across nodes, as FSDP1 made it")
     elif member in HYBRID:
@@ -86,10 +84,10 @@ def _one(
     if member == "NO_SHARD":
         name = site.free("mesh", "device_mesh", "replicate_mesh")
         if meshed:
-            given = helpers.add("unsharded_mesh", unsharded_helper(device))
-            plan.before.append(f"{name} = {given}({plan.shared['mesh']})")
+            given = helpers.add("unsharded_mesh", unsharded_helper(device.text))
+            plan.before.append(f"{name} = {given}({plan.shared['mesh']}{_handed(device)})")
         else:
-            plan.before += replicated_mesh(site.name, device, name)
+            plan.before += replicated_mesh(site.name, device.text, name)
         plan.shared["mesh"] = name
         said.append("on a mesh of shape (ranks, 1) nothing is sharded: every rank keeps all")
     site.account(argument.node, "changed", "; ".join(said))
@@ -109,29 +107,40 @@ def _at_run_time(
     helpers: Helpers,
     argument: Argument,
     members: frozenset[str],
-    device: str,
+    device: Device,
     meshed: bool,
 ) -> None:
     """A strategy that only the run knows: a small function makes arguments of it."""
+    if members <= {"FULL_SHARD", "SHARD_GRAD_OP"}:
+        text = resharding(site, argument)
+        if "\n" in text or len(text) > 60:
+            name = site.free("reshard_after_forward", "reshard")
+            plan.before.append(f"{name} = {text}")
+            text = name
+        plan.shared["reshard_after_forward"] = text
+        why = "whether parameters are freed after forward, as a bool; at the root too"
+        site.account(argument.node, "changed", why)
+        return
     text = site.flat(argument.value)
     if any(one in text for one in (" if ", "\n", "{")):
         name = site.free("strategy", "sharding_strategy")
         plan.before.append(f"{name} = {text}")
         text = name
-    if members <= {"FULL_SHARD", "SHARD_GRAD_OP"}:
-        kept = f"{site.name(STRATEGY)}.SHARD_GRAD_OP"
-        plan.conditional.append((f"{text} is {kept}", "reshard_after_forward", "False"))
-    else:
-        unsharded = ""
-        if meshed and "NO_SHARD" in members:
-            unsharded = helpers.add("unsharded_mesh", unsharded_helper(device))
-        options = strategy_helper(members, device, meshed, unsharded)
-        name = helpers.add("sharding_options", options)
-        given = f", {plan.shared.pop('mesh')}" if meshed else ""
-        plan.spread.append(f"{name}({text}{given})")
+    unsharded = ""
+    if meshed and "NO_SHARD" in members:
+        unsharded = helpers.add("unsharded_mesh", unsharded_helper(device.text))
+    options = strategy_helper(members, device.text, meshed, unsharded)
+    name = helpers.add("sharding_options", options)
+    given = f", {plan.shared.pop('mesh')}" if meshed else ""
+    plan.spread.append(f"{name}({text}{given}{_handed(device)})")
     site.account(
         argument.node, "changed", "the value of the run decides what is kept and on which mesh"
     )
+
+
+def _handed(device: Device) -> str:
+    """What a function that makes a mesh is given besides, where only the run knows the device."""
+    return "" if device.is_known else f", {device.text}"
 
 
 def _members(site: Construction, argument: Argument) -> frozenset[str] | None:
@@ -151,7 +160,7 @@ def _members(site: Construction, argument: Argument) -> frozenset[str] | None:
 # -- meshes -----------------------------------------------------------------------------------------------------
 
 
-def _given_mesh(site: Construction, plan: Plan, helpers: Helpers, device: str) -> str:
+def _given_mesh(site: Construction, plan: Plan, helpers: Helpers, device: Device) -> str:
     """Plan the mesh that is given; ``!why`` when it cannot be done, else whether there is one."""
     mesh = site.arguments.get("device_mesh")
     if mesh is not None and all(is_none(v) for v in mesh.values) and mesh.values:
@@ -170,12 +179,41 @@ def _given_mesh(site: Construction, plan: Plan, helpers: Helpers, device: str) -
     if group.values and all(is_none(v) for v in group.values) and not asked:
         site.account(group.node, "dropped", "all ranks are the default in both")
         return "mesh" if mesh is not None else ""
+    if _is_default(site, group):
+        site.account(group.node, "dropped", "all ranks are the default in both")
+        return "mesh" if mesh is not None else ""
     if mesh is not None:
         return "!it is given both a mesh and a process group"
     return _grouped(site, plan, helpers, group, device)
 
 
-def _grouped(site: Construction, plan: Plan, helpers: Helpers, group: Argument, device: str) -> str:
+def _is_default(site: Construction, group: Argument) -> bool:
+    """Whether it is the group of all ranks, by its name."""
+    found = sources_of(site, group) or []
+    return bool(found) and all(
+        one.node is not None
+        and meaning(site.program, one.source, _called(one.node)).rpartition("torch.distributed.")[2]
+        in _DEFAULT
+        for one in found
+    )
+
+
+def _called(node: cst.BaseExpression) -> cst.BaseExpression:
+    return node.func if isinstance(node, cst.Call) else node
+
+
+_DEFAULT = (
+    "group.WORLD",
+    "GroupMember.WORLD",
+    "distributed_c10d.group.WORLD",
+    "distributed_c10d.GroupMember.WORLD",
+    "distributed_c10d._get_default_group",
+)
+
+
+def _grouped(
+    site: Construction, plan: Plan, helpers: Helpers, group: Argument, device: Device
+) -> str:
     for value in group.values:
         if isinstance(value, Literal) and value.value is not None:
             return f"!the process group is {value.value!r}, which is none"
@@ -186,19 +224,24 @@ def _grouped(site: Construction, plan: Plan, helpers: Helpers, group: Argument, 
     if pairs and len(pairs) < len(given_values):
         return "!it is given one process group or a pair of them"
     if is_pair or pairs:
-        helper = helpers.add("hybrid_mesh", pair_helper(device))
+        helper = helpers.add("hybrid_mesh", pair_helper(device.text))
         given = text.strip("()").rstrip(", ") if is_pair else f"*{text}"
         name = site.free("mesh", "device_mesh")
         unless = (
             f" if {text} is not None else None" if len(given_values) < len(group.values) else ""
         )
-        plan.before.append(f"{name} = {helper}({given}){unless}")
+        plan.before.append(f"{name} = {helper}({given}{_handed(device)}){unless}")
         plan.shared["mesh"] = name
         site.account(group.node, "changed", "a mesh of the same groups: copies first, then shards")
         return "mesh"
     text = plan.group or text
-    made = f'{site.name("torch.distributed.device_mesh.DeviceMesh")}.from_group({text}, "{device}")'
-    if not group.values or any(is_none(v) for v in group.values):
+    maybe = not group.values or any(is_none(v) for v in group.values)
+    if maybe and "(" in text:  # asked once
+        asked, text = text, site.free("group", "process_group")
+        plan.before.append(f"{text} = {asked}")
+    mesh = site.name("torch.distributed.device_mesh.DeviceMesh")
+    made = f"{mesh}.from_group({text}, {device.text})"
+    if maybe:
         made += f" if {text} is not None else None"
     name = site.free("mesh", "device_mesh")
     plan.before.append(f"{name} = {made}")
@@ -230,55 +273,3 @@ def mesh_call(site: Construction, mesh: Argument) -> cst.Call | None:
 
 def _is_pair(node: cst.BaseExpression) -> bool:
     return isinstance(node, cst.Tuple | cst.List) and len(node.elements) == 2
-
-
-def device_type(site: Construction) -> str:
-    """The kind of device that the program trains on, as far as the call says; else ``cuda``."""
-    node = _device(site)
-    if node is None:
-        return site.device or "cuda"
-    kinds = list(_kinds(site.source, node))
-    others = [kind for kind in kinds if kind != "cpu"]
-    chosen = any(isinstance(one, cst.IfExp) for one in _with_names(site.source, node))
-    return "cpu" if kinds and not others and not chosen else (*others, "cuda")[0]
-
-
-def may_be_cpu(site: Construction) -> bool:
-    """Whether the device of a call is chosen, and one of them is the CPU."""
-    node = _device(site)
-    return node is not None and "cpu" in _kinds(site.source, node) and device_type(site) != "cpu"
-
-
-def _device(site: Construction) -> cst.BaseExpression | None:
-    """What the call is given for ``device_id``, where that is written."""
-    argument = site.arguments.get("device_id")
-    if argument is None:
-        return None
-    made = (
-        only_binding(site.source, argument.value) if isinstance(argument.value, cst.Name) else None
-    )
-    return made.value if made is not None else argument.value
-
-
-def _kinds(source: Source, node: cst.BaseExpression) -> Iterator[str]:
-    """The kinds of device that an expression names, but for those that a choice in it asks about."""
-    parts = list(_with_names(source, node))
-    asked = {n for one in parts if isinstance(one, cst.IfExp) for n in walk(one.test)}
-    for one in parts:
-        said = ""
-        if isinstance(one, cst.SimpleString):
-            said = str(one.evaluated_value).partition(":")[0]
-        elif isinstance(one, cst.Attribute) and dotted(one).startswith("torch."):
-            said = dotted(one).split(".")[1]
-        if said in _DEVICES and one not in asked:
-            yield said
-
-
-def _with_names(source: Source, node: cst.BaseExpression) -> Iterator[cst.CSTNode]:
-    """The parts of an expression, and of what a name that ``torch.device`` is given is bound to."""
-    yield from walk(node)
-    if isinstance(node, cst.Call) and len(node.args) == 1:
-        name = node.args[0].value
-        made = only_binding(source, name) if isinstance(name, cst.Name) else None
-        if made is not None and dotted(node.func) == "torch.device":
-            yield from walk(made.value)

@@ -94,7 +94,7 @@ class Construction:
     handed: tuple[str, ...] = ()
     """What the call hands on as ``**kwargs`` for callers out of sight: those in sight give nothing."""
     device: str = ""
-    """The kind of device, where ``device_id`` came in a dictionary from elsewhere."""
+    """The expression for the kind of device, where ``device_id`` came in a dictionary from elsewhere."""
     fixed: frozenset[cst.CSTNode] = frozenset()
     """What is made elsewhere and must stay, because another call needs it as it is."""
 
@@ -290,7 +290,7 @@ def arguments(
                 if isinstance(kept, str):
                     return kept
                 if kept is not None:
-                    found |= _kept(events, arg, kept)
+                    found |= _kept(program, events, arg, kept)
                     continue
             if display is None or entries is None:
                 return "the keywords come in a dictionary that is built elsewhere"
@@ -301,10 +301,10 @@ def arguments(
             if writes is None:
                 return "the dictionary of its keywords is changed after it was made"
             for name, node, value in entries:
-                values = _values(events, name, value)
+                values = _values(program, display.source, events, name, value)
                 found[name] = Argument(name, node, value, values, arg, home)
             for one in writes:
-                values = _values(events, one.key, one.value)
+                values = _values(program, source, events, one.key, one.value)
                 only = one.key not in found
                 found[one.key] = Argument(one.key, one.node, one.value, values, arg)
                 if one.sometimes:
@@ -317,29 +317,36 @@ def arguments(
             position += 1
             if meaning(program, source, arg.value) == FSDP1:
                 continue  # what functools.partial calls
-        values = _values(events, name, arg.value)
+        values = _values(program, source, events, name, arg.value)
         name = OLD_NAMES.get(name, name)
         found[name] = Argument(name, arg, arg.value, values)
     return found
 
 
 def _kept(
-    events: Sequence[tuple[Trace, Wrapping]], spread: cst.Arg, entries: Field
+    program: Program, events: Sequence[tuple[Trace, Wrapping]], spread: cst.Arg, entries: Field
 ) -> dict[str, Argument]:
     """The entries of a field, each as the expression that asks for it."""
     found: dict[str, Argument] = {}
     for key, one in entries.items():
         said = one.said or f'{dotted(spread.value)}["{key}"]'
-        first = one.kept[0].node if len(one.kept) == 1 else None
-        values = _values(events, key, first) if first is not None else ()
+        first = one.kept[0] if len(one.kept) == 1 else None
+        values: tuple[Value, ...] = ()
+        if first is not None and first.node is not None:
+            values = _values(program, first.source, events, key, first.node)
         found[key] = Argument(key, one.node, cst.parse_expression(said), values, spread, said=said)
         found[key].kept, found[key].is_read = one.kept, one.is_read
     return found
 
 
 def _values(
-    events: Sequence[tuple[Trace, Wrapping]], name: str, node: cst.BaseExpression
+    program: Program,
+    source: Source,
+    events: Sequence[tuple[Trace, Wrapping]],
+    name: str,
+    node: cst.BaseExpression,
 ) -> tuple[Value, ...]:
+    """What an argument can be, as far as the runs and the text agree on it; empty where that is unknown."""
     found: dict[Value, None] = {}
     for _, event in events:
         value = event.options.get(name)
@@ -349,7 +356,29 @@ def _values(
             found[one] = None
     if isinstance(node, cst.Attribute) and any(_is_setting(node, one) for one in found):
         return ()
+    if any(not _is_known(program, one, tuple(found)) for one in origins(program, source, node)):
+        return ()
     return tuple(found) or _constant(node)
+
+
+def _is_known(program: Program, origin: Origin, values: tuple[Value, ...]) -> bool:
+    """Whether the runs have met what an expression can be.
+
+    They go with the settings as they are at first: one side of a choice, the default of a field. A command
+    line or a file may set another.
+    """
+    node = origin.node
+    if node is None or not values:
+        return True  # a parameter: its callers say
+    if origin.is_none:
+        return any(is_none(one) for one in values)
+    if isinstance(node, cst.Call | cst.Lambda | cst.Dict | cst.Set | cst.List | cst.Tuple):
+        return any(not is_none(one) for one in values)
+    if isinstance(node, cst.Name | cst.Attribute) and meaning(program, origin.source, node):
+        return any(not is_none(one) for one in values)
+    constants = [one for one in values if isinstance(one, Constant | External)]
+    said = _constant(node) or ((...,) if isinstance(node, cst.BaseNumber | cst.BaseString) else ())
+    return bool(said) or not constants
 
 
 def _is_setting(node: cst.Attribute, value: Value) -> bool:

@@ -14,11 +14,12 @@ import libcst as cst
 
 from fsdp2lint.api import Container, Literal, Mesh, Moved, Names, dotted
 
+from ._constructor_devices import device_of
 from ._constructor_helpers import FSDP
 from ._constructor_meta import initialise
 from ._constructor_names import class_of, external, function_scope, is_none, only_binding
 from ._constructor_plan import Plan
-from ._constructor_sharding import device_type, may_be_cpu, mesh_call
+from ._constructor_sharding import mesh_call
 from ._constructor_site import Argument, Construction, sources_of
 from ._shared import Helpers, Naming
 
@@ -120,7 +121,7 @@ def device(site: Construction, plan: Plan, helpers: Helpers) -> None:
     if argument.values and all(is_none(v) for v in argument.values):
         site.account(argument.node, "dropped", "without it the current device is meant, in both")
         return
-    if device_type(site) == "cpu":
+    if device_of(site).is_cpu:
         site.account(argument.node, "dropped", "the mesh is on the CPU")
         return
     if not _is_current(site, argument) and not _device_is_set(site):
@@ -136,10 +137,11 @@ def device(site: Construction, plan: Plan, helpers: Helpers) -> None:
 def _set_device(site: Construction, argument: Argument) -> list[str]:
     """The statements that make a device the current one, where it is given and no CPU."""
     text, tests, lines = site.text(argument.value), list[str](), list[str]()
+    kind, asked = device_of(site), text
     if _may_be_none(site, argument):
         if isinstance(argument.value, cst.IfExp) and dotted(argument.value.orelse) == "None":
             test = site.text(argument.value.test)
-            tests.append(f"({test})" if " or " in test and may_be_cpu(site) else test)
+            tests.append(f"({test})" if " or " in test and not kind.is_known else test)
             text = site.text(argument.value.body)
         else:
             if not re.fullmatch(r"[\w.]+", text):
@@ -148,12 +150,9 @@ def _set_device(site: Construction, argument: Argument) -> list[str]:
                 text = name
             tests.append(f"{text} is not None")
     any_kind = any(site.program.references(*_OTHER_KINDS))
-    if may_be_cpu(site):
-        of = site.name("torch.device")
-        known = text if text.startswith(f"{of}(") else f"{of}({text})"
-        tests.append(
-            f'{known}.type {"!= " if any_kind else "== "}"{"cpu" if any_kind else "cuda"}"'
-        )
+    if not kind.is_known:
+        said = kind.text if asked == text else f"{site.name('torch.device')}({text}).type"
+        tests.append(f'{said} {"!= " if any_kind else "== "}"{"cpu" if any_kind else "cuda"}"')
     module = site.name(f"torch.{'get_device_module' if any_kind else 'cuda.set_device'}")
     sets = f"{module}().set_device({text})" if any_kind else f"{module}({text})"
     return [*lines, *([f"if {' and '.join(tests)}:", f"    {sets}"] if tests else [sets])]
@@ -282,15 +281,15 @@ def _target(site: Construction) -> str:
     """The device on which to broadcast; empty when the module is there already."""
     argument = site.arguments.get("device_id")
     if site.device:
-        return f'"{site.device}"'
+        return site.device
     moved = all(
         any(_to_device(m) and trace.concerns(m, event.module) for m in trace.before(event, Moved))
         for trace, event in site.events
     )
-    if argument is None or moved or device_type(site) == "cpu":
+    if argument is None or moved or device_of(site).is_cpu:
         return ""
     text = site.text(argument.value)
-    return text if re.fullmatch(r"[\w.]+(\(\))?", text) else f'"{device_type(site)}"'
+    return text if re.fullmatch(r"[\w.]+(\(\))?", text) else device_of(site).text
 
 
 def _to_device(moved: Moved) -> bool:
@@ -303,7 +302,7 @@ def _to_device(moved: Moved) -> bool:
 
 
 def _any_device(site: Construction) -> str:
-    return f'"{device_type(site)}"'
+    return device_of(site).text
 
 
 def broadcast_helper(name: str, named: Naming) -> str:
