@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 class Analysis:
     """What is analysed: the relevant files, under some settings; findings are about the ``passed`` ones.
 
-    Into the ``unsure`` ones (absolute) runs lead that are not seen here. ``programs`` are files that are only run, because they lead to the others. ``sources`` are the relevant
+    Into the ``unsure`` ones (absolute) runs lead that are not seen here. ``programs`` are files that are only run, because they lead to the others; the ``skipped`` ones would too and are too many. ``sources`` are the relevant
     files that parse; ``problems`` says why the others do not.
 
     Raises:
@@ -51,6 +51,7 @@ class Analysis:
         *,
         roots: Sequence[str] | None = None,
         programs: Sequence[tuple[str, Content]] = (),
+        skipped: Sequence[str] = (),
         files: Files | None = None,
         profiling: bool = False,
         progress: Callable[[str], None] | None = None,
@@ -59,6 +60,7 @@ class Analysis:
         self.settings = settings
         self.files = files or Files()
         self.profiling = profiling
+        self.skipped = skipped
         self.progress = progress
         self.unsure = unsure
         self.rules = settings.chosen(knowledge.rules())
@@ -104,7 +106,7 @@ class _Run:
         self.found: dict[object, Diagnostic] = {d.key: d for d in self.problems}
         self.crashed: set[str] = set()
         self.broken = False
-        self.followed = Followed()
+        self.followed = Followed(analysis.skipped)
         self.profile: dict[str, float] = {}
 
     def of(self, sources: Sequence[Source]) -> Report:

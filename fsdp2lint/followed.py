@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -44,8 +44,8 @@ Deed = tuple[str, events.Event, str, tuple[Value, ...]]
 class Followed:
     """What the traces of a run show of its programs."""
 
-    def __init__(self) -> None:
-        self._found: list[Program] = []
+    def __init__(self, skipped: Sequence[str] = ()) -> None:
+        self._found = [_skipped(file) for file in skipped]
         self._idle: set[str] = set()
         """Files that were run as programs and did nothing that trains."""
         self._detached: set[str] = set()
@@ -76,6 +76,11 @@ class Followed:
     def programs(self) -> tuple[Program, ...]:
         """The programs, by their files."""
         return merged(self._found)
+
+
+def _skipped(file: str) -> Program:
+    why = "more programs lead to the analysed files than are run; check this one by its name"
+    return Program(shown(file), True, lost=(Lost("the run", why, shown(file), 1),))
 
 
 def _is_test(entry: str) -> bool:

@@ -16,6 +16,8 @@ _IMPORT = re.compile(
     re.MULTILINE,
 )
 
+_WORD = re.compile(rb"\w+")
+
 _OUTSIDE = frozenset(
     """
     __future__ abc argparse asyncio collections contextlib copy dataclasses datetime enum functools
@@ -39,6 +41,7 @@ class Finder:
         self._known = set(known)
         self._folders = {f for path in self._known for f in above(path)}
         self._found: dict[tuple[str, str, int], str | None] = {}
+        self._words_of: dict[str, frozenset[bytes]] = {}
 
     def resolve(self, dotted: str, level: int, importer: str) -> str | None:
         """The file (or the folder of a namespace package) that ``from <level dots>dotted import`` names.
@@ -94,16 +97,35 @@ class Finder:
     ) -> Iterator[tuple[str, list[str]]]:
         """The files among ``candidates`` that import wanted ones, each with those."""
         names = {_stem(path) for path in wanted}
-        words = [os.fsencode(name) for name in names]
+        words = frozenset(os.fsencode(name) for name in names)
         for path in candidates:
-            try:
+            if not words.isdisjoint(self._words(path)):
                 raw = self.files.read(path)
-            except OSError:
-                continue
-            if any(word in raw for word in words):
                 targets = [one for one in self.imported(raw, path, names) if one in wanted]
                 if targets:
                     yield path, targets
+
+    def _words(self, path: str) -> frozenset[bytes]:
+        """The words in the import lines of a file, and the packages that its lines of dots alone name."""
+        known = self._words_of.get(path)
+        if known is None:
+            known = self._words_of[path] = frozenset(self._imported_words(path))
+        return known
+
+    def _imported_words(self, path: str) -> Iterator[bytes]:
+        try:
+            raw = self.files.read(path)
+        except OSError:
+            return
+        if path.endswith(NOTEBOOK):
+            raw = _program(raw, path)
+        for match in _IMPORT.finditer(raw):
+            yield from _WORD.findall(match.group())
+            if match["origin"] is not None and not match["origin"].strip(b"."):
+                folder = path
+                for _ in match["origin"]:
+                    folder = os.path.dirname(folder)
+                yield os.fsencode(os.path.basename(folder))
 
     def _file(self, root: str, dotted: str) -> str | None:
         stem = os.path.join(root, *dotted.split(".")) if dotted else root

@@ -8,21 +8,28 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from typing import NamedTuple
 from warnings import catch_warnings, simplefilter
 
+from fsdp2lint.discover import EXCLUDED
 from fsdp2lint.files import NOTEBOOK, Files
 from fsdp2lint.links import Finder, Folder
 from fsdp2lint.prefilter import Content, tells, written
 from fsdp2lint.prefilter import relevant as is_relevant
 from fsdp2lint.settings import Settings
 
-MAX_PROGRAMS = 24
-"""Files without a marker that are run for one unit because they import a file of it."""
+MAX_PROGRAMS = 40
+"""Files without a marker that are run for one unit because imports lead from them to a file of it.
 
-MAX_ROUNDS = 3
-"""So many imports away from a relevant file a program is still looked for."""
+Tests among them are run where there are no others.
+Those that hand a model to a sharding function of the unit do not count among them: they are analysed themselves.
+"""
+
+MAX_LAUNCHERS = 300
+"""Launch scripts that are read to see which programs are started, where there are more than are run."""
 
 MAX_LINKED = 150
 """Files whose import lines are read to tell units apart; a project with more is one unit."""
@@ -36,6 +43,8 @@ class Unit(NamedTuple):
 
     asked: tuple[tuple[str, Content], ...]
     programs: tuple[tuple[str, Content], ...] = ()
+    skipped: tuple[str, ...] = ()
+    """Programs beyond :data:`MAX_PROGRAMS`, which are not run."""
 
 
 class Task(NamedTuple):
@@ -93,13 +102,23 @@ def units(
             asked[full] = (path, files.read(full))
     if not asked:
         return []
-    programs = _programs(spelled.keys() - asked.keys(), asked, finder)
+    for path, raw in _sharding_callers(spelled.keys() - asked.keys(), asked, finder):
+        asked[path] = (spelled[path], raw)
+    leading = _leading(spelled.keys() - asked.keys(), asked, finder)
+    started = _console_scripts(finder)
+    asked |= {p: (spelled[p], files.read(p)) for p in leading if p in started}
+    programs = [p for p in leading if p not in started and _is_program(p, files.read(p))]
     made = []
     for group in _together([*asked, *programs], finder):
-        theirs = [p for p in programs if p in group][:MAX_PROGRAMS]
-        contents = ((spelled[p], files.read(p)) for p in theirs)
-        read = tuple((path, raw) for path, raw in contents if _begins(path, raw))
-        made.append(Unit(tuple(asked[p] for p in sorted(group & asked.keys())), read))
+        theirs = [p for p in programs if p in group]
+        if any(not is_second_rate(p) for p in theirs):
+            theirs = [p for p in theirs if not is_second_rate(p)]
+        if len(theirs) > MAX_PROGRAMS:
+            launched = _launched(finder.roots, files)
+            theirs.sort(key=lambda p: (not _is_started(p, launched), not _is_main(p, files)))
+        read = tuple((spelled[p], files.read(p)) for p in theirs[:MAX_PROGRAMS])
+        skipped = tuple(spelled[p] for p in theirs[MAX_PROGRAMS:])
+        made.append(Unit(tuple(asked[p] for p in sorted(group & asked.keys())), read, skipped))
     return sorted(made, key=lambda unit: unit.asked[0][0])
 
 
@@ -122,17 +141,158 @@ def _leads_out(path: str, passed: Collection[str], finder: Finder, told: Sequenc
     return False
 
 
-def _programs(candidates: Set[str], asked: Collection[str], finder: Finder) -> list[str]:
+def _leading(candidates: Set[str], asked: Collection[str], finder: Finder) -> list[str]:
     """The files among ``candidates`` from which imports lead to an asked one, the nearest first."""
     found: dict[str, None] = {}
     newest: Collection[str] = asked
-    for _ in range(MAX_ROUNDS):
+    while newest:
         left = sorted(candidates - found.keys(), key=_programs_first)
         newest = [path for path, _ in finder.importing(left, newest)]
         found.update(dict.fromkeys(newest))
-        if not newest or len(found) >= MAX_PROGRAMS:
-            break
     return list(found)
+
+
+# -- callers of the project's own sharding functions ------------------------------------------------------
+
+_SHARDS = ("fully_shard", "FullyShardedDataParallel", "FSDP", "shard_model")
+
+
+def _sharding_callers(
+    candidates: Set[str], asked: Mapping[str, tuple[str, Content]], finder: Finder
+) -> Iterator[tuple[str, bytes]]:
+    """The files among ``candidates`` that call a function by which a file of the project shards its model.
+
+    They may not hold a single word of FSDP, and are trainers all the same.
+    """
+    shards = {
+        path: names
+        for path, (_, raw) in asked.items()
+        if isinstance(raw, bytes) and (names := _sharding(raw, frozenset(_SHARDS)))
+    }
+    newest: Collection[str] = shards
+    left = sorted(candidates)
+    while newest:
+        found = {}
+        for path, targets in finder.importing(left, newest):
+            raw = finder.files.read(path)
+            known = frozenset(name for target in targets for name in shards[target])
+            used = frozenset(name for name in known if _mentions(raw, name))
+            if not used:
+                continue
+            found[path] = used | _sharding(raw, used, handed=True)
+            if any(_calls(raw, name) for name in used):
+                yield path, raw
+        shards |= found
+        newest = found.keys()
+        left = [path for path in left if path not in shards]
+
+
+def _mentions(raw: bytes, name: str) -> bool:
+    return re.search(rb"\b%s\b" % name.encode(), raw) is not None
+
+
+def _calls(raw: bytes, name: str) -> bool:
+    return re.search(rb"(?<!def )\b%s\s*\(" % name.encode(), raw) is not None
+
+
+def _sharding(raw: bytes, names: Collection[str], *, handed: bool = False) -> frozenset[str]:
+    """The functions of a file that call one of these names; ``handed``: with one of their own parameters."""
+    if not any(name.encode() in raw for name in names):
+        return frozenset()
+    tree = _parsed(raw)
+    found = set()
+    for function in tree.body if tree is not None else ():
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            given = function.args
+            own = {one.arg for one in (*given.posonlyargs, *given.args, *given.kwonlyargs)}
+            if any(
+                _name(call.func) in names and (not handed or own & _names_given(call))
+                for call in ast.walk(function)
+                if isinstance(call, ast.Call)
+            ):
+                found.add(function.name)
+    return frozenset(found)
+
+
+def _name(called: ast.expr) -> str:
+    if isinstance(called, ast.Attribute):
+        return called.attr
+    return called.id if isinstance(called, ast.Name) else ""
+
+
+def _names_given(call: ast.Call) -> set[str]:
+    given = (*call.args, *(keyword.value for keyword in call.keywords))
+    return {one.id for one in given if isinstance(one, ast.Name)}
+
+
+# -- which programs come first ----------------------------------------------------------------------------
+
+
+_SCRIPT = re.compile(rb"""=\s*["']?\s*(?P<module>[A-Za-z_][\w.]*)\s*:\s*[A-Za-z_][\w.]*""")
+_STARTED = re.compile(rb"([\w./-]+)\.py\b|-m[ =]+([A-Za-z_][\w.]*)")
+_LAUNCHERS = (".sh", ".slurm", ".sbatch", ".mk", "Makefile", "justfile", "Justfile")
+
+
+def _console_scripts(finder: Finder) -> frozenset[str]:
+    """The files that ``[project.scripts]`` or the entry points of a ``setup`` name: a command calls a function there."""
+    found = set()
+    for root in finder.roots:
+        for name in ("pyproject.toml", "setup.cfg", "setup.py"):
+            file = os.path.join(root, name)
+            if not finder.files.is_file(file):
+                continue
+            raw = finder.files.read(file)
+            if b"scripts" not in raw:
+                continue
+            for match in _SCRIPT.finditer(raw):
+                path = finder.resolve(match["module"].decode(), 0, file)
+                if path is not None and path.endswith(".py"):
+                    found.add(path)
+    return frozenset(found)
+
+
+def _launched(roots: Sequence[str], files: Files) -> frozenset[str]:
+    """The ends of the paths of programs that launch scripts start: ``/train.py``, ``/pkg/main``."""
+    found: set[str] = set()
+    read = 0
+    for root in roots:
+        for folder, folders, names in os.walk(root):
+            folders[:] = sorted(one for one in folders if one not in EXCLUDED)
+            for name in sorted(names):
+                if not name.endswith(_LAUNCHERS) or read == MAX_LAUNCHERS:
+                    continue
+                read += 1
+                with suppress(OSError):
+                    for path, module in _STARTED.findall(files.read(os.path.join(folder, name))):
+                        said = path.decode().lstrip("./") or module.decode().replace(".", "/")
+                        found.add(f"/{said}")
+    return frozenset(found)
+
+
+def _is_started(path: str, launched: Collection[str]) -> bool:
+    """Whether a launch script starts the file at a path."""
+    stem = path.replace(os.sep, "/").removesuffix(".py").removesuffix("/__main__")
+    return any(stem.endswith(end) for end in launched)
+
+
+_SECOND_RATE = re.compile(
+    r"(^|[/_.-])(tests?|testing|deprecated|legacy|old|archive[ds]?)([/_.-]|$)"
+)
+
+
+def is_second_rate(path: str) -> bool:
+    """Whether a program looks like a test or like one that nobody runs any more: a poor picture of the project."""
+    return _SECOND_RATE.search(path.replace(os.sep, "/")) is not None
+
+
+def _is_program(path: str, raw: bytes) -> bool:
+    """Whether running a file may train something."""
+    may = b"__main__" in raw or path.endswith(NOTEBOOK) or _MAY_ACT.search(raw) is not None
+    return may and _TRAINING.search(raw) is not None and _begins(path, raw)
+
+
+def _is_main(path: str, files: Files) -> bool:
+    return b"__main__" in files.read(path)
 
 
 def _begins(path: str, raw: bytes) -> bool:
@@ -141,12 +301,30 @@ def _begins(path: str, raw: bytes) -> bool:
         return False
     if b"__main__" in raw or path.endswith(NOTEBOOK):
         return True
+    tree = _parsed(raw)
+    return tree is None or any(map(_acts, tree.body))
+
+
+_MAY_ACT = re.compile(
+    rb"^(?:[A-Za-z_][\w.]*[ \t]*\(|(?:async[ \t]+)?(?:for|while|with|match)\b|print\b|if\b|try\b|else\b|\()",
+    re.MULTILINE,
+)
+"""A line that is not indented and may call something for the effect, or opens a block that may."""
+
+_TRAINING = re.compile(
+    rb"(?i)(?<!pre)train|pretrain(?!ed)|optimizer|\.backward\(|finetun|\.fit\(|\bmain\("
+)
+"""What a program that trains says somewhere, even if all of it is done elsewhere."""
+
+
+def _parsed(raw: bytes) -> ast.Module | None:
+    """The syntax tree of a file; None where it has none."""
     try:
         with catch_warnings():
             simplefilter("ignore")
-            return any(map(_acts, ast.parse(raw).body))
+            return ast.parse(raw)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return True
+        return None
 
 
 def _acts(statement: ast.stmt) -> bool:
@@ -169,8 +347,8 @@ def _handlers(statement: ast.If | ast.Try) -> list[list[ast.stmt]]:
 
 
 def _programs_first(path: str) -> tuple[bool, str]:
-    """Programs before their tests: a test is a poor picture of how a program begins."""
-    return "test" in path, path
+    """Programs before their tests."""
+    return is_second_rate(path), path
 
 
 def _together(nodes: Sequence[str], finder: Finder) -> list[set[str]]:

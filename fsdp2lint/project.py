@@ -26,6 +26,9 @@ TOTAL_STEPS = 330_000
 LEAST_STEPS = 1_500
 """What each entry gets at the least."""
 
+SHORT = 2_000
+"""Files of fewer bytes are followed into whatever they hold."""
+
 _WORTH_FOLLOWING = (b"torch", b"RANK", b"rank", b"config", b"args")
 
 
@@ -202,7 +205,8 @@ class Project:
             return None
         if len(raw) > MAX_FOLLOWED:
             return None
-        hands_on = os.path.basename(path) == "__init__.py"  # what it re-exports is elsewhere
+        # what a package or a short file re-exports is elsewhere
+        hands_on = os.path.basename(path) == "__init__.py" or len(raw) < SHORT
         if not hands_on and not any(word in raw for word in _WORTH_FOLLOWING):
             return None
         try:

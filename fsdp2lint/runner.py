@@ -161,6 +161,7 @@ class _Check:
             task.settings,
             roots=self.roots,
             programs=task.unit.programs,
+            skipped=task.unit.skipped,
             files=files or self.means.files(),
             profiling=self.means.profiling,
             progress=self.means.progress,
@@ -274,7 +275,9 @@ class _Check:
         whole = task.passed is self.batch.passed
         mine = () if whole else [path for path, _ in every if path in task.passed]
         unsure = [path for path, _ in task.unit.asked if os.path.abspath(path) in self.unsure]
-        return self._question("unit", task.settings, every, [*mine, "", *unsure])
+        return self._question(
+            "unit", task.settings, every, [*mine, "", *unsure, "", *task.unit.skipped]
+        )
 
     def _question(
         self,
@@ -319,7 +322,8 @@ def _joined(tasks: Sequence[Task]) -> Iterator[Task]:
         asked = sorted((one for task in same for one in task.unit.asked), key=lambda pair: pair[0])
         programs = tuple(one for task in same for one in task.unit.programs)
         passed = tuple(dict.fromkeys(path for task in same for path in task.passed))
-        yield Task(Unit(tuple(asked), programs), settings, passed)
+        skipped = tuple(path for task in same for path in task.unit.skipped)
+        yield Task(Unit(tuple(asked), programs, skipped), settings, passed)
 
 
 def _mended(

@@ -128,7 +128,7 @@ class StoredBaseline(msgspec.Struct, forbid_unknown_fields=True):
 
 _REPORTS = msgspec.msgpack.Decoder(StoredReport)
 _RULES = msgspec.msgpack.Decoder(list[StoredRule])
-_PLANS = msgspec.msgpack.Decoder(list[tuple[list[str], list[str]]])
+_PLANS = msgspec.msgpack.Decoder(list[tuple[list[str], list[str], list[str]]])
 _ENTRIES = msgspec.msgpack.Decoder(Entry)
 _TABLES = msgspec.msgpack.Decoder(dict[str, Known])
 
@@ -211,7 +211,9 @@ def unpacked(
 
 def pack_units(units: Sequence[Unit]) -> bytes:
     """Which files belong together, as bytes."""
-    return encoded([([p for p, _ in u.asked], [p for p, _ in u.programs]) for u in units])
+    return encoded(
+        [([p for p, _ in u.asked], [p for p, _ in u.programs], u.skipped) for u in units]
+    )
 
 
 def unpacked_units(
@@ -223,12 +225,19 @@ def unpacked_units(
     contents = dict(relevant)
     try:
         kept = _PLANS.decode(raw)
-        for path in (p for one in kept for paths in one for p in paths):
+        for path in (p for one in kept for paths in one[:2] for p in paths):
             if path not in contents:
                 contents[path] = read(os.path.abspath(path))
     except (msgspec.MsgspecError, OSError):
         return None
-    return [Unit(*(tuple((p, contents[p]) for p in paths) for paths in one)) for one in kept]
+
+    def read_again(paths: Sequence[str]) -> tuple[tuple[str, Content], ...]:
+        return tuple((path, contents[path]) for path in paths)
+
+    return [
+        Unit(read_again(asked), read_again(programs), tuple(skipped))
+        for asked, programs, skipped in kept
+    ]
 
 
 def pack_rules(rules: Sequence[Rule]) -> bytes:

@@ -178,3 +178,91 @@ def test_checkpoints_alone_are_no_training() -> None:
     lost = Lost("the checkpoint's state", "why", "convert.py", 1)
     states = (Seen("saved x", "convert.py", 1, False),)
     assert gaps([Program("convert.py", True, states=states, lost=(lost,))]) == ""
+
+
+# -- which programs are run -------------------------------------------------------------------------------
+
+TRAINER = """\
+import torch
+from parallel import shard
+
+
+class Trainer:
+    def __init__(self, model):
+        self.optimizer = torch.optim.AdamW(model.parameters())
+        self.model = shard(model)
+
+    def fit(self, batches):
+        for batch in batches:
+            self.model(batch).sum().backward()
+            self.optimizer.step()
+"""
+SHARD = LIBRARY + "    return model\n"
+
+
+def test_each_trainer_that_calls_a_sharding_function_is_analysed(tmp_path: Path) -> None:
+    trainers = {f"trainer_{n}": TRAINER for n in range(50)}
+    project(tmp_path, parallel=SHARD, **trainers)
+    assert said(tmp_path, "-f", "concise").count("FSDP201") == 50
+
+
+def test_a_helper_that_hands_the_model_on_shards_too(tmp_path: Path) -> None:
+    helper = "import parallel\n\n\ndef prepare(net):\n    return parallel.shard(net)\n"
+    trainer = TRAINER.replace("from parallel import shard", "from helper import prepare as shard")
+    trainer = trainer.replace(" as shard", "").replace("shard(model)", "prepare(model)")
+    project(tmp_path, parallel=SHARD, helper=helper, trainer=trainer)
+    assert said(tmp_path, "-f", "concise").count("trainer.py:7") == 1
+
+
+def test_a_program_many_imports_away_is_run(tmp_path: Path) -> None:
+    between = {f"step_{n}": f"from step_{n + 1} import fit\n" for n in range(6)}
+    project(
+        tmp_path, parallel=SHARD, step_6=FIT, train=f"from step_0 import fit\n{MAIN}", **between
+    )
+    found = check(Batch.of_files(sorted(map(str, tmp_path.glob("*.py"))))).programs
+    assert [Path(one.file).name for one in found if one.begins] == ["train.py"]
+
+
+FIT = """\
+import torch
+import parallel
+
+
+class Fitting:
+    def run(self):
+        model = torch.nn.Linear(8, 8)
+        parallel.shard(model)
+        optimizer = torch.optim.AdamW(model.parameters())
+        model(torch.ones(2, 8)).sum().backward()
+        optimizer.step()
+
+
+def fit():
+    Fitting().run()
+"""
+MAIN = '\n\ndef main():\n    fit()\n\n\nif __name__ == "__main__":\n    main()\n'
+
+
+def test_a_console_script_is_a_program(tmp_path: Path) -> None:
+    project(
+        tmp_path,
+        parallel=SHARD,
+        fitting=FIT,
+        cli="from fitting import fit\n\n\ndef run():\n    fit()\n",
+    )
+    with (tmp_path / "pyproject.toml").open("a") as file:
+        file.write('[project.scripts]\nrun = "cli:run"\n')
+    files = sorted(map(str, tmp_path.glob("*.py")))
+    assert "cli.py" in {Path(one.file).name for one in check(Batch.of_files(files)).programs}
+
+
+def test_launched_programs_come_first_and_the_others_are_named(tmp_path: Path) -> None:
+    text = f"from fitting import fit\n{MAIN}"
+    project(tmp_path, parallel=SHARD, fitting=FIT, **{f"train_{n:02}": text for n in range(45)})
+    (tmp_path / "run.sh").write_text("torchrun --nproc_per_node 8 train_44.py\n")
+    files = sorted(map(str, tmp_path.glob("*.py")))
+    programs = {Path(one.file).name: one for one in check(Batch.of_files(files)).programs}
+    assert programs["train_44.py"].whole
+    left = [one for one in programs.values() if one.lost]
+    assert len(left) == 5
+    assert "more programs" in left[0].lost[0].why
