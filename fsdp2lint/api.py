@@ -9,7 +9,8 @@ from fsdp2lint.edits.negation import negated
 from fsdp2lint.edits.statements import InsertAfter, InsertBefore, Move, Remove, Unwrap, Wrap
 from fsdp2lint.edits.text import Edit, Inner, Replace, Rewrite, Splice
 from fsdp2lint.findings import Finding, Fix
-from fsdp2lint.frameworks.version2 import settings_changes
+from fsdp2lint.frameworks.version2 import DROPPED as DROPPED_SETTINGS
+from fsdp2lint.frameworks.version2 import settings_changes, settings_of
 from fsdp2lint.inventory import Occurrence, inventory, occurrences
 from fsdp2lint.meanings.fsdp1 import FLATTENERS, POSITIONS
 from fsdp2lint.meanings.fsdp1_symbols import FRAMEWORK_ARGUMENTS, FRAMEWORKS, SYMBOLS
@@ -36,6 +37,7 @@ from fsdp2lint.wrapped import (
 
 __all__ = [
     "ANNOTATED",
+    "DROPPED_SETTINGS",
     "EVERY_OTHER",
     "FLATTENERS",
     "FRAMEWORKS",
@@ -97,6 +99,7 @@ __all__ = [
     "rule",
     "scope_of",
     "settings_changes",
+    "settings_of",
     "statements",
     "told_apart",
     "unseen_methods",

@@ -31,7 +31,8 @@ model.clip_grad_norm_(1.0)  # all ranks
 FRAMEWORK = """\
 from accelerate import Accelerator, FullyShardedDataParallelPlugin
 
-accelerator = Accelerator(fsdp_plugin=FullyShardedDataParallelPlugin())
+options = {}
+accelerator = Accelerator(fsdp_plugin=FullyShardedDataParallelPlugin(**options))
 """
 
 FLAT = """\
@@ -172,7 +173,7 @@ def test_what_is_left_is_said_in_the_text_and_in_the_ledger(tmp_path: Path) -> N
     assert (tmp_path / "train.py").read_text() == text
     assert "1 is left for manual migration. Nothing changes." in again.stdout
     assert "an earlier run" in again.stdout
-    assert "train.py:3" in again.stdout
+    assert "train.py:4" in again.stdout
 
 
 def test_a_fix_does_not_rewrite_half_of_what_is_left(tmp_path: Path) -> None:

@@ -90,13 +90,18 @@ _LIGHTNING = (
 
 def settings_changes(source: Source) -> list[Change]:
     """What becomes of a file that may hold settings; nothing where it asks for no FSDP, or for version 2."""
-    if not source.path.endswith(SUFFIXES):
-        return []
-    try:
-        found = asked(read(source))
-    except NotSettings:
-        return []
+    found = settings_of(source)
     return [] if found is None else changes(found, source.text, json=source.path.endswith(".json"))
+
+
+def settings_of(source: Source) -> Asked | None:
+    """How a file asks a framework for FSDP; None when it does not, or is no settings file."""
+    if not source.path.endswith(SUFFIXES):
+        return None
+    try:
+        return asked(read(source))
+    except NotSettings:
+        return None
 
 
 def changes(asked: Asked, text: str, *, json: bool) -> list[Change]:

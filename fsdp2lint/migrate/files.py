@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -35,6 +36,9 @@ _TODO = b"TODO(fsdp2lint)"
 _ASKING = (b"fsdp_config", b"fsdp:", b'"fsdp"', b"FSDP", b"fsdp_version", b"strategy: fsdp")
 """Settings that ask for FSDP hold one of these."""
 
+_KEY = re.compile(r"""^\s*["']?fsdp(_config|_version)?["']?\s*:""", re.MULTILINE)
+"""A line of YAML or JSON that asks for FSDP."""
+
 _WORDS = (b"torch", b"fsdp", b"FSDP", *(name.encode() for name in METHODS))
 """A file a few imports away is read when it holds one of these."""
 
@@ -65,9 +69,9 @@ def choose(files: Sequence[str], texts: Sequence[str] = ()) -> Chosen:
     """
     contents: dict[str, bytes] = {}
     problems: list[Problem] = []
-    settings = dict.fromkeys(path for path in files if path.endswith(SETTINGS))
-    files = [path for path in files if path not in settings]
-    settings.update(dict.fromkeys(path for path in texts if path.endswith(SETTINGS)))
+    named = [path for path in files if path.endswith(SETTINGS)]
+    files = [path for path in files if path not in named]
+    settings = dict.fromkeys((*named, *(path for path in texts if path.endswith(SETTINGS))))
     texts = [path for path in texts if path not in settings or _is_launch(os.path.basename(path))]
     for path in files:
         try:
@@ -83,18 +87,23 @@ def choose(files: Sequence[str], texts: Sequence[str] = ()) -> Chosen:
         except Unreadable as problem:
             problems.append(Problem(path, f"line {problem.line}: {problem.message}"))
     serving = [path for path in texts if _serves(path, files, marked)]
-    beside = [*_texts(serving), *_settings(settings, problems)]
+    beside = [*_texts(serving), *_settings(settings, named, problems)]
     return Chosen(tuple(sources), tuple(beside), tuple(roots), tuple(problems))
 
 
-def _settings(paths: Iterable[str], problems: list[Problem]) -> Iterator[Source]:
-    """The settings files that ask for FSDP; what cannot be read is a problem."""
+def _settings(
+    paths: Iterable[str], named: Sequence[str], problems: list[Problem]
+) -> Iterator[Source]:
+    """The settings files that ask for FSDP; one that cannot be read is a problem, if it was named or may ask."""
     for path in paths:
+        source = None
         try:
             source = Source.read(path)
             if asked(read(source)) is not None:
                 yield source
         except (NotSettings, Unreadable) as problem:
+            if path not in named and not (source and _KEY.search(source.text)):
+                continue
             why = problem.why if isinstance(problem, NotSettings) else problem.message
             problems.append(Problem(path, f"line {problem.line}: {why}"))
 
