@@ -362,7 +362,7 @@ class TestInit:
         assert load(str(tmp_path / "fsdp2lint.toml")).given == {}
         assert "fsdp2lint check" in (tmp_path / ".pre-commit-config.yaml").read_text()
         written = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
-        assert "is there already" in invoke("init", cwd=tmp_path).stdout
+        assert "already exists" in invoke("init", cwd=tmp_path).stdout
         assert written == {p.name: p.read_bytes() for p in tmp_path.iterdir()}
 
     def test_with_a_pyproject(self, tmp_path: Path) -> None:

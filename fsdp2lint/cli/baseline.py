@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 ACTIONS = ("create", "update", "prune", "show")
 
 
-@click.command("baseline", short_help="Keep a list of known findings.")
+@click.command("baseline", short_help="Manage a list of accepted findings.")
 @click.argument("action", type=click.Choice(ACTIONS))
 @click.argument("paths", nargs=-1, metavar="[FILES|DIRS]...")
 @click.option("--baseline", metavar="FILE", help="The list [default: fsdp2lint-baseline.json].")
@@ -30,7 +30,7 @@ ACTIONS = ("create", "update", "prune", "show")
 def command(action: str, paths: tuple[str, ...], **given: Any) -> None:
     """Keep a list of findings that `check` does not count.
 
-    create writes it; update adds what is new and drops what is gone; prune only drops; show prints it.
+    create writes the list; update adds new findings and drops fixed ones; prune only drops; show prints it.
     `check` finds it by its name, and fails when an entry matches nothing any more.
     """
     try:

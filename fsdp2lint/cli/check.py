@@ -44,30 +44,34 @@ class Check(click.Command):
 
 _FIXING = together(
     flag("--fix", "Apply the safe fixes."),
-    flag("--unsafe-fixes", "Count, and with --fix apply, unsafe ones too."),
-    click.option("--fix-only", is_flag=True, help="Apply the safe fixes, and report nothing else."),
+    flag("--unsafe-fixes", "Include unsafe fixes: count them, and apply them with --fix."),
+    click.option("--fix-only", is_flag=True, help="Apply the safe fixes and report nothing."),
     click.option("-i", "--interactive", is_flag=True, help="Ask before each fix."),
-    click.option("--diff", is_flag=True, help="Show what --fix would change, and change nothing."),
-    flag("--show-fixes", "List what was fixed."),
+    click.option("--diff", is_flag=True, help="Show what --fix would change; write nothing."),
+    flag("--show-fixes", "List the fixes that were applied."),
     click.option(
         "--add-ignore",
         metavar="[=REASON]",
-        help="Add a suppression comment, with a reason, for each finding that is left.",
+        help="Add a suppression comment, with a reason, for each remaining finding.",
     ),
 )
 
 _FILES = together(
-    click.option("--staged", is_flag=True, help="What would be committed, as it would be."),
-    click.option("--changed", is_flag=True, help="Only files that differ from the last commit."),
-    click.option("--since", metavar="REF", help="Only files changed since the branch left REF."),
+    click.option("--staged", is_flag=True, help="Check the staged version of the files."),
     click.option(
-        "--stdin-filename", metavar="NAME", help="Where the text of standard input stands."
+        "--changed", is_flag=True, help="Check only files that differ from the last commit."
+    ),
+    click.option(
+        "--since", metavar="REF", help="Check only files changed since the branch left REF."
+    ),
+    click.option(
+        "--stdin-filename", metavar="NAME", help="File name to report for standard input."
     ),
     click.option("--watch", is_flag=True, help="Check again whenever a file changes."),
-    click.option("--show-files", is_flag=True, help="List the files that would be looked at."),
     click.option(
-        "--show-settings", is_flag=True, help="Show what options and configuration come to."
+        "--show-files", is_flag=True, help="List the files that would be checked, and exit."
     ),
+    click.option("--show-settings", is_flag=True, help="Print the resolved settings."),
 )
 
 _OUTPUT = together(
@@ -82,32 +86,36 @@ _OUTPUT = together(
         "coverage; can be repeated.",
     ),
     click.option("-o", "--output-file", metavar="FILE", help="Write the report to a file."),
-    click.option("--statistics", is_flag=True, help="Count the findings of each rule instead."),
-    click.option("--profile-rules", is_flag=True, help="Say how long each rule took."),
     click.option(
-        "--min-severity", type=click.Choice(SEVERITIES), help="Leave out what is less grave."
+        "--statistics", is_flag=True, help="Print the number of findings per rule instead."
     ),
-    click.option("--baseline", metavar="FILE", help="Findings that are known and do not count."),
+    click.option("--profile-rules", is_flag=True, help="Print the time spent in each rule."),
+    click.option(
+        "--min-severity", type=click.Choice(SEVERITIES), help="Hide findings below this severity."
+    ),
+    click.option("--baseline", metavar="FILE", help="Accepted findings, which do not count."),
     click.option("--error-on-warning", is_flag=True, help="Report warnings as errors."),
-    click.option(
-        "-e", "--exit-zero", is_flag=True, help="Leave with 0 although there are findings."
-    ),
-    click.option("--exit-non-zero-on-fix", is_flag=True, help="Leave with 1 when a fix was made."),
+    click.option("-e", "--exit-zero", is_flag=True, help="Exit 0 even if there are findings."),
+    click.option("--exit-non-zero-on-fix", is_flag=True, help="Exit 1 if a fix was applied."),
     click.option(
         "--color", "--colour", type=click.Choice(["auto", "always", "never"]), default="auto"
     ),
-    click.option("-q", "--quiet", is_flag=True, help="Only the findings, no summary."),
-    click.option("-v", "--verbose", is_flag=True, help="Say on standard error what was looked at."),
+    click.option("-q", "--quiet", is_flag=True, help="Print findings only, without a summary."),
+    click.option(
+        "-v", "--verbose", is_flag=True, help="Print files, rules and coverage on standard error."
+    ),
 )
 
 _RUNNING = together(
-    click.option("-j", "--jobs", type=click.IntRange(1), metavar="N", help="At most N processes."),
-    click.option("-n", "--no-cache", is_flag=True, help="Neither read nor keep results."),
+    click.option(
+        "-j", "--jobs", type=click.IntRange(1), metavar="N", help="Use at most N processes."
+    ),
+    click.option("-n", "--no-cache", is_flag=True, help="Neither read nor write the cache."),
     click.option(
         "--cache-dir",
         metavar="FOLDER",
         envvar="FSDP2LINT_CACHE_DIR",
-        help="Where results are kept.",
+        help="Folder of the cache.",
     ),
 )
 
@@ -124,8 +132,8 @@ _RUNNING = together(
 def command(paths: tuple[str, ...], **given: Any) -> int:
     """Report what breaks under FSDP2 in FILES, in the Python files below DIRS, or on standard input.
 
-    Exit code: 0 when nothing is wrong, 1 when something is (a note, such as "this is FSDP1", does not
-    count), 2 when the run itself went wrong.
+    Exit code: 0 without findings, 1 with findings (notes, such as "this is FSDP1", do not count), 2 when
+    the run itself failed.
     """
     if given["watch"]:
         from fsdp2lint.cli.watch import watch

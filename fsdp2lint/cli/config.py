@@ -7,7 +7,7 @@ import sys
 import click
 
 
-@click.command("config", short_help="List and describe the keys of the configuration.")
+@click.command("config", short_help="Describe the configuration keys.")
 @click.argument("key", required=False, metavar="[KEY]")
 @click.option("--schema", "as_schema", is_flag=True, help="Print the JSON Schema of the file.")
 def command(key: str | None, as_schema: bool) -> None:

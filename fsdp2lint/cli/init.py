@@ -52,8 +52,8 @@ _THIS_ENVIRONMENT = """\
 def command(folder: str) -> None:
     """Write a configuration for the project in FOLDER and a pre-commit entry.
 
-    With a pyproject.toml its end gets `[tool.fsdp2lint]`, else there is a fsdp2lint.toml. Nothing that is
-    there already is changed: what would have to be, is printed.
+    Appends `[tool.fsdp2lint]` to pyproject.toml, or creates fsdp2lint.toml if there is none. Existing
+    settings are never changed; what you would have to change is printed.
     """
     _configuration(folder)
     _pre_commit(folder)
@@ -62,7 +62,7 @@ def command(folder: str) -> None:
 def _configuration(folder: str) -> None:
     for name in (".fsdp2lint.toml", "fsdp2lint.toml"):
         if os.path.exists(os.path.join(folder, name)):
-            click.echo(f"{os.path.join(folder, name)} is there already.")
+            click.echo(f"{os.path.join(folder, name)} already exists.")
             return
     pyproject = os.path.join(folder, "pyproject.toml")
     if not os.path.exists(pyproject):
@@ -70,7 +70,7 @@ def _configuration(folder: str) -> None:
         return
     text = _text(pyproject)
     if "[tool.fsdp2lint" in text:
-        click.echo(f"{pyproject} has [tool.fsdp2lint] already.")
+        click.echo(f"{pyproject} already has [tool.fsdp2lint].")
         return
     table = "[tool.fsdp2lint]\n" + _KEYS.format(prefix="tool.fsdp2lint.")
     more = ("" if text.endswith("\n") or not text else "\n") + "\n" + table
@@ -89,7 +89,7 @@ def _pre_commit(folder: str) -> None:
     if not os.path.exists(path):
         _create(path, "repos:\n" + _hook())
     elif "fsdp2lint" in _text(path):
-        click.echo(f"{path} has fsdp2lint already.")
+        click.echo(f"{path} already runs fsdp2lint.")
     else:
         click.echo(f"Add this to {path} under `repos:`:\n\n{_hook()}", nl=False)
 

@@ -49,31 +49,38 @@ TARGET = click.option(
 )
 
 SELECTION = together(
-    listing("--select", about="Rules instead of the default: codes, prefixes, names, groups, ALL."),
-    listing("--extend-select", about="Rules to run besides the default."),
-    listing("--ignore", "--extend-ignore", about="Rules not to run."),
-    listing("--per-file-ignores", about="Rules not to report in some files: PATTERN:RULE."),
-    click.option(
-        "--preview/--no-preview", default=None, help="Run also rules that are being tried out."
+    listing(
+        "--select",
+        about="Run these rules instead of the default: codes, prefixes, names, groups, ALL.",
     ),
-    listing("--fixable", about="Rules whose fixes may be applied instead of all."),
-    listing("--unfixable", about="Rules whose fixes are only shown."),
+    listing("--extend-select", about="Run these rules as well."),
+    listing("--ignore", "--extend-ignore", about="Do not run these rules."),
+    listing(
+        "--per-file-ignores", about="Do not report these rules in matching files: PATTERN:RULE."
+    ),
+    click.option(
+        "--preview/--no-preview", default=None, help="Also run rules that are still in preview."
+    ),
+    listing("--fixable", about="Apply fixes of these rules only."),
+    listing("--unfixable", about="Show the fixes of these rules, but never apply them."),
     TARGET,
 )
 
 DISCOVERY = together(
-    listing("--exclude", about="Names and patterns to leave out instead of the default."),
-    listing("--extend-exclude", about="Names and patterns to leave out besides the default."),
-    listing("--extension", about="More files to look for, EXT:python or EXT:markdown."),
+    listing("--exclude", about="Skip files and folders that match, instead of the default."),
+    listing("--extend-exclude", about="Skip files and folders that match, as well as the default."),
+    listing(
+        "--extension", about="Also check files with this extension: EXT:python or EXT:markdown."
+    ),
     click.option(
         "--force-exclude/--no-force-exclude",
         default=None,
-        help="Leave out also files that are named.",
+        help="Apply exclusions to named files too.",
     ),
     click.option(
         "--respect-gitignore/--no-respect-gitignore",
         default=None,
-        help="Leave out what git ignores.",
+        help="Skip files that git ignores.",
     ),
 )
 
@@ -83,9 +90,9 @@ CONFIGURATION = together(
         "configs",
         multiple=True,
         metavar="PATH|KEY=VALUE",
-        help="A configuration file, or one of its keys with a TOML value.",
+        help="Configuration file, or a single KEY=VALUE in TOML.",
     ),
-    click.option("--isolated", is_flag=True, help="Read no configuration file."),
+    click.option("--isolated", is_flag=True, help="Ignore configuration files."),
 )
 
 

@@ -12,7 +12,7 @@ from fsdp2lint.cli.signals import cleaning_up
 
 @click.command(
     "rehearse",
-    short_help="Run a training script on CPU ranks, the contract checked.",
+    short_help="Run a script on CPU ranks and check it at run time.",
     context_settings={"ignore_unknown_options": True},
 )
 @click.option("-m", "--module", metavar="MODULE", help="Run a module instead of a script.")

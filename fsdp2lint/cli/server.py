@@ -9,14 +9,14 @@ import sys
 import click
 
 
-@click.command("server", short_help="Serve editors.")
+@click.command("server", short_help="Start the language server for editors.")
 @click.option(
     "--stdio", is_flag=True, help="Speak on standard input and output; there is no other way."
 )
 def command(stdio: bool) -> int:
     """Speak the language server protocol on standard input and output, for editors.
 
-    Exit code: 0 when the editor said goodbye as the protocol asks, 1 when it was gone without.
+    Exit code: 0 after a clean LSP shutdown, 1 if the client disconnected.
     Needs the extra `lsp`: pip install 'fsdp2lint[lsp]'.
     """
     try:

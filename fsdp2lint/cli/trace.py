@@ -21,11 +21,14 @@ if TYPE_CHECKING:
 PLACE = 24
 
 
-@click.command("trace", short_help="Show how the analysis follows a script.")
+@click.command("trace", short_help="Show what the analysis sees in a script.")
 @click.argument("file", metavar="FILE")
 @click.argument("function", required=False, metavar="[FUNCTION]")
 @click.option(
-    "--all", "every", is_flag=True, help="Every call too, and where values go out of sight."
+    "--all",
+    "every",
+    is_flag=True,
+    help="Include every call, and the places where a value can no longer be followed.",
 )
 @click.option(
     "--coverage",

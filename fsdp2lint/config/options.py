@@ -21,20 +21,20 @@ class Knowledge(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, omit
 
     shards: Annotated[
         Names,
-        Meta(description="Functions that shard the model that they are given, and return it."),
+        Meta(description="Functions that shard the model passed to them, and return it."),
     ] = []
     optimizers: Annotated[
         Names,
         Meta(
-            description="Functions that build an optimizer over the parameters or the model that "
-            "they are given."
+            description="Functions that build an optimizer over the parameters or the model passed "
+            "to them."
         ),
     ] = []
     rank_guards: Annotated[
         Names,
         Meta(description="Functions that are true on the first rank only."),
     ] = []
-    collectives: Annotated[Names, Meta(description="Functions that every rank has to call.")] = []
+    collectives: Annotated[Names, Meta(description="Functions that every rank must call.")] = []
     models: Annotated[Names, Meta(description="Functions that build a model and return it.")] = []
 
 
@@ -43,33 +43,36 @@ class Options(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, omit_d
 
     extend: Annotated[
         str | UnsetType,
-        Meta(description="Another configuration file, whose keys hold where this one has none."),
+        Meta(description="Another configuration file to inherit keys from."),
     ] = UNSET
     select: Annotated[
         Selectors | UnsetType,
-        Meta(description="Rules instead of the default: codes, prefixes, names, groups, ALL."),
+        Meta(
+            description="Run these rules instead of the default: codes, prefixes, names, groups, ALL."
+        ),
     ] = UNSET
     extend_select: Annotated[
-        Selectors | UnsetType, Meta(description="Rules to run besides the default.")
+        Selectors | UnsetType, Meta(description="Run these rules as well.")
     ] = UNSET
-    ignore: Annotated[Selectors | UnsetType, Meta(description="Rules not to run.")] = UNSET
+    ignore: Annotated[Selectors | UnsetType, Meta(description="Do not run these rules.")] = UNSET
     extend_ignore: Annotated[
         Selectors | UnsetType,
-        Meta(description="More rules not to run, besides those of an extended file."),
+        Meta(description="Rules to leave out in addition to those of an extended file."),
     ] = UNSET
     per_file_ignores: Annotated[
         dict[str, Selectors] | UnsetType,
-        Meta(description="Rules not to report in the files that a pattern matches."),
+        Meta(description="Do not report these rules in files that match a pattern."),
     ] = UNSET
     preview: Annotated[
-        bool | UnsetType, Meta(description="Run also rules that are being tried out.")
+        bool | UnsetType, Meta(description="Also run rules that are still in preview.")
     ] = UNSET
     fixable: Annotated[
         Selectors | UnsetType,
-        Meta(description="Rules whose fixes may be applied (default: all)."),
+        Meta(description="Apply fixes of these rules only (default: all)."),
     ] = UNSET
     unfixable: Annotated[
-        Selectors | UnsetType, Meta(description="Rules whose fixes are only shown.")
+        Selectors | UnsetType,
+        Meta(description="Show the fixes of these rules, but never apply them."),
     ] = UNSET
     target_torch: Annotated[
         str | UnsetType,
@@ -80,49 +83,50 @@ class Options(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, omit_d
     ] = UNSET
     exclude: Annotated[
         list[str] | UnsetType,
-        Meta(
-            description="Names and patterns of files and folders to leave out instead of the default."
-        ),
+        Meta(description="Skip files and folders that match, instead of the default."),
     ] = UNSET
     extend_exclude: Annotated[
         list[str] | UnsetType,
-        Meta(description="Names and patterns to leave out besides the default."),
+        Meta(description="Skip files and folders that match, as well as the default."),
     ] = UNSET
     extension: Annotated[
         dict[str, Language] | UnsetType,
         Meta(
-            description="Extensions of more files to look for, with what they hold: python or markdown."
+            description="More file extensions to check, each with its language: python or markdown."
         ),
     ] = UNSET
     respect_gitignore: Annotated[
-        bool | UnsetType, Meta(description="Leave out what git ignores (default: true).")
+        bool | UnsetType, Meta(description="Skip files that git ignores (default: true).")
     ] = UNSET
     force_exclude: Annotated[
         bool | UnsetType,
-        Meta(description="Leave out also files that are named on the command line."),
+        Meta(description="Apply exclusions to files named on the command line too."),
     ] = UNSET
     fix: Annotated[bool | UnsetType, Meta(description="Apply the safe fixes, as --fix does.")] = (
         UNSET
     )
     unsafe_fixes: Annotated[
-        bool | UnsetType, Meta(description="Count, and with fix apply, unsafe fixes too.")
+        bool | UnsetType,
+        Meta(description="Include unsafe fixes: count them, and apply them with `fix`."),
     ] = UNSET
-    show_fixes: Annotated[bool | UnsetType, Meta(description="List what was fixed.")] = UNSET
+    show_fixes: Annotated[
+        bool | UnsetType, Meta(description="List the fixes that were applied.")
+    ] = UNSET
     min_severity: Annotated[
         Literal["error", "warning", "info"] | UnsetType,
-        Meta(description="Leave out findings that are less grave."),
+        Meta(description="Hide findings below this severity."),
     ] = UNSET
     output_format: Annotated[
         str | UnsetType,
-        Meta(description="How findings are written: full (default), concise, grouped, json, …"),
+        Meta(description="Format of the findings: full (default), concise, grouped, json, …"),
     ] = UNSET
     baseline: Annotated[
         str | UnsetType,
-        Meta(description="The file of findings that are known and do not fail a run."),
+        Meta(description="File of accepted findings, which do not fail a run."),
     ] = UNSET
     cache_dir: Annotated[
         str | UnsetType,
-        Meta(description="The folder of the cache (default: .fsdp2lint_cache in the project)."),
+        Meta(description="Folder of the cache (default: .fsdp2lint_cache in the project)."),
     ] = UNSET
     knowledge: Annotated[
         Knowledge | UnsetType,
