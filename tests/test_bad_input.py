@@ -80,7 +80,7 @@ def test_whatever_is_printed_may_find_no_room(tmp_path: Path, words: str) -> Non
 
 @POSIX
 @pytest.mark.parametrize(
-    "words", ["check --fix", "migrate --write --allow-dirty -q", "check --add-ignore"]
+    "words", ["check --fix", "migrate --write --allow-no-git -q", "check --add-ignore"]
 )
 def test_a_disk_that_fills_up_while_files_are_written(tmp_path: Path, words: str) -> None:
     """The first would fit, the second does not: neither is written, and nothing else is left behind."""
@@ -122,7 +122,7 @@ def test_a_report_is_whole_or_not_there(tmp_path: Path, words: str, file: str) -
 @pytest.mark.skipif(sys.platform != "linux", reason="takes a right from root that Linux knows")
 @pytest.mark.parametrize("folder_too", [False, True])
 @pytest.mark.parametrize(
-    "words", ["check --fix", "check --add-ignore", "migrate --write --allow-dirty -q"]
+    "words", ["check --fix", "check --add-ignore", "migrate --write --allow-no-git -q"]
 )
 def test_a_file_that_may_not_be_written(tmp_path: Path, words: str, folder_too: bool) -> None:
     """Neither it nor the one before it is changed; root is asked as anybody is."""
