@@ -34,6 +34,7 @@ from fsdp2lint.api import (
     Trace,
     Value,
     once,
+    rank_dependent,
 )
 
 from ._shared import is_none, sharded
@@ -184,6 +185,7 @@ def _instead(trace: Trace, meeting: Meeting, other: Meeting, guard: Guard) -> bo
         and meeting.event.guards.implies(left.rank)
         and other.event.guards.units.get(guard.test) != guard
         for left in trace.of(Exited)
+        if any(rank_dependent(g.test) for g in left.rank)
     )
 
 

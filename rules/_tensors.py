@@ -231,11 +231,15 @@ def _larger_than_one(trace: Trace, value: Value) -> bool:
 
 def _never_sharded_until(trace: Trace, event: Event, found: Parameter) -> bool:
     """Whether a parameter is of a module in sight to which nobody had applied ``fully_shard`` when it was taken."""
-    module = unwrapped(found.module)
+    return never_sharded(trace, found.module, event.order if found.taken is None else found.taken)
+
+
+def never_sharded(trace: Trace, value: Value, until: int) -> bool:
+    """Whether a value is a module that the analysis knows, and nothing before ``until`` made its parameters shards."""
+    module = unwrapped(value)
     if not isinstance(module, Module) or other_dtensors(trace) or never_copied(trace, module):
         return False
     out = [e.order for e in trace.escapes(module)]
-    until = event.order if found.taken is None else found.taken
     if any(order < until for order in out) or any(
         holder in trace.memory.foreign for holder in trace.memory.holders(module)
     ):

@@ -3,13 +3,20 @@
 ## What it does
 
 Finds `.item()`, `float()` and `int()` of `sum`, `mean`, `norm`, `max`, `min`, `any`, … of a parameter or gradient of a
-sharded model.
+sharded model; the same, and `to_local()`, of the norm that `clip_grad_norm_` and `get_total_norm` return, where the
+project's oldest torch is older than 2.10 or the norm is the infinity norm; and such a norm formatted with a format
+spec (`f"{norm:.3f}"`).
 
 ## Why is this bad
 
 A reduction over a sharded DTensor gives a *partial* DTensor, and reading it gives the number of this rank's shard:
 nothing raises, no rank has the right one, and decisions made by it differ between ranks. `.full_tensor()`
 reduces over the ranks first; every rank must call it.
+
+The total norm is a partial DTensor too up to torch 2.9. From 2.10 on (read in the sources of 2.9.1 to 2.13, measured
+with 2.13) the finite norms come reduced, the infinity norm does not. On every release it is a DTensor, so a format spec
+raises TypeError ("unsupported format string passed to DTensor.__format__", measured); `f"{norm}"` and `print(norm)`
+show a DTensor.
 
 ## Example
 
@@ -47,41 +54,55 @@ Unsafe: `full_tensor()` communicates, so every rank must get there; the fix is l
 
 ## Known limits
 
-Silent when the function that reads, its caller, or what these call reduces something over the ranks afterwards. Printing a
-partial tensor without reading a number is not reported.
+Silent when the number that is read, or what is computed from it, is reduced over the ranks afterwards; a reduction of
+another number, such as the logged loss, does not count. Sums that a script makes of several norms are not followed: on
+torch 2.13 `norm ** 2` and sums that begin with a number are whole (measured). The norm that Accelerate's or Fabric's
+`clip_grad_norm_` returns is left alone. Printing a partial tensor without reading a number is not reported.
 
 ## References
 
 - https://docs.pytorch.org/docs/stable/distributed.tensor.html (`Partial`, `full_tensor`)
-- `torch/distributed/tensor/_ops/_math_ops.py` (which reductions stay partial)
+- `torch/distributed/tensor/_ops/_math_ops.py` (`common_reduction_strategy`: which reductions stay partial)
+- `torch/_tensor.py` (`Tensor.__format__`)
+- https://github.com/pytorch/pytorch/issues/170862
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import libcst as cst
 
 from fsdp2lint.api import (
     Backward,
     Called,
+    Clipped,
     Event,
+    External,
     Finding,
     Fix,
     Forward,
+    Literal,
+    Parameters,
+    ParametersUsed,
     Part,
     Replace,
     Resharded,
     Trace,
     Unsharded,
     Value,
+    once,
     rank_dependent,
     rule,
 )
 
 from ._fixes import call_of
+from ._meetings import asks_for_dtensor
+from ._origins import origins
 from ._parts import parameter_of
-from ._shared import Shard, overlap, sharded
+from ._shared import Shard, cases, overlap, sharded
 
 _PARTIAL = "sum mean norm max min amax amin any all prod count_nonzero".split()
 _METHODS = tuple(f".{name}" for name in _PARTIAL)
@@ -100,11 +121,17 @@ _BY_HAND = (
     ".gather_for_metrics",
     ".reduce",
 )
+_NORMS = ("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.get_total_norm")
+_REDUCED = (2, 10)
+"""The first release whose total norm is reduced, unless it is the infinity norm."""
+_OLDEST = (2, 6)
 
 
 @rule(code="FSDP218", group="correctness")
 def check(trace: Trace) -> Iterator[Finding]:
     """Numbers of one rank's shard."""
+    yield from _norms_read(trace)
+    yield from _norms_formatted(trace)
     reductions = {c.result: c for c in trace.calls(*_METHODS, *_FUNCTIONS) if _of_all(c)}
     for read in trace.calls(".item", *_NUMBERS) if reductions else ():
         value = read.receiver if read.name == ".item" else read.argument(0, "x")
@@ -122,6 +149,115 @@ def check(trace: Trace) -> Iterator[Finding]:
             because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
             fix=_whole(read),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Norm:
+    """The norm of all gradients of a sharded model."""
+
+    made: Called
+    shard: Shard
+    infinite: bool
+
+
+@once
+def _norms(trace: Trace) -> dict[Value, _Norm]:
+    """The norms that torch returns, of gradients that surely are shards."""
+    taken: dict[object, list[Parameters]] = {}
+    uses: list[Clipped | ParametersUsed] = [*trace.of(Clipped), *trace.of(ParametersUsed)]
+    for used in uses:
+        taken.setdefault(used.at.node, []).extend(used.parameters)
+    found: dict[Value, _Norm] = {}
+    for called in trace.calls(*_NORMS):
+        for parameters in taken.get(called.at.node, ()):
+            here = sharded(trace, called, parameters.of)
+            if here is None or "ignored_params" in here[0].event.options:
+                continue
+            if parameters.taken is None or parameters.taken > here[0].order:
+                found.setdefault(called.result, _Norm(called, here[0], _is_infinite(called)))
+    return found
+
+
+def _is_infinite(called: Called) -> bool:
+    """Whether a norm is the infinity norm."""
+    position = 2 if called.name.endswith("clip_grad_norm_") else 1
+    asked = called.argument(position, "norm_type")
+    if isinstance(asked, Literal):
+        return str(asked.value).strip("+") == "inf"
+    return isinstance(asked, External) and asked.name in ("math.inf", "torch.inf", "numpy.inf")
+
+
+def _norm_of(trace: Trace, event: Event, value: Value) -> _Norm | None:
+    """The norm that a value is on some path to an event, unless the script knows there that it is no DTensor."""
+    for guards, one in cases(event, value):
+        norm = _norms(trace).get(_below(one))
+        if norm is not None and not any(asks_for_dtensor(g.test) and not g.taken for g in guards):
+            return norm
+    return None
+
+
+def _norms_read(trace: Trace) -> Iterator[Finding]:
+    """Numbers of norms that are not reduced yet."""
+    old = (trace.target or _OLDEST) < _REDUCED
+    for read in trace.calls(".item", ".to_local", *_NUMBERS) if _norms(trace) else ():
+        value = read.argument(0, "x") if read.receiver is None else read.receiver
+        norm = None if value is None else _norm_of(trace, read, value)
+        if norm is None or not (old or norm.infinite) or _by_hand(trace, read):
+            continue
+        name = norm.made.name.rpartition(".")[2]
+        since = "" if norm.infinite else " before torch 2.10"
+        yield Finding(
+            at=read,
+            message=f"the norm that `{name}` returns is that of one rank's shards{since}; call `full_tensor()` before "
+            "it is read, on every rank",
+            because=(
+                (norm.made, "the norm is made here"),
+                (norm.shard.event, f"`{norm.shard.module.words()}` is sharded here"),
+            ),
+            fix=None if read.name == ".to_local" else _whole(read),
+        )
+
+
+def _norms_formatted(trace: Trace) -> Iterator[Finding]:
+    """Norms that are formatted as if they were numbers."""
+    for called in trace.of(Called) if _norms(trace) else ():
+        for value in _with_a_spec(called):
+            norm = _norm_of(trace, called, value)
+            if norm is not None:
+                yield Finding(
+                    at=called,
+                    message=f"the norm that `{norm.made.name.rpartition('.')[2]}` returns is a DTensor: formatting it "
+                    "with a format spec raises TypeError; format `norm.full_tensor().item()`",
+                    because=(
+                        (norm.made, "the norm is made here"),
+                        (norm.shard.event, f"`{norm.shard.module.words()}` is sharded here"),
+                    ),
+                )
+                break
+
+
+def _with_a_spec(called: Called) -> Iterator[Value]:
+    """The values that a call formats with a spec: in an f-string among its arguments, by `format`."""
+    given = [*called.arguments, *called.keywords.values()]
+    if called.name == ".format" and isinstance(called.receiver, Literal):
+        yield from _specified(str(called.receiver.value), list(called.arguments))
+    elif called.name == "builtins.format" and len(given) == 2:
+        if isinstance(given[1], Literal) and given[1].value:
+            yield given[0]
+    for one in given:
+        key = one.key if isinstance(one, Part) and isinstance(one.key, tuple) else ()
+        if len(key) > 1 and key[0] == "format" and isinstance(key[1], str):
+            yield from _specified(key[1], [v for v in key[2:] if isinstance(v, Value)])
+
+
+_FIELD = re.compile(r"\{(?::([^{}]+))?\}")
+
+
+def _specified(text: str, values: list[Value]) -> Iterator[Value]:
+    """The values whose fields have a spec, where fields and values surely stand in the same order."""
+    fields = _FIELD.findall(text.replace("{{", "").replace("}}", ""))
+    if len(fields) == len(values):
+        yield from (value for field, value in zip(fields, values, strict=True) if field)
 
 
 def _of_all(called: Called) -> bool:
@@ -165,12 +301,13 @@ def _gathered(trace: Trace, event: Event, shard: Shard) -> bool:
 
 
 def _by_hand(trace: Trace, read: Called) -> bool:
-    """Whether the caller of the function that reads reduces something over the ranks afterwards."""
-    caller = read.moment.inside[:-1]
+    """Whether the number, or what is computed from it, is reduced over the ranks afterwards."""
     return any(
-        called.moment.inside[: len(caller)] == caller
+        read.result in origins(trace, value, called.order)
         for called in trace.calls(*_BY_HAND)
         if called.order > read.order
+        for value in (called.receiver, *called.arguments, *called.keywords.values())
+        if value is not None
     )
 
 
@@ -180,7 +317,7 @@ def _whole(read: Called) -> Fix | None:
     if call is None or any(rank_dependent(g.test) for g in read.guards):
         return None
     value = call.func.value if isinstance(call.func, cst.Attribute) else call.args[0].value
-    if not isinstance(value, cst.Call):
+    if not isinstance(value, cst.Call | cst.Name | cst.Attribute):
         return None
     edit = Replace(read.at.source, value, f"{read.at.source.code(value)}.full_tensor()")
     return Fix("read the whole value", (edit,), "unsafe", "every rank must get here")

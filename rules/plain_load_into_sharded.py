@@ -2,7 +2,8 @@
 
 ## What it does
 
-Finds `load_state_dict` of what `torch.load` (or a full gather) returned, on a model that is sharded already.
+Finds `load_state_dict` of what `torch.load` or a full gather returned, or of the `state_dict()` of another model that is
+not sharded, on a model that is sharded already.
 
 ## Why is this bad
 
@@ -47,7 +48,7 @@ Rank 0's file is the one that counts.
 ## Known limits
 
 Silent when the path differs from rank to rank, or when the script itself saves state dicts of shards: such
-files hold `DTensor`s.
+files hold `DTensor`s. The other model must be one whose construction the analysis follows.
 
 ## References
 
@@ -79,7 +80,8 @@ from fsdp2lint.api import (
 
 from ._fixes import call_of, first_argument, path_text, receiver_of, stands_alone
 from ._fixes_loading import mapped
-from ._shared import differs_by_rank, line_of, sharded, state_shard, wrapped_before
+from ._shared import changed, differs_by_rank, line_of, sharded, state_shard, wrapped_before
+from ._tensors import never_sharded
 
 _LOADS = ("torch.load", "safetensors.torch.load", "safetensors.torch.load_file")
 
@@ -110,7 +112,11 @@ def _plain(trace: Trace, restored: Restored) -> tuple[Loaded | None, str]:
     """Where the plain tensors come from; empty when they may be something else."""
     for value in options(restored.state):
         if isinstance(value, StateDict):
-            return None, "a full state dict" if value.full else ""
+            if value.full:
+                return None, "a full state dict"
+            if _of_plain_model(trace, restored, value):
+                return None, f"the state dict of the unsharded `{value.of.words()}`"
+            continue
         root: Value = value
         while isinstance(root, Part) and not _results(trace, root):
             root = root.owner
@@ -118,6 +124,16 @@ def _plain(trace: Trace, restored: Restored) -> tuple[Loaded | None, str]:
             if loaded.path is None or not differs_by_rank(loaded.path):
                 return loaded, f"`{loaded.via}` on {line_of(loaded, restored)}"
     return None, ""
+
+
+def _of_plain_model(trace: Trace, restored: Restored, state: StateDict) -> bool:
+    """Whether a state dict was taken by `state_dict()` of a model that was not sharded then."""
+    return (
+        state.kind == "model"
+        and state.via == ".state_dict"
+        and not changed(trace, state, restored)
+        and never_sharded(trace, state.of, state.taken)
+    )
 
 
 def _results(trace: Trace, value: Value) -> list[Loaded]:

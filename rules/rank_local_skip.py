@@ -2,9 +2,9 @@
 
 ## What it does
 
-Finds `backward()` and `optimizer.step()` under a test of the loss of this rank (`torch.isnan(loss)`,
-`loss.item() > 100`, `math.isfinite(loss)`), for a loss that a sharded model gave and that was not reduced
-over the ranks.
+Finds `backward()` and `optimizer.step()` under a test of what a sharded model gave for the data of this rank
+(`torch.isnan(loss)`, `loss.item() > 100`, `math.isfinite(loss)`) and that was not reduced over the ranks. The loss may
+come from a `criterion(…)`, be a sum over micro-batches or scaled, and the test may stand in a helper.
 
 ## Why is this bad
 
@@ -52,9 +52,10 @@ for _ in range(3):
 
 ## Known limits
 
-Only tests of the loss itself are judged. A norm of the gradients from `clip_grad_norm_` is the same on all
-ranks and is fine. Silent when the loss or the test was handed to a collective or to code that cannot be
-followed, when the other side ends the program, and when it has a backward of its own.
+Only tests of values are judged, not of shapes, types or `None`. A norm of the gradients from `clip_grad_norm_` is left
+alone (FSDP218). Silent when the loss or the test was handed to a collective or to code that cannot be followed, when
+the other side ends the program, and when it has a backward of its own. A loss that functions of other libraries
+compute is not followed through them, unless they are of torch, numpy or `math`.
 
 ## References
 
@@ -68,37 +69,11 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from fsdp2lint.api import (
-    Backward,
-    Called,
-    Event,
-    Exited,
-    Finding,
-    Forward,
-    Guard,
-    Logic,
-    Not,
-    Part,
-    Stepped,
-    Trace,
-    Value,
-    options,
-    rule,
-)
+from fsdp2lint.api import Backward, Event, Exited, Finding, Guard, Stepped, Trace, rule
 
 from ._order import stands_in
-from ._shared import sharded
+from ._origins import differing
 
-_DERIVING = {
-    *(f"torch.{name}" for name in "isnan isinf isfinite any all abs".split()),
-    *(f"math.{name}" for name in "isnan isinf isfinite".split()),
-    *(f"numpy.{name}" for name in "isnan isinf isfinite".split()),
-    *(f"builtins.{name}" for name in "float bool abs".split()),
-    *(
-        f".{name}"
-        for name in "item detach isnan isinf isfinite any all abs cpu float mean clone bool".split()
-    ),
-}
 _LEAVING = ("return", "break", "continue")
 
 
@@ -107,14 +82,15 @@ def check(trace: Trace) -> Iterator[Finding]:
     """Backwards and steps that only some ranks make."""
     if trace.truncated:
         return
-    made = {c.result: c for c in trace.of(Called)}
     said: set[object] = set()
-    for event, losses in _events(trace):
+    events: list[Event] = [*trace.of(Backward), *trace.of(Stepped)]
+    for event in sorted(events, key=lambda e: e.order):
         for guard in event.guards:
-            loss = next((one for one in losses if _is_made_of(made, guard.test, one)), None)
-            if loss is None or guard.site is None or guard.site.node in said:
+            if guard.site is None or guard.site.node in said:
                 continue
-            if _reduced(trace, made, loss, event) or _settled(trace, event, guard):
+            if differing(trace, guard.test, event.order, "loss") is None:
+                continue
+            if _settled(trace, event, guard):
                 continue
             said.add(guard.site.node)
             step = isinstance(event, Stepped)
@@ -134,79 +110,13 @@ def check(trace: Trace) -> Iterator[Finding]:
             )
 
 
-def _events(trace: Trace) -> Iterator[tuple[Event, list[Value]]]:
-    """Backwards and steps with the losses that are known by then."""
-    losses: list[Value] = []
-    events: list[Event] = [*trace.of(Backward), *trace.of(Stepped)]
-    for event in sorted(events, key=lambda e: e.order):
-        if isinstance(event, Backward):
-            for one in options(event.of):
-                if isinstance(one, Part) and one not in losses and _of_sharded(trace, event):
-                    losses.append(one)
-        yield event, losses
-
-
-def _of_sharded(trace: Trace, event: Event) -> bool:
-    """Whether a sharded model has computed before."""
-    return any(
-        f.how == "call" and sharded(trace, f, f.module) is not None
-        for f in trace.before(event, Forward)
-    )
-
-
-def _is_made_of(made: dict[Value, Called], test: Value, loss: Value) -> bool:
-    """Whether a test is about a loss and nothing but constants beside it."""
-    todo, seen = [test], set[Value]()
-    while todo:
-        one = todo.pop()
-        if one is loss:
-            return True
-        if one in seen:
-            continue
-        seen.add(one)
-        if isinstance(one, Not):
-            todo.append(one.test)
-        elif isinstance(one, Logic):
-            todo += one.operands
-        elif one in made:
-            called = made[one]
-            if called.name in _DERIVING:
-                todo += [v for v in (called.receiver, *called.arguments) if v is not None]
-        elif isinstance(one, Part) and isinstance(one.key, tuple):
-            todo.append(one.owner)
-    return False
-
-
-def _reduced(trace: Trace, made: dict[Value, Called], loss: Value, event: Event) -> bool:
-    """Whether a loss, or something made of it, may have been made the same on all ranks."""
-    for called in trace.of(Called):
-        if (
-            called.order > event.order
-            or called.name in _DERIVING
-            or called.name.endswith("backward")
-        ):
-            continue
-        collective = called.name.startswith(
-            ("torch.distributed.", "accelerate.")
-        ) or called.name in (
-            ".all_reduce",
-            ".reduce",
-            ".gather",
-        )
-        if collective and any(_is_made_of(made, v, loss) for v in called.arguments):
-            return True
-    return any(e.value is loss and e.order < event.order for e in trace.escapes(loss))
-
-
 def _settled(trace: Trace, event: Event, guard: Guard) -> bool:
     """Whether the ranks on the other side end the program, or do the same in another way."""
     if guard.site is not None and stands_in(guard.site, cst.Assert):
         return True
     other = ~guard
     for left in trace.of(Exited):
-        if left.how not in _LEAVING and (
-            left.guards.units.get(other.test) == other or left.rank.units.get(other.test) == other
-        ):
+        if left.how not in _LEAVING and any(other in clause for clause in left.rank.clauses):
             return True
     return any(
         twin.guards.units.get(other.test) == other

@@ -52,8 +52,8 @@ has.
 ## Known limits
 
 Only models whose class is resolved and that no unresolved code is given. A parameter of a module's own counts
-when `nn.Parameter(…)` is assigned to an attribute. Silent when parameters are frozen, when gradients are reduced
-by hand, and when the whole is wrapped in DDP.
+when `nn.Parameter(…)` is assigned to an attribute. Silent when parameters are frozen, when gradients or
+parameters are (or may be) reduced by hand, and when the whole is wrapped in DDP.
 
 ## References
 
@@ -86,6 +86,7 @@ from fsdp2lint.api import (
 )
 
 from ._fixes import call_of, first_argument, further_arguments, path_text, stands_alone
+from ._origins import may_be_gradients
 from ._shared import (
     Shard,
     class_name,
@@ -137,7 +138,10 @@ def _trained(trace: Trace, forward: Forward, root: Value) -> bool:
         return False
     if any(trace.inside(root, s.module) for s in shards(trace)):
         return False
-    if any(c.name.rpartition(".")[2].startswith(_BY_HAND) for c in trace.of(Collective)):
+    if any(
+        c.name.rpartition(".")[2].startswith(_BY_HAND) and may_be_gradients(trace, c)
+        for c in trace.of(Collective)
+    ):
         return False
     return next(trace.after(forward, Backward), None) is not None
 

@@ -98,8 +98,20 @@ def formatted_string(machine: Machine, node: cst.FormattedString) -> Value:
         return machine.literal("".join(p.value for p in node.parts if hasattr(p, "value")))
     dependent = [v for v in values if isinstance(v, Rank)]
     made = (dependent or values)[0]
-    text = "".join(p.value if isinstance(p, cst.FormattedStringText) else "{}" for p in node.parts)
+    text = "".join(map(_written, node.parts))
     return made.part(("format", text, *values))
+
+
+def _written(part: cst.CSTNode) -> str:
+    """A piece of such a string: text as it is, ``{}`` or ``{:.3f}`` for a value."""
+    if isinstance(part, cst.FormattedStringText):
+        return part.value
+    if not isinstance(part, cst.FormattedStringExpression) or part.conversion is not None:
+        return "{}"
+    if not part.format_spec:
+        return "{}"
+    spec = (p.value for p in part.format_spec if isinstance(p, cst.FormattedStringText))
+    return f"{{:{''.join(spec) or 's'}}}"
 
 
 if hasattr(cst, "TemplatedString"):

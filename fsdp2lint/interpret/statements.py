@@ -187,18 +187,10 @@ def continue_(machine: Machine, node: cst.Continue) -> None:
 
 
 def leave(machine: Machine, node: cst.CSTNode, how: str) -> None:
-    """Control does not go on behind ``node``; a departure that depends on the rank is written down."""
-    if _depends_on_rank(machine.here):
+    """Control does not go on behind ``node``; a departure under a condition is written down."""
+    if machine.here.clauses and not machine.here.impossible:
         machine.record(Exited(machine.moment(machine.site(node)), how, machine.here))
     machine.here = NEVER
-
-
-def _depends_on_rank(here: Guards) -> bool:
-    for clause in here.clauses:
-        for guard in clause:
-            if rank_dependent(guard.test):
-                return True
-    return False
 
 
 @handles(cst.Assert)
