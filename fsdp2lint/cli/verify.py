@@ -51,6 +51,12 @@ if TYPE_CHECKING:
     "a sum may differ: with more than two ranks, or where gradients are clipped.",
 )
 @click.option(
+    "--accept-missing",
+    multiple=True,
+    metavar="NAME",
+    help="Accept that AFTER lacks this entry of a checkpoint or this file; a pattern such as `rng*` works too.",
+)
+@click.option(
     "--timeout",
     type=click.FloatRange(1),
     default=300.0,
@@ -109,6 +115,7 @@ def command(
     steps: int | None,
     resume: tuple[str, str] | None,
     rtol: float | None,
+    accept_missing: tuple[str, ...],
     timeout: float,
     patches: tuple[str, ...],
     device: str,
@@ -121,15 +128,16 @@ def command(
 ) -> int:
     """Run two training programs, say one with FSDP1 and one with FSDP2, under torchrun on this machine's
     CPU with the same seeds and arguments, and compare what they do: each loss on every rank, gradient
-    norms, learning rates, final parameters and buffers, and the checkpoints that they write, whatever
-    their format. Needs the extra `verify`.
+    norms, learning rates, batches, evaluation, printed numbers, final parameters, buffers and optimizer
+    state, and the checkpoints and files that they write. What BEFORE has and AFTER lacks is a difference.
+    Needs the extra `verify`.
 
     A program is a script, or a folder with `main.py`, `train.py` or `__main__.py`. Each works in a folder
     of its own made of links to the files of its folder, so that neither sees or overwrites what the other
     writes by a relative path.
 
-    Exit code: 0 when they do the same, 1 when not, 2 when one could not be run to its end or neither
-    trains.
+    Exit code: 0 when they do the same, 1 when not, 2 when one could not be run to its end, neither
+    trains, or the losses of both are not finite.
     """
     from fsdp2lint.verify.accounts import BadLedger, read
     from fsdp2lint.verify.compare import Options, verify
@@ -150,6 +158,7 @@ def command(
         patches,
         "cuda" if device == "cuda" else "cpu",
         rtol,
+        accept_missing,
         _resume(resume, arguments),
     )
     if report is not None and not os.path.isdir(os.path.dirname(os.path.abspath(report))):

@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from fsdp2lint.verify import ladder, workfolder, written
-from fsdp2lint.verify.equality import steps
+from fsdp2lint.verify.equality import files, steps
 from fsdp2lint.verify.equality.pairs import pair
 from fsdp2lint.verify.equality.results import Checkpoint, Compared, Difference, Task
 from fsdp2lint.verify.launch import Echo, Launch, launch
-from fsdp2lint.verify.outcome import Device, Request
+from fsdp2lint.verify.outcome import Device, RankReport, Request
 from fsdp2lint.verify.places import Place
 from fsdp2lint.verify.plan.data import Plan
 from fsdp2lint.verify.rehearse import Rehearsal, rehearse
@@ -50,6 +52,8 @@ class Options(msgspec.Struct, frozen=True):
     device: Device = "cpu"
     rtol: float | None = None
     """None lets the runs decide: equal bit for bit where sums are made in the same order."""
+    accept_missing: tuple[str, ...] = ()
+    """What AFTER may lack: names of entries, of parts of a checkpoint, or of files, as patterns."""
     resume: tuple[tuple[str, ...], tuple[str, ...]] | None = None
     """Arguments with which BEFORE saves a checkpoint, and with which both go on from it."""
 
@@ -83,6 +87,13 @@ class Verification(msgspec.Struct):
         return sum(compared.unread for compared in self.compared)
 
     @property
+    def unproven(self) -> str:
+        """Why a run like this proves nothing; empty when it does, or shows a difference."""
+        return (
+            "" if self.differences else next((c.unproven for c in self.compared if c.unproven), "")
+        )
+
+    @property
     def idle(self) -> bool:
         """Whether both came to their end and there is nothing to compare: neither trains or saves."""
         return not self.fault and not self.differences and not any(c.count for c in self.compared)
@@ -90,7 +101,7 @@ class Verification(msgspec.Struct):
     @property
     def exit_code(self) -> int:
         """0 equal, also in the plan if there is one, 1 different, 2 a run failed, or there was none to speak of."""
-        if self.fault or (self.idle and not self.unread):
+        if self.fault or self.unproven or (self.idle and not self.unread):
             return 2
         planned = all(one.state != "failed" for one in self.rungs if one.number == PLAN)
         return 0 if planned and not self.differences else 1
@@ -153,6 +164,7 @@ class Trial:
         self._outside = workfolder.Outside(self._scratch / "outside")
         self._start = workfolder.Outside(self._scratch / "start")
         self._original: Rehearsal | None = None
+        self._again: Rehearsal | None = None
         self._kept: list[Checkpoint] = []
         self._notes: list[str] = []
         self._compared = 0
@@ -261,11 +273,9 @@ class Trial:
         finals = (str(self._scratch / "before" / "final"), str(self._scratch / name / "final"))
         reach = max(_reach(old), _reach(new))
         result.compared += self._tensors(Task(finals, pair(self._kept, saved), rtol, reach))
-        result.notes = [
-            *self._notes,
-            *_notes(self._kept, saved, (old, new)),
-            *self._files((old, new), name),
-        ]
+        result.compared += self._texts(old, new, name, rtol)
+        result.compared = [_accepted(one, self._options.accept_missing) for one in result.compared]
+        result.notes = [*self._notes, *_notes(self._kept, saved, (old, new))]
         return result
 
     def _tensors(self, task: Task) -> list[Compared]:
@@ -281,15 +291,61 @@ class Trial:
             run.run.ranks, self._work(name), lambda path: str(kept.get(path, path))
         )
 
-    def _files(self, runs: tuple[Rehearsal, Rehearsal], name: str) -> Iterator[str]:
-        works = self._work("before"), self._work(name)
-        known = (path for run in runs for path in written.paths(run.run.ranks))
-        return written.others(works, known)
+    def _texts(self, old: Rehearsal, new: Rehearsal, name: str, rtol: float) -> list[Compared]:
+        """What both print and write; where it differs, BEFORE runs again: only what its own runs share counts."""
+        found = self._compared_texts(old, new, name, rtol, frozenset())
+        if not any(not lost.missing for one in found for lost in one.differences):
+            return found
+        if self._again is None:
+            self._start.restore()
+            title = "BEFORE again, for what no two runs print alike"
+            self._again = self._run(
+                "again", self._before, self._arguments, title, start=self._saved
+            )
+        if not self._again.completed:
+            return found
+        noise = files.noise(files.printed(*self._both(old, self._again, "again")), rtol)
+        known = [*written.paths(old.run.ranks), *written.paths(self._again.run.ranks)]
+        noise |= files.noise(files.written(self._works("again"), known), rtol)
+        return self._compared_texts(old, new, name, rtol, noise)
+
+    def _compared_texts(
+        self, old: Rehearsal, new: Rehearsal, name: str, rtol: float, noise: files.Noise
+    ) -> list[Compared]:
+        known = [path for run in (old, new) for path in written.paths(run.run.ranks)]
+        return [
+            files.compare_printed(files.printed(*self._both(old, new, name)), rtol, noise),
+            files.compare_files(self._works(name), known, rtol, noise),
+        ]
+
+    def _works(self, name: str) -> tuple[Path, Path]:
+        return self._work("before"), self._work(name)
+
+    def _both(
+        self, old: Rehearsal, new: Rehearsal, name: str
+    ) -> tuple[tuple[Path, Path], tuple[list[RankReport], list[RankReport]]]:
+        folders = self._scratch / "before", self._scratch / name
+        return folders, (old.run.ranks, new.run.ranks)
 
     def _outer(self, run: Rehearsal, name: str) -> list[str]:
         """The checkpoints of a run that lie outside of its working folder."""
         work = self._work(name)
         return [path for path in written.paths(run.run.ranks) if not written.is_inside(path, work)]
+
+
+def _accepted(compared: Compared, names: Sequence[str]) -> Compared:
+    """A comparison without the losses that the user accepts by name."""
+    lost = [one for one in compared.differences if one.missing and _is_named(one.name, names)]
+    for one in lost:
+        compared.differences.remove(one)
+        compared.notes.append(f"accepted by --accept-missing: {one.message}")
+    return compared
+
+
+def _is_named(name: str, patterns: Sequence[str]) -> bool:
+    """Whether a pattern fits a name, or one of the parts that it is made of."""
+    parts = [name, *re.split(r"[./:]\s*", name)]
+    return any(fnmatchcase(part, pattern) for pattern in patterns for part in parts)
 
 
 def _notes(

@@ -12,15 +12,17 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+from torch.distributed.fsdp._runtime_utils import _reshard as reshard_unit
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -31,7 +33,7 @@ from fsdp2lint.verify.equality.results import BUILD, Build
 CHUNK = 64 * 1024 * 1024
 """Bytes of values that are written as one file."""
 
-KINDS = ("parameters", "buffers", "peaks")
+KINDS = ("parameters", "buffers", "peaks", "states")
 
 _PREFIXES = ("_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod", "_flat_param")
 _save = torch.save
@@ -44,12 +46,14 @@ class Models:
     def __init__(self) -> None:
         self._seen: set[int] = set()
         self.roots: list[nn.Module] = []
+        self.optimizers: list[Any] = []
 
     def look(self, optimizer: Any) -> None:
         """Note the models when an optimizer steps for the first time."""
         if id(optimizer) in self._seen:
             return
         self._seen.add(id(optimizer))
+        self.optimizers.append(optimizer)
         held = {id(parameter) for parameter in parameters_of(optimizer)}
         for root in _roots():
             if all(root is not known for known in self.roots) and _concerned(root, held):
@@ -87,25 +91,31 @@ class Peaks:
             peak = now.clone() if known is None else torch.maximum(known[1], now)
             self._peaks[id(parameter)] = (parameter, peak)
 
-    @contextmanager
-    def in_place(self, root: nn.Module) -> Iterator[None]:
-        """Put the peaks where the parameters are, so that they are gathered as those are."""
-        parts = [(id(p), local(p)) for p in nn.Module.parameters(root)]
-        values = [part.clone() for _, part in parts]
-        try:
-            for key, part in parts:
-                known = self._peaks.get(key)
-                part.zero_() if known is None else part.copy_(known[1])
-            yield
-        finally:
-            for (_, part), value in zip(parts, values, strict=True):
-                part.copy_(value)
+    def of(self, parameter: Any) -> torch.Tensor | None:
+        """Those of one parameter; None where it never had a gradient."""
+        known = self._peaks.get(id(parameter))
+        return None if known is None else known[1]
+
+
+@contextmanager
+def in_place(root: nn.Module, values: Callable[[Any], torch.Tensor | None]) -> Iterator[None]:
+    """Put other values where this rank's parts of the parameters are, so that they are gathered as those are."""
+    parts = [(p, local(p)) for p in nn.Module.parameters(root)]
+    kept = [part.clone() for _, part in parts]
+    try:
+        for parameter, part in parts:
+            value = values(parameter)
+            part.zero_() if value is None else part.copy_(value)
+        yield
+    finally:
+        for (_, part), value in zip(parts, kept, strict=True):
+            part.copy_(value)
 
 
 class Writer:
     """Collects named values of one model on rank 0 and writes them in files of bounded size."""
 
-    def __init__(self, folder: Path, model: int) -> None:
+    def __init__(self, folder: Path, model: str) -> None:
         self._folder, self._model = folder, model
         self._files = 0
         self._held: dict[str, dict[str, torch.Tensor]] = {kind: {} for kind in KINDS}
@@ -121,7 +131,7 @@ class Writer:
 
     def flush(self) -> None:
         """Write what is held."""
-        name = f"{self._model:02}-{self._files:04}.pt"
+        name = f"{self._model}-{self._files:04}.pt"
         _save(self._held, self._folder / name)
         self._files += 1
         self._held = {kind: {} for kind in KINDS}
@@ -130,24 +140,110 @@ class Writer:
 
 def write(models: Models, peaks: Peaks, folder: Path) -> None:
     """Gather every model on all ranks; rank 0 writes. A collective where models are sharded."""
-    first = os.environ.get("RANK", "0") == "0"  # also where the script has no process group
+    rank = os.environ.get("RANK", "0")  # also where the script has no process group
+    first = rank == "0"
     folder.mkdir(parents=True, exist_ok=True)
     for number, root in enumerate(models.roots):
-        writer = Writer(folder, number)
+        _reshard(root)
+        writer = Writer(folder, f"{number:02}" if first else f"{number:02}-rank{rank}")
         add: Callable[[str, str, torch.Tensor], None] = writer.add if first else _forget
+        on = "" if first else f" on rank {rank}"
         with torch.no_grad():
+            for name, value in nn.Module.named_buffers(root, remove_duplicate=False):
+                writer.add("buffers", clean(root, name) + on, value)
             for name, value in full_parameters(root):
                 add("parameters", name, value)
-            for name, value in nn.Module.named_buffers(root, remove_duplicate=False):
-                add("buffers", clean(root, name), value)
-            with peaks.in_place(root):
+            with in_place(root, peaks.of):
                 for name, value in full_parameters(root):
                     add("peaks", name, value)
-        if first:
-            writer.flush()
+            for slot, values in _slots(models.optimizers, root):
+                with in_place(root, values):
+                    for name, value in full_parameters(root):
+                        add("states", f"{name}: {slot}", value)
+        writer.flush()
     if first:
-        build = Build([_order(root) for root in models.roots], dict(_layouts(models.roots)))
+        settings = [dict(_settings(one, models.roots)) for one in models.optimizers]
+        build = Build(
+            [_order(root) for root in models.roots], dict(_layouts(models.roots)), settings
+        )
         (folder / BUILD).write_bytes(msgspec.json.encode(build))
+
+
+def _reshard(root: nn.Module) -> None:
+    """Leave every rank its own part of the parameters, and free what was gathered.
+
+    After an evaluation the root is left gathered, and `SHARD_GRAD_OP` keeps the memory of what it gathered.
+    """
+    for module in root.modules():
+        handle = getattr(module, "_handle", None)
+        if isinstance(module, FSDPModule):
+            module.reshard()
+        elif isinstance(module, FullyShardedDataParallel) and handle is not None:
+            if handle.uses_sharded_strategy:
+                reshard_unit(module, handle, True)
+
+
+def _slots(
+    optimizers: Iterable[Any], root: nn.Module
+) -> Iterator[tuple[str, Callable[[Any], torch.Tensor | None]]]:
+    """What optimizers keep of each parameter, by the name of it: what is as large as this rank's part of it.
+
+    All ranks have the same names, whether or not they hold a part: gathering is a collective.
+    """
+    held = {id(parameter): local(parameter).shape for parameter in nn.Module.parameters(root)}
+    found: dict[str, dict[int, torch.Tensor]] = {}
+    for optimizer in optimizers:
+        for parameter, slots in optimizer.state.items():
+            for slot, value in slots.items() if isinstance(slots, dict) else ():
+                if isinstance(value, torch.Tensor) and id(parameter) in held:
+                    part = local(value)
+                    if part.dim() and part.shape == held[id(parameter)]:
+                        found.setdefault(str(slot), {})[id(parameter)] = part
+    for slot in _agreed(sorted(found)):
+        parts = found.get(slot, {})
+        yield slot, lambda parameter, parts=parts: parts.get(id(parameter))  # type: ignore[misc]
+
+
+def _agreed(names: list[str]) -> list[str]:
+    """The names that any rank has, the same on all."""
+    if not dist.is_initialized():
+        return names
+    every: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(every, names)
+    return sorted({name for held in every for name in held})
+
+
+def _settings(optimizer: Any, roots: Sequence[nn.Module]) -> Iterator[tuple[str, dict[str, float]]]:
+    """For each trained parameter its optimizer's settings, the number of its group, and its count of steps."""
+    names = dict(_names(roots))
+    for number, group in enumerate(optimizer.param_groups):
+        numbers = dict(_numbers(group))
+        for parameter in group["params"]:
+            held = optimizer.state.get(parameter, {})
+            steps = dict(_numbers({"step": held.get("step")})) if isinstance(held, dict) else {}
+            for name in names.get(id(parameter), ()) if parameter.requires_grad else ():
+                yield name, {"group": float(number), **numbers, **steps}
+
+
+def _numbers(group: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    for key, value in group.items():
+        if isinstance(value, bool | int | float) or (
+            isinstance(value, torch.Tensor) and value.numel() == 1
+        ):
+            yield key, float(value)
+        elif isinstance(value, list | tuple) and key != "params":
+            yield from _numbers({f"{key}[{place}]": one for place, one in enumerate(value)})
+
+
+def _names(roots: Sequence[nn.Module]) -> Iterator[tuple[int, list[str]]]:
+    """For each parameter its clean name; for a flat one those of what it holds."""
+    layouts = dict(_layouts(roots))
+    for root in roots:
+        for name, parameter in nn.Module.named_parameters(root):
+            own = clean(root, name)
+            layout = layouts.get(own) if name.endswith("_flat_param") else None
+            prefix = f"{own}." if own else ""
+            yield id(parameter), [prefix + n for n, *_ in layout if n] if layout else [own]
 
 
 def _order(root: nn.Module) -> list[str]:
@@ -183,9 +279,6 @@ def _forget(kind: str, name: str, value: torch.Tensor) -> None:
 
 def full_parameters(root: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Every parameter by its clean name, gathered one by one; shared ones under each name."""
-    for module in root.modules():
-        if isinstance(module, FSDPModule):
-            module.reshard()  # after an evaluation the root is left gathered
     units = {
         name: module
         for name, module in root.named_modules(remove_duplicate=False)

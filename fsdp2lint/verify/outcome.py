@@ -61,8 +61,30 @@ class Violation(msgspec.Struct, frozen=True):
     because: tuple[tuple[Spot, str], ...] = ()
 
 
+class Digest(msgspec.Struct, frozen=True):
+    """A tensor in a few numbers: equal tensors have equal ones, and others hardly ever."""
+
+    shape: tuple[int, ...]
+    exact: int | None = None
+    """A checksum, of whole numbers."""
+    weighted: float | None = None
+    """Of other numbers: their sum, each weighted by its place; None when it is not finite."""
+    norm: float | None = None
+
+
+class Call(msgspec.Struct, frozen=True):
+    """One call of an outermost module."""
+
+    given: list[Digest] = []
+    """The tensors among its arguments, where the module has parameters."""
+    made: list[Digest] = []
+    """The tensors that it returned, where no gradient was wanted of them."""
+    evaluates: bool = False
+    """Whether it was made without gradients."""
+
+
 class Step(msgspec.Struct):
-    """One optimizer step: the losses of its ``backward`` calls and what the gradients weigh here.
+    """One optimizer step and what led to it: losses of ``backward`` calls, calls of modules, the gradients.
 
     ``squares`` is this rank's part of the squared gradient norm; the parts of all ranks add up.
     """
@@ -71,6 +93,9 @@ class Step(msgspec.Struct):
     squares: float | None = 0.0
     rates: list[float] = []
     """The learning rate of each parameter group."""
+    calls: list[Call] = []
+    printed: tuple[int, int] = (0, 0)
+    """How long standard output and standard error were when the step was made."""
 
 
 class Saved(msgspec.Struct, frozen=True):
@@ -90,6 +115,10 @@ class RankReport(msgspec.Struct):
     error: str = ""
     frames: list[Frame] = []
     steps: list[Step] = []
+    began: tuple[int, int] = (0, 0)
+    """How much was printed when ``backward`` was called first."""
+    rest: Step = msgspec.field(default_factory=Step)
+    """What came after the last step."""
     replaced: dict[str, int] = {}
     violations: list[Violation] = []
     saved: list[Saved] = []

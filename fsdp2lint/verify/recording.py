@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import functools
 import math
+import os
+import sys
+import threading
 import time
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
@@ -34,14 +39,16 @@ from fsdp2lint.verify.contract.watch import (
     replace_everywhere,
 )
 from fsdp2lint.verify.gather import Models, Peaks, write
-from fsdp2lint.verify.outcome import RankReport, Request, Spot, Step, Violation
+from fsdp2lint.verify.outcome import Call, Digest, RankReport, Request, Spot, Step, Violation
 from fsdp2lint.verify.saves import Saves
 from fsdp2lint.verify.stacks import here
 
 SAVING = 1.0
 """Seconds between two writes of a report that only grew by steps."""
 MANY = 100_000
-"""Steps of which the losses are kept."""
+"""Steps of which the losses are kept, and calls of modules."""
+SAMPLE = 1 << 16
+"""Elements of a tensor that go into its digest."""
 
 _UNSCALED = "_fsdp2lint_unscaled"
 
@@ -63,6 +70,7 @@ class Recording:
         self._counts: dict[int, int] = {}
         self._weights: dict[int, float] = {}
         self._step: Step | None = None
+        self._calls = Calls()
         self._ours = self._in_backward = False
         self._watch = Watch()
         self._watch.install()
@@ -77,6 +85,8 @@ class Recording:
         self._models: Models | None = None
         if request.gather:
             self._models, self._peaks = Models(), Peaks()
+            if request.device == "cpu":  # on a GPU TorchDynamo would trace through it
+                _wrap(nn.Module, "__call__", self._calls.heard)
             Saves(report.saved, lambda: len(report.steps), request.folder).install()
             replace_everywhere(dist.destroy_process_group, self._destroying)
         replace_everywhere(torch.manual_seed, self._seeding)
@@ -97,6 +107,7 @@ class Recording:
 
     def end(self) -> None:
         """The script is over: let the checks conclude, and keep what they noted."""
+        self._report.rest = Step(self._losses, calls=self._calls.taken())
         for check in self._checks:
             check.at_end(self._report.how)
             self._report.facts[type(check).__name__] = check.facts()
@@ -137,6 +148,8 @@ class Recording:
         def backward(tensor: Any, *args: Any, **kwargs: Any) -> Any:
             if self._in_backward:  # a function mode calls the method once more
                 return original(tensor, *args, **kwargs)
+            if not self._report.steps and not self._losses:
+                self._report.began = _printed()
             loss = getattr(tensor, _UNSCALED, tensor).detach()
             if loss.numel() == 1 and not isinstance(loss, DTensor):
                 self._losses.append(_finite(float(loss)))
@@ -154,7 +167,8 @@ class Recording:
             return
         at = here()
         rates = [float(group["lr"]) for group in optimizer.param_groups if "lr" in group]
-        self._step = Step(self._losses, _finite(self._squares(optimizer)), rates)
+        squares = _finite(self._squares(optimizer))
+        self._step = Step(self._losses, squares, rates, self._calls.taken(), _printed())
         self._losses = []
         if self._models is not None:
             self._models.look(optimizer)
@@ -205,6 +219,99 @@ class Recording:
             self._weights = _fsdp1_weights()
         world = dist.get_world_size() if dist.is_initialized() else 1
         return self._weights.get(id(parameter), 1 / world)
+
+
+class Calls:
+    """What the script gives to its models, and what they return where it wants no gradients.
+
+    Only calls that the script makes itself: not those inside another module's, and not what a backward
+    pass computes again.
+    """
+
+    def __init__(self) -> None:
+        self._calls: list[Call] = []
+        self._inside = threading.local()
+        self._known = 0
+
+    def taken(self) -> list[Call]:
+        """Those since the last time."""
+        calls, self._calls = self._calls, []
+        return calls
+
+    def heard(self, original: Any) -> Any:
+        """``nn.Module.__call__`` with a note of each call."""
+
+        @functools.wraps(original)
+        def call(module: Any, *args: Any, **kwargs: Any) -> Any:
+            if getattr(self._inside, "call", False) or self._known >= MANY or _in_backward():
+                return original(module, *args, **kwargs)
+            self._inside.call = True
+            try:
+                given = self._given(module, args, kwargs)
+                made = original(module, *args, **kwargs)
+                evaluates = not torch.is_grad_enabled()
+                found = list(_digests(made)) if evaluates else []
+            finally:
+                self._inside.call = False
+            if given or found:
+                self._known += 1
+                self._calls.append(Call(given, found, evaluates))
+            return made
+
+        return call
+
+    def _given(self, module: Any, args: Any, kwargs: Any) -> list[Digest]:
+        if next(nn.Module.parameters(module), None) is None:
+            return []  # a loss, or an activation
+        return sorted(_digests((args, kwargs)), key=lambda d: (d.exact is None, d.shape))
+
+
+def _in_backward() -> bool:
+    return torch._C._current_graph_task_id() != -1
+
+
+def _digests(value: Any) -> Iterator[Digest]:
+    """Those of the tensors in a value, in order; of what is sharded or has no memory none."""
+    if isinstance(value, torch.Tensor):
+        if type(value) in (torch.Tensor, nn.Parameter) and value.device.type != "meta":
+            with torch.no_grad():
+                yield _digest(value.detach())
+    elif isinstance(value, Mapping):
+        for key in sorted(value, key=str):
+            yield from _digests(value[key])
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from _digests(one)
+    elif hasattr(value, "__dataclass_fields__"):
+        yield from _digests({name: getattr(value, name) for name in value.__dataclass_fields__})
+
+
+def _digest(tensor: torch.Tensor) -> Digest:
+    shape = tuple(tensor.shape)
+    if tensor.layout != torch.strided:
+        tensor = tensor.to_dense()
+    flat = tensor.reshape(-1)[:SAMPLE].cpu()
+    if not flat.is_floating_point():
+        flat = torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat.long()
+    if not flat.is_floating_point():
+        return Digest(shape, zlib.crc32(flat.contiguous().numpy().tobytes()))
+    numbers = flat.double()
+    places = torch.arange(len(numbers), dtype=torch.float64) * 0.6180339887498949 % 1 + 0.5
+    return Digest(
+        shape,
+        weighted=_finite(float((numbers * places).sum())),
+        norm=_finite(float(numbers.norm())),
+    )
+
+
+def _printed() -> tuple[int, int]:
+    """How much was written to standard output and standard error, where those are files."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    try:
+        return os.lseek(1, 0, os.SEEK_CUR), os.lseek(2, 0, os.SEEK_CUR)
+    except OSError:
+        return 0, 0
 
 
 def _fsdp1_weights() -> dict[int, float]:

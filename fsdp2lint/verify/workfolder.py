@@ -92,7 +92,7 @@ def _inside(folder: str, path: str) -> bool:
 def written(folder: Path) -> Iterator[Path]:
     """The files that were written in a working folder, relative to it."""
     for parent, folders, names in os.walk(folder):
-        folders.sort()
+        folders[:] = sorted(set(folders) - SKIPPED)
         for name in sorted(names):
             path = Path(parent, name)
             if not path.is_symlink():

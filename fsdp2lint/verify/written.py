@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import filecmp
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from fsdp2lint.verify.outcome import RankReport
 from fsdp2lint.verify.workfolder import written
 
 _NUMBER = re.compile(r"\d+")
-_SHOWN = 3
 
 
 @dataclass
@@ -74,20 +72,10 @@ def is_inside(path: str, work: Path) -> bool:
     return Path(path).is_relative_to(work)
 
 
-def others(works: tuple[Path, Path], known: Iterable[str]) -> Iterator[str]:
-    """What there is to say about files that are no checkpoints: those that both do not have alike."""
+def others(work: Path, known: Sequence[str]) -> list[Path]:
+    """The files in a working folder that are none of the known checkpoints, relative to it."""
     told = [Path(path) for path in known]
-    old, new = ({name for name in written(work) if not _among(work / name, told)} for work in works)
-    unlike = [n for n in old & new if not filecmp.cmp(works[0] / n, works[1] / n, shallow=False)]
-    for names, what in (
-        (unlike, "not the same, and not compared further: no checkpoint that this program knows"),
-        (old - new, "written by BEFORE only"),
-        (new - old, "written by AFTER only"),
-    ):
-        if names:
-            shown = ", ".join(f"`{name}`" for name in sorted(names)[:_SHOWN])
-            more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-            yield f"{shown}{more}: {what}"
+    return [name for name in written(work) if not _among(work / name, told)]
 
 
 def _among(path: Path, known: Sequence[Path]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 import warnings
@@ -43,7 +44,10 @@ def state(keys: list[Any]) -> Tree:
 def flat_state() -> Tree:
     nested = state(NAMES)
     flat = {f"state.{n}.{s}": v for n, slots in nested["state"].items() for s, v in slots.items()}
-    return flat | {f"param_groups.{name}.lr": 0.01 for name in NAMES}
+    settings = {"lr": 0.01, "betas": (0.9, 0.99)}
+    return flat | {
+        f"param_groups.{n}.{key}": value for n in NAMES for key, value in settings.items()
+    }
 
 
 def whole(**changed: Any) -> Tree:
@@ -79,8 +83,8 @@ def test_a_file_and_a_folder_are_equal(tmp_path: Path) -> None:
     "other",
     [
         {"model": weights("_fsdp_wrapped_module._orig_mod."), "optimizer": state(NAMES), "step": 7},
-        {"app": {"net": weights("module."), "optim": flat_state()}},
-        {"state_dict": weights(), "opt": state([0, 1, 2])},
+        {"app": {"net": weights("module."), "optim": flat_state(), "step": 7}},
+        {"state_dict": weights(), "opt": state([0, 1, 2]), "global_step": 7},
     ],
     ids=["wrapped", "flat", "numbered"],
 )
@@ -138,7 +142,13 @@ def test_a_tolerance_is_relative_to_the_largest_value() -> None:
     assert apart == pytest.approx(1e-5)
     nothing = torch.tensor([1.0, float("nan")])
     assert compare(nothing, torch.tensor([1.0, 2.0])) == (False, None)
-    assert compare(nothing, torch.tensor([2.0, float("nan")])) == (False, 0.5)
+    identical, apart = compare(nothing, nothing)
+    assert not identical
+    assert apart is not None
+    assert math.isnan(apart)
+    endless = torch.tensor([1.0, float("inf")])
+    assert compare(endless, torch.tensor([2.0, float("inf")])) == (False, 0.5)
+    assert compare(endless, torch.tensor([1.0, float("-inf")])) == (False, None)
 
 
 def test_what_only_one_side_writes(tmp_path: Path) -> None:
@@ -173,14 +183,56 @@ torch.save({"model": {"first.weight": torch.ones(2, 3)}, "settings": Settings()}
 """
 
 
-def test_classes_of_the_script_do_not_matter(tmp_path: Path) -> None:
+def test_settings_may_be_an_object_or_a_dictionary(tmp_path: Path) -> None:
     path = tmp_path / "a.pt"
     subprocess.run([sys.executable, "-c", SCRIPT, str(path)], check=True)
     same = Checkpoint(str(path), "a.pt", 3)
-    found = compared(
-        [same], [file(tmp_path / "b.pt", {"model": {"first.weight": torch.ones(2, 3)}})]
+    model = {"model": {"first.weight": torch.ones(2, 3)}}
+
+    def found(**more: Any) -> Compared:
+        return compared([same], [file(tmp_path / "b.pt", model | more)])
+
+    assert found(settings={"depth": 2}).differences == []
+    assert [d.message for d in found(settings={"depth": 3}).differences] == [
+        "`settings.depth` is 2 in BEFORE and 3 in AFTER"
+    ]
+    assert [(d.name, d.missing) for d in found().differences] == [("settings", True)]
+
+
+LOST: dict[str, tuple[Tree, str]] = {
+    "optimizer": ({"optimizer": None}, "optimizer"),
+    "scheduler": ({"scheduler": None}, "scheduler"),
+    "scaler": ({"scaler": None}, "scaler"),
+    "random numbers": ({"rng": None}, "rng"),
+    "average": ({"ema": None}, "ema"),
+    "average in a list": ({"shadow": None}, "shadow"),
+    "step": ({"step": None}, "step"),
+    "one of the settings": ({"config": {"depth": 2}}, "config.name"),
+    "a setting of the optimizer": (
+        {"optimizer": state(NAMES) | {"param_groups": [{"lr": 0.01, "params": NAMES}]}},
+        "first.bias: betas[0]",
+    ),
+}
+
+
+@pytest.mark.parametrize("lost", LOST)
+def test_what_after_lacks_is_a_difference(tmp_path: Path, lost: str) -> None:
+    every = whole(
+        scheduler={"last_epoch": 7, "_last_lr": [0.01]},
+        scaler={"scale": 65536.0, "_growth_tracker": 7},
+        rng={"torch": torch.arange(5, dtype=torch.uint8), "python": [3, [1, 2], None]},
+        ema=weights(),
+        shadow=[torch.ones(4), torch.ones(2)],
+        config={"depth": 2, "name": "small"},
     )
-    assert (found.count, found.identical, found.differences) == (1, 1, [])
+    changes, name = LOST[lost]
+    less = {key: value for key, value in (every | changes).items() if value is not None}
+    for make in (file, folder):
+        found = compared([file(tmp_path / "a.pt", every)], [make(tmp_path / make.__name__, less)])
+        assert {d.name for d in found.differences if d.missing} >= {name}, found.differences
+        assert all(d.missing for d in found.differences)
+    more = compared([file(tmp_path / "a.pt", less)], [file(tmp_path / "c.pt", every)])
+    assert not [d for d in more.differences if d.missing]
 
 
 def test_adam_may_follow_noise_where_there_is_no_gradient() -> None:
@@ -195,7 +247,7 @@ def test_adam_may_follow_noise_where_there_is_no_gradient() -> None:
         moved[place] += 0.01
         after = Model({"a": moved, **shared})
         slack = Noise([before], rtol, reach=0.02).slack
-        parameters, _ = compare_models([before], [after], rtol, slack)
+        parameters, *_ = compare_models([before], [after], rtol, slack)
         return [difference.name for difference in parameters.differences]
 
     # the second element of `a` and all of `b` had only noise; the third had nothing at all
@@ -213,7 +265,7 @@ def test_models_of_the_same_names_are_told_apart() -> None:
         )
 
     def differ(before: list[Model], after: list[Model]) -> list[str]:
-        parameters, _ = compare_models(before, after, 1e-5, lambda _: None)
+        parameters, *_ = compare_models(before, after, 1e-5, lambda _: None)
         return [difference.name for difference in parameters.differences]
 
     # a trained model, its average and a teacher, which each run may have made in another order

@@ -116,7 +116,7 @@ def test_what_cannot_be_read_is_not_equal(ranks: Ranks, tmp_path: Path) -> None:
     assert (found.exit_code, found.unread) == (0, 1)
     text = told(found, colour=False)
     assert "full.pt      0  not compared" in text
-    assert "Equal, but for 1 checkpoint that nobody could read: rung 3" in text
+    assert "Equal, but for 1 checkpoint that could not be read: rung 3" in text
 
 
 def test_other_files_are_told_where_they_differ(ranks: Ranks) -> None:

@@ -30,7 +30,7 @@ def ranks(*losses: list[float], rates: tuple[float, ...] = (0.1,)) -> list[RankR
 def test_the_first_difference_has_its_step_and_rank() -> None:
     before = ranks([3.0, 2.0, 1.0], [3.0, 2.5, 1.5])
     after = ranks([3.0, 2.0, 1.1], [3.0, 2.6, 1.5])
-    losses, norms, rates = steps.compare(before, after, 0.0)
+    losses, norms, rates, *_ = steps.compare(before, after, 0.0)
     assert [(d.step, d.rank, d.more) for d in losses.differences] == [(2, 1, 1)]
     assert losses.differences[0].message == (
         "the loss on rank 1 at step 2 is 2.5 in BEFORE and 2.6 in AFTER"
@@ -50,11 +50,15 @@ def test_a_tolerance_is_relative() -> None:
     assert loose.relative == pytest.approx(1e-5)
 
 
-def test_losses_that_are_no_numbers_are_equal_only_to_each_other() -> None:
+def test_losses_that_are_no_numbers_prove_nothing() -> None:
     before = [RankReport(0, steps=[Step([None]), Step([None])])]
     after = [RankReport(0, steps=[Step([None]), Step([1.0])])]
     losses = steps.compare(before, after, 0.1)[0]
     assert [d.step for d in losses.differences] == [2]
+    assert (losses.identical, losses.unproven) == (
+        0,
+        "the loss on rank 0 at step 1 is not finite in either program",
+    )
     assert "no finite number in BEFORE and 1 in AFTER" in losses.differences[0].message
 
 
@@ -70,7 +74,7 @@ def test_other_numbers_of_steps_and_of_backward_calls_and_of_groups() -> None:
     assert "has 2 parameter groups in BEFORE and 1 in AFTER" in rates.differences[0].message
     lost = steps.compare(ranks([1.0], rates=(0.1, 0.2)), ranks([1.0], rates=(0.1, 0.3)), 0.0)[2]
     assert lost.differences[0].message == (
-        "the learning rate of parameter group 1 at step 1 is 0.2 in BEFORE and 0.3 in AFTER"
+        "the learning rate of parameter group 1 on rank 0 at step 1 is 0.2 in BEFORE and 0.3 in AFTER"
     )
 
 

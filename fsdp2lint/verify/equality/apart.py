@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,16 +12,32 @@ from typing import Any
 import msgspec
 import torch
 
-from fsdp2lint.verify.equality.checkpoints import compare_checkpoints
-from fsdp2lint.verify.equality.results import BUILD, Build, Compared, Task
+from fsdp2lint.verify.equality.checkpoints import BOOKKEEPING, compare_checkpoints, paired
+from fsdp2lint.verify.equality.contents import Contents
+from fsdp2lint.verify.equality.reading import Unreadable, read
+from fsdp2lint.verify.equality.results import (
+    BUILD,
+    Build,
+    Checkpoint,
+    Compared,
+    Difference,
+    Task,
+)
 from fsdp2lint.verify.equality.tensors import Sides, Slack
 
 SAFETY = 4.0
 FLOOR = 0.1
 """Of the largest gradient of a whole model: what the error of a tensor is at least."""
 
+ADDED_UP = 10.0
+"""So many gradients a momentum adds up."""
+
 SAMPLE = 4096
 """So many elements of a parameter tell models of the same names apart."""
+
+
+Settings = dict[str, dict[str, float]]
+"""By parameter: the settings of its group, the group's number, steps made."""
 
 
 @dataclass(eq=False)
@@ -30,6 +47,8 @@ class Model:
     parameters: dict[str, torch.Tensor] = field(default_factory=dict)
     buffers: dict[str, torch.Tensor] = field(default_factory=dict)
     peaks: dict[str, torch.Tensor] = field(default_factory=dict)
+    states: dict[str, torch.Tensor] = field(default_factory=dict)
+    """What its optimizer keeps of each parameter, by ``parameter: slot``."""
 
     @property
     def is_trained(self) -> bool:
@@ -41,18 +60,37 @@ def main(task: Path, out: Path) -> None:
     """Compare what the task names and write the results."""
     work = msgspec.json.decode(task.read_bytes(), type=Task)
     before, after = map(load, work.finals)
-    slack = Noise(before, work.rtol, work.reach).slack
-    results = compare_models(before, after, work.rtol, slack)
+    noise = Noise(before, work.rtol, work.reach)
+    slack = noise.slack
+    results = compare_models(before, after, work.rtol, slack, noise.of_state)
     builds = [_build(folder) for folder in work.finals]
+    results.append(compare_settings(builds[0].settings, builds[1].settings, work.rtol))
     names = [order for build in builds for order in build.orders]
     shapes = {n: t.shape for m in (*before, *after) for n, t in m.parameters.items()}
     buffers = {name for model in (*before, *after) for name in model.buffers}
     layouts = {unit: made for build in builds for unit, made in build.layouts.items()}
     for old, new in work.pairs:
-        results.append(
-            compare_checkpoints(old, new, names, shapes, buffers, work.rtol, slack, layouts)
-        )
+        found = compare_checkpoints(old, new, names, shapes, buffers, work.rtol, slack, layouts)
+        if any(one.missing for one in found.differences):
+            held = _elsewhere(work, old, new)
+            found.differences = [
+                one for one in found.differences if not (one.missing and one.name in held)
+            ]
+        results.append(found)
     out.write_bytes(msgspec.json.encode(results))
+
+
+def _elsewhere(
+    work: Task, before: Sequence[Checkpoint], after: Sequence[Checkpoint]
+) -> Collection[str]:
+    """What AFTER keeps beside weights and optimizers in other checkpoints of the same step."""
+    contents = Contents()
+    for _, new in work.pairs:
+        for one in new:
+            if one not in after and before and one.step == before[0].step:
+                with contextlib.suppress(Unreadable, OSError):
+                    contents.sort(read(one.path), ())
+    return contents.others.keys()
 
 
 def load(folder: str) -> list[Model]:
@@ -64,6 +102,7 @@ def load(folder: str) -> list[Model]:
         model.parameters |= held["parameters"]
         model.buffers |= held["buffers"]
         model.peaks |= held["peaks"]
+        model.states |= held["states"]
     return list(models.values())
 
 
@@ -98,32 +137,90 @@ class Noise:
         share = (error / peak).clamp(max=2.0)
         return torch.where(peak > 0, share * self._reach, torch.zeros_like(share))
 
+    def of_state(self, name: str) -> torch.Tensor | None:
+        """For each element that an optimizer keeps of a parameter: sums of gradients, or of their squares."""
+        parameter, _, slot = name.rpartition(": ")
+        known = [m.peaks[parameter] for m in self._models if parameter in m.peaks]
+        if not known or not known[0].numel():
+            return None
+        peak = max(float(one.max()) for one in known)
+        error = self._rtol * max(SAFETY * peak, FLOOR * self._largest)
+        squared = "sq" in slot or "sum" in slot
+        reach = error * 2 * max(peak, error) if squared else error
+        return torch.full_like(known[0], ADDED_UP * reach)
+
+
+def compare_settings(
+    before: Sequence[Settings], after: Sequence[Settings], rtol: float
+) -> Compared:
+    """How optimizers treat each trained parameter: settings, steps made, and which are in one group."""
+    compared = Compared("optimizer settings")
+    sides = Sides(compared, "optimizer", rtol)
+    for old, new in paired(before, after, lambda one, other: len(one.keys() & other.keys())):
+        if new is None:
+            sides.lacks("optimizer", "AFTER steps fewer optimizers than BEFORE")
+            continue
+        if lost := [name for name in old if name not in new]:
+            more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
+            sides.lacks(lost[0], f"no optimizer of AFTER trains `{lost[0]}`{more}")
+        for name in old.keys() & new.keys():
+            mine = {k: v for k, v in old[name].items() if k not in (*BOOKKEEPING, "group")}
+            sides.compare(mine, {k: new[name][k] for k in mine if k in new[name]}, f"{name}: ")
+        sizes = [_sizes(one, old.keys() & new.keys()) for one in (old, new)]
+        if sizes[0] != sizes[1]:
+            told = [", ".join(str(len(group)) for group in each) for each in sizes]
+            message = (
+                f"the optimizer's groups hold {told[0]} parameters in BEFORE and {told[1]} in AFTER"
+            )
+            compared.differences.append(Difference("optimizer", message))
+    sides.close()
+    return compared
+
+
+def _sizes(settings: Settings, among: Collection[str]) -> list[list[str]]:
+    """The parameters of each group, in an order that is not that of the groups."""
+    groups: dict[float, list[str]] = {}
+    for name in sorted(among):
+        groups.setdefault(settings[name]["group"], []).append(name)
+    return sorted(groups.values())
+
 
 def compare_models(
-    before: Sequence[Model], after: Sequence[Model], rtol: float, slack: Slack
+    before: Sequence[Model],
+    after: Sequence[Model],
+    rtol: float,
+    slack: Slack,
+    state_slack: Slack = lambda _: None,
 ) -> list[Compared]:
-    """Parameters and buffers of models, paired by their names.
+    """Parameters, buffers and optimizer states of models, paired by their names.
 
     Of models with the same names, as one that is trained and its average, those go together that are
     trained or not, and then those whose values are nearer: no order of theirs is the same in all runs.
     """
-    parameters, buffers = Compared("parameters"), Compared("buffers")
+    parameters, buffers, kept = (
+        Compared("parameters"),
+        Compared("buffers"),
+        Compared("optimizer state"),
+    )
+    held = Sides(kept, "optimizer", rtol, state_slack)
     values = Sides(parameters, "value", rtol, slack)
     states = Sides(buffers, "value", rtol)
     left = list(after)
     for model in before:
         if not left:
-            parameters.notes.append("AFTER trains fewer models than BEFORE")
+            values.lacks("model", "AFTER trains fewer models than BEFORE")
             break
         partner = _partner(model, left)
         left.remove(partner)
         values.compare(model.parameters, partner.parameters)
         states.compare(model.buffers, partner.buffers)
+        held.compare(model.states, {n: v for n, v in partner.states.items() if n in model.states})
     if left:
         parameters.notes.append("AFTER trains more models than BEFORE")
     values.close()
     states.close()
-    return [parameters, buffers]
+    held.close()
+    return [parameters, buffers, kept]
 
 
 def _partner(model: Model, others: Sequence[Model]) -> Model:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import torch
 
@@ -12,6 +12,8 @@ from fsdp2lint.verify.equality.reading import Unreadable, read
 from fsdp2lint.verify.equality.results import Checkpoint, Compared, Difference
 from fsdp2lint.verify.equality.shards import Layout, merged
 from fsdp2lint.verify.equality.tensors import Sides, Slack
+
+Held = TypeVar("Held")
 
 BOOKKEEPING = frozenset({"foreach", "fused", "capturable", "differentiable", "initial_lr"})
 """Settings of a parameter group that say how a step is computed, or what a scheduler began with."""
@@ -38,7 +40,8 @@ def compare_checkpoints(
         return compared
     if not after:
         message = f"AFTER writes no checkpoint after step {before[0].step}, BEFORE does"
-        compared.differences.append(Difference("checkpoint", message, before[0].step))
+        lost = Difference("checkpoint", message, before[0].step, name=before[0].name, missing=True)
+        compared.differences.append(lost)
         return compared
     known = set(shapes) | set(buffers)
     try:
@@ -93,54 +96,134 @@ def _read(
 
 
 def _weights(before: list[Weights], after: list[Weights], sides: Sides, compared: Compared) -> None:
-    left = list(after)
-    for weights in before:
-        if not left:
-            compared.notes.append(f"AFTER has no weights beside `{weights.place or 'the file'}`")
-            break
-        partner = max(left, key=lambda other: _closeness(weights, other))
-        left.remove(partner)
+    for weights, partner in paired(before, after, _closeness):
         several = f"{weights.place}." if len(before) > 1 and weights.place else ""
-        sides.compare(weights.tensors, partner.tensors, several)
+        if partner is None:
+            message = f"AFTER does not save the weights at `{weights.place or 'the top'}`"
+            sides.lacks(weights.place, message)
+        else:
+            sides.compare(weights.tensors, partner.tensors, several)
+
+
+def paired(
+    before: Sequence[Held], after: Sequence[Held], likeness: Callable[[Held, Held], Any]
+) -> Iterator[tuple[Held, Held | None]]:
+    """Each of BEFORE with one of AFTER, the likest first; without one where AFTER has too few."""
+    free = dict(enumerate(after))
+    every = [(n, m) for n in range(len(before)) for m in free]
+    partners: dict[int, Held] = {}
+    every.sort(key=lambda pair: likeness(before[pair[0]], after[pair[1]]), reverse=True)
+    for n, m in every:
+        if n not in partners and m in free:
+            partners[n] = free.pop(m)
+    for n, one in enumerate(before):
+        yield one, partners.get(n)
 
 
 def _closeness(one: Weights, other: Weights) -> tuple[bool, bool, float]:
-    every = one.tensors.keys() | other.tensors.keys()
-    share = len(one.tensors.keys() & other.tensors.keys()) / len(every) if every else 0.0
-    last = one.place.rpartition(".")[2] == other.place.rpartition(".")[2]
-    return one.place == other.place, last, share
+    return *_same_place(one.place, other.place), _share(one.tensors, other.tensors)
+
+
+def _resemblance(one: OptimizerState, other: OptimizerState) -> tuple[float, bool, bool]:
+    return _share(one.slots, other.slots), *_same_place(one.place, other.place)
+
+
+def _same_place(one: str, other: str) -> tuple[bool, bool]:
+    return one == other, one.rpartition(".")[2] == other.rpartition(".")[2]
+
+
+def _share(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
+    every = one.keys() | other.keys()
+    return len(one.keys() & other.keys()) / len(every) if every else 0.0
 
 
 def _optimizers(
     before: list[OptimizerState], after: list[OptimizerState], sides: Sides, compared: Compared
 ) -> None:
-    if len(before) != len(after):
-        compared.notes.append(
-            f"BEFORE saves the state of {len(before)} optimizers here, AFTER of {len(after)}"
-        )
-    for old, new in zip(before, after, strict=False):
+    for old, new in paired(before, after, _resemblance):
+        if new is None:
+            message = f"AFTER does not save the optimizer state at `{old.place or 'the top'}`"
+            sides.lacks(old.place, message)
+            continue
         if old.numbered != new.numbered:
             compared.notes.append("optimizer state by number on one side only is not compared")
             continue
         for name in dict.fromkeys((*old.slots, *new.slots)):
             sides.compare(old.slots.get(name, {}), new.slots.get(name, {}), f"{name}: ")
         for name in old.settings:
-            shared = old.settings[name].keys() & new.settings.get(name, {}).keys()
-            for key in sorted(shared - BOOKKEEPING):
-                one = {key: old.settings[name][key]}, {key: new.settings[name][key]}
-                sides.compare(*one, f"{name}: ")
+            theirs = new.settings.get(name, {})
+            kept = {
+                key: value for key, value in old.settings[name].items() if key not in BOOKKEEPING
+            }
+            sides.compare(kept, {key: theirs[key] for key in kept if key in theirs}, f"{name}: ")
 
 
 def _others(
     before: dict[str, Any], after: dict[str, Any], sides: Sides, compared: Compared
 ) -> None:
-    shared = [place for place in before if place in after]
-    sides.compare({p: before[p] for p in shared}, {p: after[p] for p in shared})
-    for side, only in (("BEFORE", before.keys() - after), ("AFTER", after.keys() - before)):
-        tensors = sorted(place for place in only if is_tensor((before | after)[place]))
-        if tensors:
-            compared.notes.append(f"only {side} saves `{tensors[0]}`" + _more(tensors))
+    """What is neither weights nor optimizer state: by place, else by the end of it, else by value."""
+    partners = dict(_placed(before, after))
+    shared = {place: before[place] for place in partners}
+    sides.compare(shared, {place: after[theirs] for place, theirs in partners.items()})
+    lost = [place for place in before if place not in partners and before[place] is not None]
+    for top, places in _grouped(lost, partners).items():
+        more = f" ({len(places)} entries, first `{places[0]}`)" if len(places) > 1 else ""
+        sides.lacks(top, f"AFTER does not save `{top}`{more}")
+    tensors = sorted(
+        place for place in after.keys() - set(partners.values()) if is_tensor(after[place])
+    )
+    if tensors:
+        more = f" and {len(tensors) - 1} more" if len(tensors) > 1 else ""
+        compared.notes.append(f"only AFTER saves `{tensors[0]}`{more}")
 
 
-def _more(places: list[str]) -> str:
-    return f" and {len(places) - 1} more" if len(places) > 1 else ""
+def _placed(before: dict[str, Any], after: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Which place of AFTER holds what a place of BEFORE does; none where AFTER has no such entry."""
+    free = {place: place.split(".")[::-1] for place in after if place not in before}
+    for place in before:
+        if place in after:
+            yield place, place
+    for place in (place for place in before if place not in after):
+        own = place.split(".")[::-1]
+        ends = {other: _common(own, theirs) for other, theirs in free.items()}
+        best = max(ends.values(), default=0)
+        alike = [other for other, end in ends.items() if end == best] if best else list(free)
+        same = [other for other in alike if _equal(before[place], after[other])]
+        found = next(iter(same), alike[0] if best and len(alike) == 1 else None)
+        if found is not None:
+            del free[found]
+            yield place, found
+
+
+def _common(one: list[str], other: list[str]) -> int:
+    """How many keys two places share at their ends, numbers of lists aside."""
+    count = named = 0
+    for mine, theirs in zip(one, other, strict=False):
+        if mine != theirs:
+            break
+        count += 1
+        named += not mine.isdigit()
+    return count if named else 0
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Whether two entries are the same, and more than a number that many things have."""
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return one.shape == other.shape and torch.equal(one, other)
+    if is_tensor(one) or is_tensor(other) or type(one) is not type(other):
+        return False
+    return bool(one == other)
+
+
+def _grouped(lost: Sequence[str], kept: Mapping[str, str]) -> dict[str, list[str]]:
+    """Lost places under the largest part of a checkpoint of which nothing is left."""
+    alive = {place[:end] for place in kept for end in _ends(place)}
+    found: dict[str, list[str]] = {}
+    for place in lost:
+        top = next((place[:end] for end in _ends(place) if place[:end] not in alive), place)
+        found.setdefault(top, []).append(place)
+    return found
+
+
+def _ends(place: str) -> list[int]:
+    return [n for n, letter in enumerate(place) if letter == "."] + [len(place)]

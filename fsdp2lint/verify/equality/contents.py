@@ -123,7 +123,10 @@ _FLAT = ("state.", "param_groups.")
 
 
 def _is_state(node: Any) -> bool:
-    return isinstance(node, Mapping) and all(isinstance(slots, Mapping) for slots in node.values())
+    """Whether this is the state by parameter; an entry that is called ``state`` may hold a whole optimizer."""
+    if not isinstance(node, Mapping) or "param_groups" in node:
+        return False
+    return all(isinstance(slots, Mapping) for slots in node.values())
 
 
 def _nested(node: Mapping[Any, Any], place: str) -> OptimizerState:

@@ -50,12 +50,17 @@ def read(path: str) -> Any:
 
 
 def _parts(tree: Any) -> Any:
-    """A tree in which distributed tensors are the parts that their rank had."""
+    """A tree in which distributed tensors are the parts that their rank had, objects what they hold."""
     if isinstance(tree, Mapping):
         return {key: _parts(value) for key, value in tree.items()}
     if isinstance(tree, list | tuple):
         return [_parts(value) for value in tree]
-    return parted(tree)
+    if isinstance(tree, torch.Tensor | type) or callable(tree):
+        return parted(tree)
+    held = getattr(
+        tree, "__dict__", None
+    )  # settings: a dictionary in one program, an object in another
+    return {key: _parts(value) for key, value in held.items()} if held else parted(tree)
 
 
 def _is_safetensors(path: str) -> bool:
@@ -108,7 +113,10 @@ class _Unknown:
 
     def __init__(self, *_: object, **__: object) -> None: ...
 
-    def __setstate__(self, state: object) -> None: ...
+    def __setstate__(self, state: object) -> None:
+        for part in state if isinstance(state, tuple) else (state,):  # of slots and of a dictionary
+            if isinstance(part, dict):
+                self.__dict__.update(part)
 
 
 class _Lenient(pickle.Unpickler):
@@ -142,7 +150,7 @@ def _dcp(path: str) -> dict[Any, Any]:
             size, dtype = stored.size, stored.properties.dtype
             node[last] = Later(lambda n=name, s=size, d=dtype: _tensor(path, n, s, d))  # type: ignore[misc]
         else:
-            node[last] = _entry(path, name, None)
+            node[last] = _parts(_entry(path, name, None))
     return tree
 
 

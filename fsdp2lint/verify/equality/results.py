@@ -9,7 +9,19 @@ import msgspec
 BUILD = "build.json"
 """The file beside the final values with the :class:`Build` of the models."""
 
-Kind = Literal["loss", "norm", "rate", "steps", "value", "checkpoint"]
+Kind = Literal[
+    "loss",
+    "norm",
+    "rate",
+    "steps",
+    "data",
+    "evaluation",
+    "printed",
+    "optimizer",
+    "value",
+    "checkpoint",
+    "file",
+]
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -21,7 +33,9 @@ class Difference(msgspec.Struct, frozen=True):
     """Counted from 1."""
     rank: int | None = None
     name: str = ""
-    """The parameter, buffer or entry of a checkpoint."""
+    """The parameter, buffer, entry of a checkpoint, or file."""
+    missing: bool = False
+    """Whether BEFORE has it and AFTER does not."""
     before: float | None = None
     after: float | None = None
     relative: float | None = None
@@ -34,7 +48,7 @@ class Compared(msgspec.Struct):
     """How a number of things compared."""
 
     what: str
-    """``losses``, ``gradient norms``, ``learning rates``, ``parameters``, ``buffers``, or a file."""
+    """``losses``, ``gradient norms``, ``batches``, ``parameters``, … or a file."""
     count: int = 0
     identical: int = 0
     """So many are equal bit for bit."""
@@ -44,6 +58,8 @@ class Compared(msgspec.Struct):
     notes: list[str] = []
     unread: int = 0
     """How many checkpoints BEFORE wrote that nobody could read, and so compare."""
+    unproven: str = ""
+    """Why equal values prove nothing: they are no numbers in either program."""
 
     @property
     def equal(self) -> bool:
@@ -73,6 +89,8 @@ class Build(msgspec.Struct):
     """Of each model the names of its parameters as ``parameters()`` gives them, each once."""
     layouts: dict[str, list[tuple[str, tuple[int, ...], int]]] = {}
     """Of each flat parameter by its unit, piece after piece: the name, empty for padding, shape and length."""
+    settings: list[dict[str, dict[str, float]]] = []
+    """Of each optimizer, by the parameter: the settings of its group, the group's number, steps made."""
 
 
 class Task(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""The steps of two runs side by side: losses of every rank, gradient norms, learning rates."""
+"""The steps of two runs side by side: losses of every rank, gradient norms, learning rates, data, evaluation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from fsdp2lint.verify.equality.results import Compared, Difference, Kind, relative
-from fsdp2lint.verify.outcome import RankReport, Step
+from fsdp2lint.verify.outcome import Call, Digest, RankReport, Step
 
 Number = float | None
 
@@ -25,24 +25,35 @@ _WORDS: dict[Kind, str] = {
 def compare(
     before: Sequence[RankReport], after: Sequence[RankReport], rtol: float
 ) -> list[Compared]:
-    """Losses, norms and rates of all steps, in the order of what to look at first."""
+    """Everything that ranks report of their steps, in the order of what to look at first."""
     losses, norms, rates = (
         Compared("losses"),
         Compared("gradient norms"),
         Compared("learning rates"),
     )
+    data, evaluation = Compared("batches"), Compared("evaluation")
     counts = [len(rank.steps) for rank in before], [len(rank.steps) for rank in after]
     for step in range(min(*counts[0], *counts[1])):
         for old, new in zip(before, after, strict=True):
             _losses(losses, old.steps[step], new.steps[step], step + 1, old.rank, rtol)
+            _rates(rates, old.steps[step], new.steps[step], step + 1, old.rank, rtol)
         both = norm(before, step), norm(after, step)
         _number(norms, "norm", *both, _Place(step + 1, None), max(rtol, ADDED))
-        _rates(rates, before[0].steps[step], after[0].steps[step], step + 1, rtol)
+    for old, new in zip(before, after, strict=True):
+        for number, (was, now) in enumerate(zip(_all(old), _all(new), strict=False), 1):
+            place = _Place(min(number, len(old.steps)), old.rank)
+            _data(data, was, now, place, rtol)
+            _evaluation(evaluation, was, now, _Place(number - 1, old.rank), rtol)
     if counts[0] != counts[1]:
         losses.differences.append(_different_numbers(*counts))
-    for compared in (losses, norms, rates):
+    every = [losses, norms, rates, data, evaluation]
+    for compared in every:
         compared.differences = _first(compared.differences)
-    return [losses, norms, rates]
+    return every
+
+
+def _all(rank: RankReport) -> list[Step]:
+    return [*rank.steps, rank.rest]
 
 
 def norm(ranks: Sequence[RankReport], step: int) -> Number:
@@ -75,23 +86,29 @@ def _losses(
         _number(compared, "loss", old, new, _Place(step, rank), rtol)
 
 
-def _rates(compared: Compared, before: Step, after: Step, step: int, rtol: float) -> None:
+def _rates(
+    compared: Compared, before: Step, after: Step, step: int, rank: int, rtol: float
+) -> None:
     if len(before.rates) != len(after.rates):
         message = (
             f"the optimizer that makes step {step} has {len(before.rates)} parameter groups "
             f"in BEFORE and {len(after.rates)} in AFTER"
         )
-        compared.differences.append(Difference("rate", message, step))
+        compared.differences.append(Difference("rate", message, step, rank))
         return
     several = len(before.rates) > 1
     for group, (old, new) in enumerate(zip(before.rates, after.rates, strict=True)):
-        _number(compared, "rate", old, new, _Place(step, None, group if several else None), rtol)
+        _number(compared, "rate", old, new, _Place(step, rank, group if several else None), rtol)
 
 
 def _number(
     compared: Compared, kind: Kind, before: Number, after: Number, place: _Place, rtol: float
 ) -> None:
     compared.count += 1
+    if before is None and after is None:
+        if kind == "loss" and not compared.unproven:
+            compared.unproven = f"the loss{place} is not finite in either program"
+        return
     if before == after:
         compared.identical += 1
         return
@@ -105,6 +122,100 @@ def _number(
         kind, message, place.step, place.rank, before=before, after=after, relative=apart
     )
     compared.differences.append(difference)
+
+
+def _data(compared: Compared, before: Step, after: Step, place: _Place, rtol: float) -> None:
+    """What both give to their models for one step, call by call."""
+    old, new = ([call for call in _with_data(s) if not call.evaluates] for s in (before, after))
+    where = f"on rank {place.rank} for step {place.step}"
+    if old and len(old) != len(new):
+        message = (
+            f"{where} BEFORE gives its models {_amount(old, 'batch', 'batches')}, "
+            f"AFTER {_amount(new, 'batch', 'batches')}"
+        )
+        compared.differences.append(Difference("data", message, place.step, place.rank))
+        return
+    for was, now in zip(old, new, strict=False):
+        _batch(compared, was, now, where, place, rtol)
+
+
+def _batch(
+    compared: Compared, before: Call, after: Call, where: str, place: _Place, rtol: float
+) -> None:
+    compared.count += 1
+    shapes = [[digest.shape for digest in call.given] for call in (before, after)]
+    if shapes[0] != shapes[1]:
+        what = " and ".join(
+            f"{_shapes(each)} in {side}"
+            for each, side in zip(shapes, ("BEFORE", "AFTER"), strict=True)
+        )
+        message = f"the batch {where} has {what}"
+    else:
+        apart = _farthest(before.given, after.given)
+        compared.relative = max(compared.relative, apart)
+        compared.identical += apart == 0
+        if apart <= rtol:
+            return
+        message = f"the batch {where} holds other data in AFTER"
+    compared.differences.append(Difference("data", message, place.step, place.rank))
+
+
+def _evaluation(compared: Compared, before: Step, after: Step, place: _Place, rtol: float) -> None:
+    """What models return without gradients between two steps, and what they are given for it."""
+    old, new = ([call for call in step.calls if call.evaluates] for step in (before, after))
+    where = f"on rank {place.rank} after step {place.step}"
+    if len(old) > len(new):
+        message = (
+            f"{where} BEFORE calls its models {_times(len(old))} without gradients, "
+            f"AFTER {_times(len(new))}"
+        )
+        compared.differences.append(Difference("evaluation", message, place.step, place.rank))
+        return
+    if len(old) < len(new):
+        if old:
+            compared.notes.append(f"{where} AFTER evaluates more than BEFORE: not compared")
+        return
+    for number, (was, now) in enumerate(zip(old, new, strict=True), 1):
+        compared.count += 1
+        every = (*was.given, *was.made), (*now.given, *now.made)
+        if [d.shape for d in every[0]] != [d.shape for d in every[1]]:
+            message = f"call {number} without gradients {where} has tensors of other shapes"
+        else:
+            apart = _farthest(*every)
+            compared.relative = max(compared.relative, apart)
+            compared.identical += apart == 0
+            if apart <= rtol:
+                continue
+            what = "is given other data" if _farthest(was.given, now.given) > rtol else "differs"
+            message = f"call {number} without gradients {where} {what}, by {apart:.2g}"
+        compared.differences.append(Difference("evaluation", message, place.step, place.rank))
+
+
+def _with_data(step: Step) -> list[Call]:
+    return [call for call in step.calls if call.given]
+
+
+def _farthest(before: Sequence[Digest], after: Sequence[Digest]) -> float:
+    return max((_apart(old, new) for old, new in zip(before, after, strict=True)), default=0.0)
+
+
+def _apart(before: Digest, after: Digest) -> float:
+    """How far two tensors are apart, relative to their norm; 0 when they seem to be the same."""
+    if before == after:
+        return 0.0
+    if None in (before.norm, after.norm, before.weighted, after.weighted):
+        return 1.0
+    largest = max(before.norm or 0.0, after.norm or 0.0) or 1.0
+    sums = abs((before.weighted or 0.0) - (after.weighted or 0.0))
+    return max(abs((before.norm or 0.0) - (after.norm or 0.0)), sums) / largest
+
+
+def _shapes(shapes: Sequence[tuple[int, ...]]) -> str:
+    return "shape " + ", ".join(map(str, shapes)) if shapes else "no tensor"
+
+
+def _amount(things: Sequence[object], one: str, several: str) -> str:
+    return f"1 {one}" if len(things) == 1 else f"{len(things) or 'no'} {several}"
 
 
 def _different_numbers(before: list[int], after: list[int]) -> Difference:
@@ -136,7 +247,7 @@ def curve(ranks: Sequence[RankReport]) -> Iterator[Number]:
 
 
 def _times(number: int) -> str:
-    return {1: "once", 2: "twice"}.get(number, f"{number} times")
+    return {0: "not at all", 1: "once", 2: "twice"}.get(number, f"{number} times")
 
 
 def _told(number: Number) -> str:

@@ -36,6 +36,7 @@ def as_json(verification: Verification) -> str:
             "exit_code": verification.exit_code,
             "equal": verification.exit_code == 0,
             "fault": verification.fault,
+            "unproven": verification.unproven,
             "rtol": verification.rtol,
             "reason": verification.reason,
             "before": _side(verification.before),
@@ -155,10 +156,14 @@ def _amount(compared: Compared) -> Line:
     apart = compared.count - compared.identical
     if compared.unread:
         said, role = "not compared", "error"
-    elif compared.differences:
+    elif any(not one.missing for one in compared.differences):
         said, role = f"different, by {compared.relative:.2g} at most", "error"
+    elif compared.differences:
+        said, role = "not all in AFTER", "error"
+    elif compared.unproven:
+        said, role = f"nothing proven: {compared.unproven}", "error"
     elif not compared.count:
-        said, role = "nothing to compare", "dim"
+        said, role = "none to compare", "dim"
     elif apart:
         said, role = f"equal: {apart} of them to {compared.relative:.2g}, the rest exactly", ""
     else:
@@ -207,6 +212,9 @@ def _verdict(verification: Verification) -> Iterator[Line]:
         yield [("different: ", "error"), (f"{one.message}{more}", "")]
     if verification.fault:
         yield [(f"Not verified: {verification.fault} failed.", "strong")]
+    elif verification.unproven:
+        text = f"Not verified: {verification.unproven}, so equal runs prove nothing."
+        yield [(text, "strong")]
     elif verification.idle and not verification.unread:
         why = "neither program made an optimizer step or wrote a checkpoint"
         yield [(f"Not verified: {why}; is it the right script, are its arguments?", "strong")]
@@ -216,5 +224,5 @@ def _verdict(verification: Verification) -> Iterator[Line]:
         highest = ladder.reached(verification.rungs)
         height = "" if highest is None else f": rung {highest} of 4 ({ladder.TITLES[highest]})"
         unread = verification.unread
-        kept = f", but for {unread} checkpoint{'s' * (unread > 1)} that nobody could read"
+        kept = f", but for {unread} checkpoint{'s' * (unread > 1)} that could not be read"
         yield [(f"Equal{kept if unread else ''}{height}.", "strong")]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
 import torch
 from torch.distributed.tensor import DTensor
 
@@ -34,11 +36,16 @@ class Sides:
         """Compare what both have, and say what only one has."""
         for name in before:
             if name in after:
-                self._pair(of + name, before[name], after[name], name)
+                self._pair(f"{of}{name}", before[name], after[name], name)
         for here, there, missing in ((before, after, "AFTER"), (after, before, "BEFORE")):
             if alone := [name for name in here if name not in there]:
                 more = f" and {len(alone) - 1} more" if len(alone) > 1 else ""
-                self._say(f"{missing} has no `{of}{alone[0]}`{more}", of + alone[0])
+                message = f"{missing} has no `{of}{alone[0]}`{more}"
+                self._say(message, f"{of}{alone[0]}", missing=missing == "AFTER")
+
+    def lacks(self, name: str, message: str) -> None:
+        """Say that AFTER does not have what BEFORE has under a name."""
+        self._say(message, name, missing=True)
 
     def close(self) -> None:
         """Conclude: keep the worst difference and how many others there are."""
@@ -50,11 +57,12 @@ class Sides:
                 f"{first}{others} follow the rounding noise of their gradients, and only those "
                 f"differ by more than {self._rtol:g}"
             )
-        if self._found:
-            worst = max(self._found, key=_badness)
-            kept = {field: getattr(worst, field) for field in worst.__struct_fields__}
-            kept["more"] = len(self._found) - 1
-            self._compared.differences.append(Difference(**kept))
+        for missing in (False, True):
+            found = [one for one in self._found if one.missing == missing]
+            if found and not missing:
+                worst = max(found, key=_badness)
+                found = [msgspec.structs.replace(worst, more=len(found) - 1)]
+            self._compared.differences += found
 
     def _pair(self, name: str, before: Any, after: Any, own: str) -> None:
         old, new = _alike(_read(before), _read(after))
@@ -77,6 +85,9 @@ class Sides:
             if held is not None and held <= self._rtol:
                 self._excused.append(name)
                 return
+        if apart is not None and math.isnan(apart):
+            self._compared.unproven = f"`{name}` holds NaN in both programs"
+            return
         if apart is None:
             self._say(f"`{name}` has values that are no numbers at other places", name)
             return
@@ -86,18 +97,31 @@ class Sides:
 
     def _plain(self, name: str, before: Any, after: Any) -> None:
         before, after = _number(before), _number(after)
-        if isinstance(before, float) and isinstance(after, float):
-            apart = relative(before, after)
+        if isinstance(before, str) and isinstance(after, str):
             self._compared.identical += before == after
-            if apart > self._rtol:
+            if before != after:
+                self._say(
+                    f"`{name}` is {before[:60]!r} in BEFORE and {after[:60]!r} in AFTER", name
+                )
+        elif isinstance(before, float) and isinstance(after, float):
+            if math.isnan(before) and math.isnan(after):
+                self._compared.notes.append(f"`{name}` is NaN in both: not compared")
+                return
+            apart = 0.0 if before == after else relative(before, after)
+            self._compared.identical += before == after
+            if not apart <= self._rtol:
                 self._say(
                     f"`{name}` is {before:.9g} in BEFORE and {after:.9g} in AFTER", name, apart
                 )
         else:
             self._compared.count -= 1
 
-    def _say(self, message: str, name: str, apart: float | None = None) -> None:
-        self._found.append(Difference(self._kind, message, name=name, relative=apart))
+    def _say(
+        self, message: str, name: str, apart: float | None = None, *, missing: bool = False
+    ) -> None:
+        self._found.append(
+            Difference(self._kind, message, name=name, relative=apart, missing=missing)
+        )
 
 
 def _badness(difference: Difference) -> float:
@@ -156,7 +180,7 @@ def compare(
     """Whether two tensors are equal bit for bit, and how far apart they are otherwise.
 
     The distance is that of the elements farthest apart, less the slack of each, relative to the largest
-    element of both; None when one has a number where the other has none.
+    element of both; None when one has a number where the other has none, NaN when both have NaN.
     """
     distance = largest = 0.0
     identical = True
@@ -169,6 +193,10 @@ def compare(
         numbers = old.isfinite()
         if not torch.equal(numbers, new.isfinite()):
             return False, None
+        endless = old[~numbers], new[~numbers]
+        if not torch.equal(*endless):
+            both = bool((endless[0].isnan() == endless[1].isnan()).all())
+            return False, math.nan if both and bool(endless[0].isnan().any()) else None
         old, new = old[numbers].double(), new[numbers].double()
         if old.numel():
             apart = (old - new).abs() - free[numbers].double()

@@ -11,7 +11,7 @@ from fsdp2lint.verify.ladder import Rung
 from fsdp2lint.verify.plan.data import Plan
 
 Outcome = Literal["preserved", "changed", "dropped", "manual", "open"]
-Verdict = Literal["equal", "different", "could not run"]
+Verdict = Literal["equal", "different", "proves nothing", "could not run"]
 
 
 class Curve(msgspec.Struct, frozen=True):

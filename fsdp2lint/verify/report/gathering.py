@@ -49,6 +49,8 @@ def _near(path: str) -> str:
 def _verdict(verification: Verification) -> Verdict:
     if verification.fault:
         return "could not run"
+    if verification.unproven:
+        return "proves nothing"
     return "different" if verification.differences else "equal"
 
 

@@ -14,7 +14,13 @@ from fsdp2lint.verify.report.data import Report
 from fsdp2lint.verify.report.looks import FILTER, STYLE
 from fsdp2lint.verify.report.markup import Markup, join, prose, raw, tag
 
-_BADGES = {"equal": "good", "different": "bad", "could not run": "bad", None: "wait"}
+_BADGES = {
+    "equal": "good",
+    "different": "bad",
+    "proves nothing": "bad",
+    "could not run": "bad",
+    None: "wait",
+}
 
 
 def html(report: Report) -> str:

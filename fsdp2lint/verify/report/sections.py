@@ -101,6 +101,10 @@ def _difference(found: Difference) -> Markup:
 
 def _judged(one: Compared) -> list[str]:
     verdict = ("equal", "good") if one.equal else ("different", "bad")
+    if one.unproven and one.equal:
+        verdict = ("proves nothing", "bad")
+    elif one.equal and not one.count:
+        verdict = ("none to compare", "dim")
     apart = f"{one.relative:.3g}" if one.relative else "-"
     badge = tag("b", verdict[0], class_=verdict[1])
     return [_what(one), badge, str(one.count), str(one.identical), apart]

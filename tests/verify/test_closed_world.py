@@ -1,0 +1,150 @@
+"""What AFTER lacks or does otherwise beside training: evaluation, data, logs, side files, optimizer and checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fsdp2lint.verify.compare import Options, Trial, Verification
+from fsdp2lint.verify.equality.files import compare_files
+from fsdp2lint.verify.equality.printed import compare, lines
+from fsdp2lint.verify.equality.telling import told
+from fsdp2lint.verify.places import find
+
+from .scenes import ROOT, Ranks, forking
+
+PROGRAM = ROOT / "fixtures" / "verify" / "everything.py"
+
+HARMFUL: dict[str, tuple[str, str, str, Any]] = {
+    "evaluation with dropout": ("    model.eval()\n", "", "evaluation", (4, 0)),
+    "no evaluation": ("    with torch.no_grad():\n        for tokens, labels in loader:", "    if 0:\n        for tokens, labels in loader:", "evaluation", (4, 0)),
+    "metric of one rank": ("    dist.all_reduce(total)\n", "", "printed", (4, 0)),
+    "count by batches": ("seen += tokens.numel()", "seen += len(tokens)", "printed", (1, 0)),
+    "data of the first epoch": ("        sampler.set_epoch(epoch)\n", "", "data", (5, 0)),
+    "decay of all": ('"weight_decay": 0.0}', '"weight_decay": 0.1}', "optimizer", None),
+    "no file of the configuration": ('open("config.json", "w")', 'open("/dev/null", "w")', "file", None),
+    "no average": ('            "ema": average.state_dict(),\n', "", "checkpoint", None),
+    "no random numbers": ('            "python_rng": list(random.getstate()[1]),\n', "", "checkpoint", None),
+}  # fmt: skip
+
+HARMLESS = {
+    "names": ("decayed", "with_decay"),
+    "words of the log": ("step %d loss %.5f", "after %d steps: loss %.5f"),
+    "more in the checkpoint": ('            "step": step,\n', '            "step": step,\n            "version": 2,\n'),
+    "another key": ('"sampler": {"epoch"', '"data": {"epoch"'),
+    "order of groups": (
+        '[{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]',
+        '[{"params": others, "weight_decay": 0.0}, {"params": decayed, "weight_decay": 0.1}]',
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Ranks]:
+    with forking() as serving:
+        yield serving
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def changed(folder: Path, name: str, old: str, new: str) -> Path:
+    text = PROGRAM.read_text("utf-8")
+    assert old in text, name
+    path = folder / f"{name.replace(' ', '_')}.py"
+    path.write_text(text.replace(old, new), encoding="utf-8")
+    return path
+
+
+def found_by(verification: Verification) -> dict[str, Any]:
+    assert verification.fault is None, told(verification, colour=False)
+    return {d.kind: d for d in verification.differences}
+
+
+def test_harmful_changes_are_told_and_harmless_ones_are_not(ranks: Ranks, tmp_path: Path) -> None:
+    from fsdp2lint.verify.equality import apart
+
+    with Trial(
+        find(str(PROGRAM)), Options(timeout=120.0), run=ranks.launch, compare=apart.main
+    ) as runs:
+        for name, (old, new, kind, place) in HARMFUL.items():
+            found = found_by(runs.against(find(str(changed(tmp_path, name, old, new)))))
+            assert kind in found, (name, found)
+            if place is not None:
+                assert (found[kind].step, found[kind].rank) == place, (name, found[kind].message)
+        for name, (old, new) in HARMLESS.items():
+            verification = runs.against(find(str(changed(tmp_path, name, old, new))))
+            assert found_by(verification) == {}, name
+            assert verification.exit_code == 0
+        counts = {one.what: one.count for one in verification.compared}
+        assert counts["batches"] == 16
+        assert counts["evaluation"] == 16
+        assert counts["other files"] == 2
+
+
+def test_a_loss_may_be_accepted_by_name(ranks: Ranks, tmp_path: Path) -> None:
+    from fsdp2lint.verify.equality import apart
+
+    old, new, *_ = HARMFUL["no random numbers"]
+    options = Options(timeout=120.0, accept_missing=("python_rng",))
+    after = find(str(changed(tmp_path, "accepted", old, new)))
+    with Trial(find(str(PROGRAM)), options, run=ranks.launch, compare=apart.main) as runs:
+        verification = runs.against(after)
+    assert verification.exit_code == 0
+    assert "accepted by --accept-missing: AFTER does not save `python_rng`" in told(verification, colour=False)  # fmt: skip
+
+
+def test_runs_without_finite_losses_prove_nothing(ranks: Ranks, tmp_path: Path) -> None:
+    from fsdp2lint.verify.equality import apart
+
+    old = "            loss = F.cross_entropy(model(tokens.cuda()), labels.cuda())\n"
+    program = find(
+        str(changed(tmp_path, "lost", old, old + "            loss = loss * float('nan')\n"))
+    )
+    with Trial(
+        program, Options(timeout=120.0, steps=2), run=ranks.launch, compare=apart.main
+    ) as runs:
+        verification = runs.against(program)
+    assert verification.exit_code == 2
+    text = told(verification, colour=False)
+    assert "Not verified: the loss on rank 0 at step 1 is not finite in either program" in text
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "apart"),
+    [
+        ("loss 2.345", "loss 2.345", 0),
+        ("loss 2.345", "loss 2.346", 1),
+        ("[2026-01-02 03:04:05,678] step 3 loss 1.5 12.3 it/s 4.2GB", "[2026-01-02 04:04:05,678] step 3 loss 1.5 11.3 it/s 4.1GB", 0),
+        ("step 3 loss 1.5 time 0.31", "step 3 loss 1.5 time 0.32", 0),
+        ("step 3 loss 1.5", "3: loss=1.5", 0),
+        ("step 3 loss 1.5", "", 1),
+        ("", "step 3 loss 1.5", 0),
+        ("no number here", "", 0),
+        ("acc 0.75\nacc 0.5", "acc 0.75", 1),
+        ("norm 0.1234567891234", "norm 0.1234567891235", 0),
+    ],
+)  # fmt: skip
+def test_lines_are_compared_by_their_numbers(before: str, after: str, apart: int) -> None:
+    old, new = (lines(text.encode()) for text in (before, after))
+    assert len(list(compare(old, new, 0.0))) == apart
+
+
+def test_files_of_a_run_are_paired_and_their_numbers_compared(tmp_path: Path) -> None:
+    works = tmp_path / "before", tmp_path / "after"
+    for work, day in zip(works, (1, 2), strict=True):
+        (work / f"runs-{day}").mkdir(parents=True)
+        (work / f"runs-{day}" / "metrics.csv").write_text(f"step,loss\n1,{day}.5\n")
+        (work / "same.json").write_text("{}")
+    (works[0] / "lost.txt").write_text("1")
+    found = compare_files(works, [], 0.0, frozenset())
+    assert [(d.name, d.missing) for d in found.differences] == [
+        ("lost.txt", True),
+        ("runs-1/metrics.csv", False),
+    ]
+    assert found.notes == []
