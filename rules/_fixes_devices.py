@@ -122,7 +122,7 @@ def by_local_rank(trace: Trace, chosen: Called) -> Fix | None:
     if call is None or len(call.args) != 1 or _comes_from_elsewhere(chosen.at, call.args[0].value):
         return None
     for called in trace.calls(".to", ".cuda", "torch.device"):
-        if any(_names_global(v) for v in (*called.arguments, *called.keywords.values())):
+        if any(names_global(v) for v in (*called.arguments, *called.keywords.values())):
             return None
     own = own_local_rank(trace, source, call)
     rank = Name(own) if own else local_rank(source, call)
@@ -144,7 +144,7 @@ def _comes_from_elsewhere(site: Site, value: cst.BaseExpression) -> bool:
     return any(isinstance(bound, cst.Param) for bound in names.bindings[home][value.value])
 
 
-def _names_global(value: Value) -> bool:
+def names_global(value: Value) -> bool:
     """Whether a value is the global rank, or a text with it (``f"cuda:{rank}"``)."""
     key = value.key if isinstance(value, Part) and isinstance(value.key, tuple) else ()
     held = [v for v in key[1:] if isinstance(v, Value)] if key[:1] == ("format",) else []

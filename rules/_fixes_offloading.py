@@ -25,7 +25,7 @@ from ._checkpoints import switched_on
 from ._shared import DCP
 
 GETTERS = tuple(f"{DCP}state_dict.get_{what}state_dict" for what in ("model_", "optimizer_", ""))
-_HARMLESS = ("builtins.len", "builtins.print", "builtins.bool", "gc.collect")
+HARMLESS = ("builtins.len", "builtins.print", "builtins.bool", "gc.collect")
 
 
 def on_first(event: Event) -> bool:
@@ -55,7 +55,7 @@ def _serves_others(trace: Trace, taken: StateDictTaken, apart: Collection[cst.CS
         return True
     return any(
         called.order > taken.order
-        and called.name not in _HARMLESS
+        and called.name not in HARMLESS
         and called.at.node not in apart
         and not on_first(called)
         and any(_root(v) in holders for v in _given(called))

@@ -13,6 +13,7 @@ from fsdp2lint.api import (
     Literal,
     Parameters,
     Part,
+    StateDict,
     Trace,
     Value,
     once,
@@ -178,6 +179,17 @@ def parameter_of(tensor: Value) -> Parameter | None:
             return None
         tensor = owner
     return None
+
+
+def model_of(tensor: Value) -> Value | None:
+    """The model whose parameter, or entry of a state dict, a tensor is."""
+    parameter = parameter_of(tensor)
+    if parameter is not None:
+        return parameter.module
+    whole: Value | None = tensor
+    while isinstance(whole, Part):
+        whole = whole.owner
+    return whole.of if isinstance(whole, StateDict) and whole.kind == "model" else None
 
 
 def layer_with_parameters(value: Value) -> bool:

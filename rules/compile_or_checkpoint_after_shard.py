@@ -58,7 +58,8 @@ anything between does more to the model than shard it or hand its parameters to 
 
 ## Known limits
 
-Compiling the root after it was sharded is common and is left alone.
+Compiling the root after it was sharded is common and is left alone. What `check_fn` chooses is not computed: the
+call counts when any part of its model was sharded before.
 
 ## References
 
@@ -74,9 +75,13 @@ from fsdp2lint.api import Finding, Fix, Trace, Wrapping, rule, unwrapped
 
 from ._fixes_lifting import lifted
 from ._fixes_wrapping import wrappers_sharded
-from ._shared import overlap, sharded, shards_before
+from ._shared import Shard, overlap, sharded, shards_before, together
 from ._tensors import has_root_above
 
+_INSIDE = (
+    "torch.distributed.algorithms._checkpoint.checkpoint_wrapper.apply_activation_checkpointing"
+)
+"""Wraps what `check_fn` or a policy chooses below the module that it is given."""
 _DOES = {"compile": "compiled", "checkpoint": "wrapped for activation checkpointing"}
 _FIRST = {"compile": "compile", "checkpoint": "wrap for activation checkpointing"}
 
@@ -87,17 +92,32 @@ def check(trace: Trace) -> Iterator[Finding]:
     for wrapping in trace.of(Wrapping):
         if wrapping.by not in _DOES:
             continue
-        found = sharded(trace, wrapping, wrapping.module, itself=True)
-        if found is None or not has_root_above(trace, found[0]):
+        shard = _sharded_unit(trace, wrapping)
+        if shard is None:
             continue
-        shard, module = found
+        said = shard.module.words()
         yield Finding(
             at=wrapping,
-            message=f"`{module.words()}` is {_DOES[wrapping.by]} after it was sharded; PyTorch's order is "
+            message=f"`{said}` is {_DOES[wrapping.by]} after it was sharded; PyTorch's order is "
             "checkpointing, compilation, `fully_shard`",
-            because=((shard.event, f"`{module.words()}` is sharded here, before"),),
+            because=((shard.event, f"`{said}` is sharded here, before"),),
             fix=_first(trace, wrapping),
         )
+
+
+def _sharded_unit(trace: Trace, wrapping: Wrapping) -> Shard | None:
+    """The sharding that came before, of a module that is wrapped and is no root."""
+    found = sharded(trace, wrapping, wrapping.module, itself=True)
+    if found is not None and has_root_above(trace, found[0]):
+        return found[0]
+    if not any(called.at.node is wrapping.at.node for called in trace.calls(_INSIDE)):
+        return None
+    whole = unwrapped(wrapping.module)
+    for shard in shards_before(trace, wrapping):
+        inside = shard.module is not whole and trace.inside(shard.module, whole)
+        if inside and together(shard.guards, wrapping.guards):
+            return shard
+    return None
 
 
 def _first(trace: Trace, wrapping: Wrapping) -> Fix | None:

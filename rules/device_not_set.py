@@ -4,11 +4,12 @@
 
 Finds `.cuda()` and `.to("cuda")` of a model before the first mesh or `fully_shard` call, in a script with a
 process group on NCCL that nowhere chooses a device: no `set_device`, no `device_id` of the group, no
-`torch.cuda.device`.
+`torch.cuda.device`. Also `.to("cuda:0")` of a sharded model, written so or as the default of an argument: all ranks
+get the same arguments.
 
 ## Why is this bad
 
-"cuda" is the current device, and that is GPU 0 in each process. All ranks of a host build their whole copy
+"cuda:0" is the first GPU of the host for every rank, whatever device was set. "cuda" is the current device, and that is GPU 0 in each process. All ranks of a host build their whole copy
 there, one after the other out of memory. PyTorch chooses a device from `LOCAL_RANK` when it makes the mesh,
 but only for processes that have not used CUDA before: this call uses it.
 
@@ -61,16 +62,21 @@ launcher library in the same run. The damage needs several GPUs and was not run 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from fsdp2lint.api import (
     Called,
     Finding,
     GroupStarted,
+    Instance,
     Literal,
     Moved,
+    Part,
     Sharded,
     Trace,
+    Value,
+    rank_dependent,
     rule,
     unwrapped,
 )
@@ -78,7 +84,7 @@ from fsdp2lint.api import (
 from ._devices import to_current
 from ._fixes_devices import device_chosen
 from ._meshes import INIT
-from ._shared import overlap, together
+from ._shared import class_name, overlap, together
 
 _CHOOSING = (
     "torch.cuda.set_device",
@@ -94,7 +100,10 @@ _CHOOSING = (
 @rule(code="FSDP405", group="suspicious")
 def check(trace: Trace) -> Iterator[Finding]:
     """Models that all go to the first GPU."""
-    if trace.truncated or trace.entry != "__main__" or _chosen(trace):
+    if trace.truncated or trace.entry != "__main__" or _may_see_one_gpu(trace):
+        return
+    yield from _on_one_gpu(trace)
+    if _chosen(trace):
         return
     for moved in trace.of(Moved):
         if not to_current(moved):
@@ -121,6 +130,52 @@ def check(trace: Trace) -> Iterator[Finding]:
         return
 
 
+def _on_one_gpu(trace: Trace) -> Iterator[Finding]:
+    """Models that each rank puts on the same GPU by its number."""
+    for moved in trace.of(Moved):
+        number = next((n for one in moved.to for n in _numbers(trace, moved, one)), None)
+        started = None if number is None else _on_nccl(trace, moved)
+        if started is None or any(rank_dependent(g.test) for c in moved.guards.clauses for g in c):
+            continue
+        if any(
+            overlap(trace, s.module, unwrapped(moved.module)) is not None
+            and together(s.guards, moved.guards)
+            for s in trace.of(Sharded)
+        ):
+            yield Finding(
+                at=moved,
+                message=f"every rank puts `{moved.module.words()}` on GPU {number}: name the device by the local rank, or "
+                'set the device once and write "cuda"',
+                because=((started, "the process group on NCCL, of several ranks"),),
+            )
+            return
+
+
+_GPU = re.compile(r"cuda:(\d+)")
+
+
+def _numbers(trace: Trace, moved: Moved, given: Value) -> Iterator[int]:
+    """The number of the GPU that a device surely is, on all ranks: a constant, or the default of an argument."""
+    if isinstance(given, Instance) and class_name(given) == "torch.device":
+        given = given.part(".argument0")
+    if moved.how == "cuda" and isinstance(given, Literal) and type(given.value) is int:
+        yield given.value
+    found = given
+    if isinstance(given, Part) and given.name:
+        found = next(
+            (
+                called.keywords.get("default", given)
+                for called in trace.calls(".add_argument")
+                for name in called.arguments
+                if (isinstance(name, Literal) and name.value == f"--{given.name.replace('_', '-')}")
+                or (isinstance(name, Literal) and name.value == f"--{given.name}")
+            ),
+            given,
+        )
+    if isinstance(found, Literal) and (gpu := _GPU.fullmatch(str(found.value))):
+        yield int(gpu[1])
+
+
 def _on_nccl(trace: Trace, moved: Moved) -> GroupStarted | None:
     for started in trace.of(GroupStarted):
         if started.backend == "nccl" and together(started.guards, moved.guards):
@@ -135,14 +190,18 @@ def _device_known(trace: Trace, moved: Moved) -> bool:
 
 
 def _chosen(trace: Trace) -> bool:
-    """Whether the script, or a library that launches it, may choose a device anywhere."""
+    """Whether the script may choose a device anywhere."""
+    return any(
+        called.name in _CHOOSING
+        or "device_id" in called.keywords
+        or "device_ids" in called.keywords
+        for called in trace.of(Called)
+    )
+
+
+def _may_see_one_gpu(trace: Trace) -> bool:
+    """Whether the script, or a library that launches it, may show each rank one GPU only."""
     for called in trace.of(Called):
-        if (
-            called.name in _CHOOSING
-            or "device_id" in called.keywords
-            or "device_ids" in called.keywords
-        ):
-            return True
         given = (*called.arguments, *called.keywords.values())
         if any(isinstance(v, Literal) and v.value == "CUDA_VISIBLE_DEVICES" for v in given):
             return True

@@ -3,7 +3,8 @@
 ## What it does
 
 Finds `torch.cuda.set_device` and `torch.accelerator.set_device_index` that are called for the first time
-after a `fully_shard` call, and those that are given the global rank in a script that knows its local rank too.
+after a `fully_shard` call, and those that are given the global rank in a script that knows its local rank too; also
+devices that are named so (`torch.device(f"cuda:{rank}")`).
 
 ## Why is this bad
 
@@ -69,10 +70,10 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from fsdp2lint.api import Called, Finding, Literal, Rank, Sharded, Trace, Value, rule, walk
+from fsdp2lint.api import Called, Finding, Literal, Part, Rank, Sharded, Trace, Value, rule, walk
 
 from ._devices import is_global
-from ._fixes_devices import by_local_rank, chosen_before
+from ._fixes_devices import by_local_rank, chosen_before, names_global
 from ._meshes import INIT
 from ._shared import class_name, together
 
@@ -90,6 +91,7 @@ def check(trace: Trace) -> Iterator[Finding]:
     """Devices that are chosen too late."""
     if trace.truncated or _on_cpu(trace):
         return
+    yield from _named_by_global_rank(trace)
     for chosen in trace.calls(*_SETTERS):
         read = _local_rank_read(trace, chosen)
         if is_global(_index(chosen)) and read is not None and not _gives_local_rank(chosen):
@@ -102,6 +104,29 @@ def check(trace: Trace) -> Iterator[Finding]:
             )
         elif not any(earlier.order < chosen.order for earlier in trace.calls(*_SETTERS)):
             yield from _late(trace, chosen)
+
+
+def _named_by_global_rank(trace: Trace) -> Iterator[Finding]:
+    """Devices for a model that are named by the global rank: ``f"cuda:{rank}"``."""
+    for named in trace.calls("torch.device", ".to", ".cuda"):
+        given = named.arguments[0] if named.arguments else None
+        counts = given is not None and _names_gpu(given, named.name == ".cuda")
+        read = _local_rank_read(trace, named) if counts else None
+        if read is not None and not _gives_local_rank(named):
+            yield Finding(
+                at=named,
+                message=f"`{named.at.code}` counts over all hosts: on the second host there is no such device; "
+                "name it by the local rank",
+                because=((read, "the rank on this host is read here"),),
+            )
+            return
+
+
+def _names_gpu(given: Value, itself: bool) -> bool:
+    """Whether a device is named by the global rank: ``f"cuda:{rank}"``, or the number ``itself``."""
+    if isinstance(given, Part) and isinstance(given.key, tuple):
+        return "cuda" in str(given.key[1:2]) and names_global(given)
+    return itself and is_global(given)
 
 
 def _late(trace: Trace, chosen: Called) -> Iterator[Finding]:

@@ -3,7 +3,7 @@
 ## What it does
 
 Finds `torch.load` of a full state that is then given to `set_model_state_dict`, `set_optimizer_state_dict` or
-`set_state_dict` with `full_state_dict=True`, where all ranks call it and none maps the file.
+`set_state_dict` with `full_state_dict=True`, or tensor by tensor to `distribute_tensor`, where all ranks call it and none maps the file.
 
 ## Why is this bad
 
@@ -71,7 +71,6 @@ from fsdp2lint.api import (
     Event,
     Finding,
     Fix,
-    Literal,
     Loaded,
     Optimizer,
     Part,
@@ -85,8 +84,10 @@ from fsdp2lint.api import (
 
 from ._checkpoints import switch
 from ._fixes_loading import mapped
-from ._shared import DCP, Shard, differs_by_rank, sharded
+from ._meta import is_meta
+from ._shared import DCP, Shard, differs_by_rank, sharded, shards_before
 
+_DISTRIBUTE = "torch.distributed.tensor.distribute_tensor"
 _SETTERS = tuple(f"{DCP}state_dict.set_{what}state_dict" for what in ("model_", "optimizer_", ""))
 
 
@@ -97,11 +98,8 @@ def check(trace: Trace) -> Iterator[Finding]:
         called = _call(trace, loaded) if loaded.via == "torch.load" else None
         if called is None or not _whole_on_all_ranks(called, loaded):
             continue
-        for restored in trace.after(loaded, Restored):
-            if not _distributes(trace, restored, loaded):
-                continue
-            shard = _sharding(trace, restored)
-            if shard is None or _by_rank(restored):
+        for restored, shard in _distributions(trace, loaded):
+            if _by_rank(restored):
                 continue
             yield Finding(
                 at=loaded,
@@ -116,6 +114,20 @@ def check(trace: Trace) -> Iterator[Finding]:
             break
 
 
+def _distributions(trace: Trace, loaded: Loaded) -> Iterator[tuple[Event, Shard]]:
+    """Where what was loaded is given out to the ranks, and the sharding of the model that it is for."""
+    for restored in trace.after(loaded, Restored):
+        shard = _sharding(trace, restored) if _distributes(trace, restored, loaded) else None
+        if shard is not None:
+            yield restored, shard
+    for called in trace.calls(_DISTRIBUTE):
+        whole = called.argument(0, "tensor")
+        if whole is None or not trace.precedes(loaded, called):
+            continue
+        if _root(whole, loaded.result) is loaded.result:
+            yield from ((called, s) for s in shards_before(trace, called) if s.order < loaded.order)
+
+
 def _call(trace: Trace, loaded: Loaded) -> Called | None:
     return next((c for c in trace.calls(loaded.via) if c.result is loaded.result), None)
 
@@ -125,7 +137,7 @@ def _whole_on_all_ranks(called: Called, loaded: Loaded) -> bool:
     if called.open or "mmap" in called.keywords or _by_rank(loaded):
         return False
     place = called.argument(1, "map_location")
-    if isinstance(place, Literal) and place.value == "meta":
+    if place is not None and any(is_meta(one) for one in options(place)):
         return False
     return loaded.path is not None and not differs_by_rank(loaded.path)
 

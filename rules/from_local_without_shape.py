@@ -3,7 +3,7 @@
 ## What it does
 
 Finds `DTensor.from_local(local, mesh, [Shard(dim)])` without `shape=` and `stride=` where the ranks give pieces
-of different sizes: tensors whose size is made of the rank, and the pieces of `chunk`, `tensor_split`, `split` and
+of different sizes: tensors whose size depends on the rank, shards of parameters, and the pieces of `chunk`, `tensor_split`, `split` and
 of slices when they do not come out even.
 
 ## Why is this bad
@@ -49,9 +49,15 @@ averages = DTensor.from_local(
 )
 ```
 
+## Fix safety
+
+Safe: `shape=p.shape, stride=p.stride()` is added where the shard of `p` itself is made a distributed tensor again.
+Other pieces get no fix.
+
 ## Known limits
 
-Only pieces whose sizes can be computed for each rank: from constants, the rank and the number of ranks, for
+The own shard of a parameter (`DTensor.from_local(p.to_local(), p.device_mesh, p.placements)`) counts when a layer of
+the model has an odd number of rows, which no usual number of ranks divides. Otherwise only pieces whose sizes can be computed for each rank: from constants, the rank and the number of ranks, for
 tensors that are made in sight. Where the number of ranks is not written down, the pieces must be uneven for two,
 four and eight of them (for those that the script does not refuse): seven rows are reported, ten are not. Only
 meshes of one dimension over all ranks. Given shapes are not compared with the pieces. Scripts without any word of
@@ -69,10 +75,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import libcst as cst
+
 from fsdp2lint.api import (
+    Arguments,
     Called,
     External,
     Finding,
+    Fix,
+    Guard,
     Guards,
     Literal,
     Logic,
@@ -87,14 +98,27 @@ from fsdp2lint.api import (
     rank_dependent,
     rule,
     tests_in,
+    unwrapped,
 )
 
 from ._counting import counted
+from ._fixes import call_of
 from ._meshes import INIT
 from ._numbers import Fails, results
+from ._parts import below, model_of
 from ._shapes import Shapes
-from ._shared import is_none
+from ._shared import is_none, sharded, together
 
+_ROWS = {
+    "torch.nn.Linear": (1, "out_features"),
+    "torch.nn.Embedding": (0, "num_embeddings"),
+    "torch.nn.LayerNorm": (0, "normalized_shape"),
+    "torch.nn.RMSNorm": (0, "normalized_shape"),
+}
+_SAME_SHAPE = frozenset(
+    f".{n}()" for n in "clone contiguous cpu cuda detach float to zero_".split()
+)
+_OTHERWISE = {"shard_placement_fn", "ignored_params"}
 _SHARD = ("torch.distributed.tensor.Shard", "torch.distributed.tensor.placement_types.Shard")
 _USUAL = (2, 4, 8)
 """The numbers of ranks that are tried where the script does not say how many there are."""
@@ -123,6 +147,16 @@ def check(trace: Trace) -> Iterator[Finding]:
         if called.open or not all(is_none(called.keywords.get(k)) for k in ("shape", "stride")):
             continue
         local = called.argument(0, "local_tensor")
+        again = None if local is None else _own_shard(trace, called, local)
+        if again is not None:
+            layer, rows = again
+            yield Finding(
+                at=called,
+                message=f"`{layer}.weight` has {rows} rows, so some ranks hold fewer than others: without `shape=` and "
+                "`stride=` each rank assumes the others' shards have its own size, and ranks disagree on the whole",
+                fix=_as_whole(called),
+            )
+            continue
         uneven = None if local is None else _uneven(trace, called, local)
         if local is not None and uneven is not None:
             pieces = f"`{local.label}`" if local.label else "the piece"
@@ -132,6 +166,66 @@ def check(trace: Trace) -> Iterator[Finding]:
                 f"on rank {uneven.base} and {uneven.other} on rank {uneven.rank}: without `shape=` and `stride=` each rank "
                 "takes the others' for as large as its own, and they disagree on the whole",
             )
+
+
+def _own_shard(trace: Trace, called: Called, local: Value) -> tuple[str, int] | None:
+    """The layer, and its odd number of rows, whose own shard is made a distributed tensor again.
+
+    An odd number of rows is uneven on 2, 4 and 8 ranks alike.
+    """
+    while isinstance(local, Part) and local.key not in (".to_local()", "._local_tensor"):
+        if not isinstance(local.key, tuple) or local.key[0] not in _SAME_SHAPE:
+            return None
+        local = local.owner
+    if not isinstance(local, Part) or any(_asks_about(g.test, local.owner) for g in _tests(called)):
+        return None
+    placements = called.argument(2, "placements")
+    if not isinstance(placements, Part) or placements.owner is not local.owner:
+        return None
+    model = model_of(local.owner)
+    found = None if placements.key != ".placements" else sharded(trace, called, model)
+    if found is None or model is None or set(found[0].event.options) & _OTHERWISE:
+        return None
+    layers = below(trace, unwrapped(model))
+    for built in trace.calls(*_ROWS):
+        position, keyword = _ROWS[built.name]
+        rows = built.argument(position, keyword)
+        if built.result in layers and isinstance(rows, Literal) and isinstance(rows.value, int):
+            if rows.value % 2 and together(built.guards, called.guards):
+                return built.result.words(), rows.value
+    return None
+
+
+def _tests(called: Called) -> Iterator[Guard]:
+    return (guard for clause in called.guards.clauses for guard in clause)
+
+
+def _asks_about(test: Value, tensor: Value) -> bool:
+    """Whether a test is about a tensor, or about the pair of its name and it."""
+    about = {tensor, tensor.owner} if isinstance(tensor, Part) else {tensor}
+    todo: list[Value] = [test]
+    while todo:
+        one = todo.pop()
+        if one in about:
+            return True
+        if isinstance(one, Part):
+            key = one.key if isinstance(one.key, tuple) else ()
+            todo += [one.owner, *(v for v in key if isinstance(v, Value))]
+        todo += [v for v in (getattr(one, "test", None),) if isinstance(v, Value)]
+        todo += list(one.operands) if isinstance(one, Logic) else []
+    return False
+
+
+def _as_whole(called: Called) -> Fix | None:
+    """The shape and the stride of the tensor that the shard is of."""
+    call = call_of(called.at)
+    mesh = None if call is None or len(call.args) < 2 else call.args[1].value
+    if call is None or not isinstance(mesh, cst.Attribute) or mesh.attr.value != "device_mesh":
+        return None
+    whole = called.at.source.code(mesh.value)
+    arguments = Arguments(called.at.source, call)
+    edits = (arguments.set("shape", f"{whole}.shape"), arguments.set("stride", f"{whole}.stride()"))
+    return Fix("give the shape of the whole", edits, "safe")
 
 
 def _uneven(trace: Trace, called: Called, local: Value) -> Uneven | None:

@@ -3,12 +3,12 @@
 ## What it does
 
 Finds three uses of `set_model_state_dict`, `set_optimizer_state_dict` and `set_state_dict`: the state is an empty
-dictionary on all ranks but the first and `broadcast_from_rank0` is off; or `broadcast_from_rank0` is on and
+dictionary, or one of meta tensors, on all ranks but the first and `broadcast_from_rank0` is off; or `broadcast_from_rank0` is on and
 `full_state_dict` is off; or it is on and `set_state_dict` gets an empty model state on all ranks but the first.
 
 ## Why is this bad
 
-Without the broadcast every rank loads what it has itself. The ranks with the empty dictionary raise, or
+Without the broadcast every rank loads what it has itself. The ranks with the empty dictionary or the meta tensors raise, or
 skip the load when `cpu_offload` is on, while rank 0 waits for them in a collective. And the broadcast works with full state dicts only:
 without `full_state_dict=True` all ranks raise a `ValueError`. To `set_state_dict` an empty model state means
 "only the optimizer": a rank that passes one skips the broadcast of the model, in which rank 0 then waits.
@@ -72,13 +72,17 @@ from fsdp2lint.api import (
     Guards,
     Literal,
     MainRank,
+    StateDict,
+    StateDictTaken,
     Trace,
     Value,
     rule,
+    unwrapped,
 )
 
 from ._checkpoints import surely_empty, switch, switched_on
-from ._shared import DCP, cases
+from ._meta import built_on_meta, given_memory, is_meta
+from ._shared import DCP, cases, changed, together
 
 _SETTERS = tuple(f"{DCP}state_dict.set_{what}state_dict" for what in ("model_", "optimizer_", ""))
 _STATES = ("model_state_dict", "optim_state_dict")
@@ -107,8 +111,8 @@ def check(trace: Trace) -> Iterator[Finding]:
             fix = switched_on(trace, options, "broadcast_from_rank0", _SETTERS)
             yield Finding(
                 at=called,
-                message="all ranks but the first pass an empty dictionary, and `broadcast_from_rank0` is "
-                "off: they never get the state and rank 0 waits for them",
+                message="all ranks but the first pass an empty dictionary or meta tensors, and "
+                "`broadcast_from_rank0` is off: they never get the state and rank 0 waits for them",
                 fix=fix if full and not skips else None,
             )
         elif broadcast and skips:
@@ -139,8 +143,31 @@ def _states(called: Called) -> Iterator[Value]:
 
 def _on_first_only(trace: Trace, called: Called, state: Value) -> bool:
     """Whether a state is something on rank 0 and an empty dictionary on the others."""
-    empty = [(guards, surely_empty(trace, one, called)) for guards, one in cases(called, state)]
+    empty = [(guards, _holds_nothing(trace, called, one)) for guards, one in cases(called, state)]
+    empty += [(guards, True) for guards in _mapped_to_meta(trace, called, state)]
     return any(e and _elsewhere(g) for g, e in empty) and not all(e for _, e in empty)
+
+
+def _holds_nothing(trace: Trace, called: Called, state: Value) -> bool:
+    """Whether a state is an empty dictionary, or that of a model on the meta device."""
+    if surely_empty(trace, state, called):
+        return True
+    if not isinstance(state, StateDict) or state.full or changed(trace, state, called):
+        return False
+    taken = next((e for e in trace.of(StateDictTaken) if e.state is state), None)
+    if taken is None or built_on_meta(trace, taken, unwrapped(state.of)) is None:
+        return False
+    return not given_memory(trace, taken, unwrapped(state.of))
+
+
+def _mapped_to_meta(trace: Trace, called: Called, state: Value) -> Iterator[Guards]:
+    """When `torch.load` gives meta tensors: its `map_location` is a choice."""
+    for loaded in trace.calls("torch.load"):
+        place = loaded.argument(1, "map_location")
+        if loaded.result is state and place is not None:
+            for guards, one in cases(loaded, place):
+                if is_meta(one) and together(guards, called.guards):
+                    yield guards
 
 
 def _elsewhere(guards: Guards) -> bool:

@@ -3,7 +3,7 @@
 ## What it does
 
 Finds `get_model_state_dict`, `get_optimizer_state_dict` and `get_state_dict` of a sharded model with
-`full_state_dict=True` and without `cpu_offload=True`, where only the first rank does anything with the result: it
+`full_state_dict=True` and without `cpu_offload=True`, and loops that put each `full_tensor()` into a dictionary, where only the first rank does anything with the result: it
 saves it.
 
 ## Why is this bad
@@ -69,10 +69,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp2lint.api import Finding, Saved, StateDictTaken, Trace, rule
+from fsdp2lint.api import (
+    Called,
+    Container,
+    Finding,
+    Saved,
+    StateDictTaken,
+    Trace,
+    Value,
+    options,
+    rank_dependent,
+    rule,
+)
 
-from ._fixes_offloading import GETTERS, offloaded, on_first, used_elsewhere
-from ._shared import state_shard
+from ._fixes_offloading import GETTERS, HARMLESS, offloaded, on_first, used_elsewhere
+from ._parts import model_of
+from ._shared import sharded, state_shard
 
 _ONE_FILE = ("torch.save", "pickle.dump", "joblib.dump", "safetensors.torch.save_file")
 
@@ -95,6 +107,59 @@ def check(trace: Trace) -> Iterator[Finding]:
             because=((shard.event, "it is sharded here"), (written, "the first rank writes it")),
             fix=offloaded(trace, taken),
         )
+
+    yield from _gathered_by_hand(trace)
+
+
+def _gathered_by_hand(trace: Trace) -> Iterator[Finding]:
+    """Loops that put each `full_tensor()` into a dictionary, which the first rank writes."""
+    gathers = {called.result: called for called in trace.calls(".full_tensor")}
+    for saved in trace.of(Saved) if gathers else ():
+        if saved.via not in _ONE_FILE or not on_first(saved):
+            continue
+        for held, tensor in _kept_on_all_ranks(trace, saved):
+            called = gathers.get(tensor)
+            model = None if called is None or called.receiver is None else model_of(called.receiver)
+            found = None if called is None else sharded(trace, called, model)
+            if called is None or found is None or on_first(called) or _needed(trace, held, saved):
+                continue
+            yield Finding(
+                at=called,
+                message=f"every rank keeps the whole `{found[1].words()}` on its own device, and only the first writes "
+                "it; move each tensor to the CPU on the first rank as it is gathered, and drop it on the others",
+                because=(
+                    (found[0].event, "it is sharded here"),
+                    (saved, "the first rank writes it"),
+                ),
+            )
+            break
+
+
+def _kept_on_all_ranks(trace: Trace, saved: Saved) -> Iterator[tuple[Container, Value]]:
+    """The entries of dictionaries that are saved, each with its dictionary, that no test of the rank keeps out."""
+    todo, seen = [saved.what], set[Value]()
+    while todo:
+        one = todo.pop()
+        if one in seen or not isinstance(one, Container):
+            continue
+        seen.add(one)
+        for stored in trace.memory.fields.get(one, {}).values():
+            for guards, value in stored.bindings:
+                if not any(rank_dependent(g.test) for clause in guards.clauses for g in clause):
+                    todo.append(value)
+                    yield one, value
+
+
+def _needed(trace: Trace, held: Container, saved: Saved) -> bool:
+    """Whether other ranks use a dictionary too, or unresolved code may."""
+    if any(not on_first(escaped) for escaped in trace.escapes(held)):
+        return True
+    given = (c for c in trace.of(Called) if c.at.node is not saved.at.node and not on_first(c))
+    return any(
+        held in options(value) and called.name not in HARMLESS and called.receiver is not held
+        for called in given
+        for value in (*called.arguments, *called.keywords.values())
+    )
 
 
 def _written_by_first(trace: Trace, taken: StateDictTaken) -> Saved | None:
