@@ -114,6 +114,9 @@ def check(trace: Trace) -> Iterator[Finding]:
 def _gathered_by_hand(trace: Trace) -> Iterator[Finding]:
     """Loops that put each `full_tensor()` into a dictionary, which the first rank writes."""
     gathers = {called.result: called for called in trace.calls(".full_tensor")}
+    for moved in trace.calls(".cpu", ".to", ".numpy"):
+        if moved.receiver is not None:
+            gathers.pop(moved.receiver, None)
     for saved in trace.of(Saved) if gathers else ():
         if saved.via not in _ONE_FILE or not on_first(saved):
             continue
