@@ -38,7 +38,7 @@ from torch.distributed.fsdp import fully_shard
 dist.init_process_group("gloo")
 model = nn.Linear(8, 8)
 fully_shard(model)
-weights = {name: weight.full_tensor() for name, weight in model.state_dict().items()}
+weights = {name: weight.full_tensor().cpu() for name, weight in model.state_dict().items()}
 if dist.get_rank() == 0:
     torch.save(weights, "model.pt")
 ```
