@@ -36,7 +36,7 @@ HOOK = (
 """What a hook does when a file without FSDP was changed; it prints the modules that this took."""
 
 OURS = """
-    cli cli.check cli.known cli.options cli.output cli.program cli.progress cli.sessions config config.files
+    cli cli.check cli.known cli.options cli.output cli.program cli.progress cli.sessions config config.files coverage
     config.resolve discover files gitignore links means model model.told plan prefilter report reporters
     reporters._paint reporters._summary reporters.full runner session settings
 """

@@ -75,7 +75,7 @@ def test_watching(tmp_path: Path) -> None:
         _until(said, "Found 2 warnings.", tmp_path / "x.py", CLEAN + UNUSED)
         _until(said, "unknown key `selct`", tmp_path / "fsdp2lint.toml", "selct = []\n")
         said.write_text("")
-        _until(said, "All checks", tmp_path / "fsdp2lint.toml", "ignore = ['FSDP901']\n")
+        _until(said, "No findings", tmp_path / "fsdp2lint.toml", "ignore = ['FSDP901']\n")
     finally:
         running.terminate()
         running.wait(timeout=10)
