@@ -204,7 +204,7 @@ def _loss(sight: _Sight) -> Lost:
                 why = f"`{_short(born.code)}` could not be resolved"
                 return Lost(name, why, *_spot(born), _remedy(role, root, sight.event))
             if isinstance(root, External | Instance) and (called := _outside_name(root)):
-                remedy = f'{role} = ["{called}"]' if role and "." in called else ""
+                remedy = f'{role} = ["{called}"]' if role and _is_made_by_a_call(one) else ""
                 return Lost(name, f"`{called}` is not part of the project", *here, remedy)
             if isinstance(root, Unknown):
                 why = f"`{one.words()}` comes from code that was not followed"
@@ -230,6 +230,13 @@ def _root(value: Value) -> Value:
     while isinstance(value, Part):
         value = unwrapped(value.owner)
     return value
+
+
+def _is_made_by_a_call(value: Value) -> bool:
+    """Whether a value is what a function outside the project returned, not something inside of that."""
+    value = unwrapped(value)
+    key = value.key if isinstance(value, Part) else None
+    return isinstance(key, tuple) and key[0] == "call" and isinstance(value.owner, External)
 
 
 def _outside_name(value: Value) -> str:

@@ -157,6 +157,16 @@ def _distance(root: str, folder: str) -> tuple[bool, int]:
     return not holds, -len(root) if holds else 0
 
 
+_SECOND_RATE = re.compile(
+    r"(^|[/_.-])(tests?|testing|deprecated|legacy|old|archive[ds]?)([/_.-]|$)"
+)
+
+
+def is_second_rate(path: str) -> bool:
+    """Whether a program looks like a test or like one that nobody runs any more: a poor picture of the project."""
+    return _SECOND_RATE.search(path.replace(os.sep, "/")) is not None
+
+
 def _program(raw: bytes, path: str) -> bytes:
     """The program of a notebook; nothing of a broken one."""
     from fsdp2lint.source import Source, Unreadable

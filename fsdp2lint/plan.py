@@ -16,7 +16,7 @@ from warnings import catch_warnings, simplefilter
 
 from fsdp2lint.discover import EXCLUDED
 from fsdp2lint.files import NOTEBOOK, Files
-from fsdp2lint.links import Finder, Folder
+from fsdp2lint.links import Finder, Folder, is_second_rate
 from fsdp2lint.prefilter import Content, tells, written
 from fsdp2lint.prefilter import relevant as is_relevant
 from fsdp2lint.settings import Settings
@@ -273,16 +273,6 @@ def _is_started(path: str, launched: Collection[str]) -> bool:
     """Whether a launch script starts the file at a path."""
     stem = path.replace(os.sep, "/").removesuffix(".py").removesuffix("/__main__")
     return any(stem.endswith(end) for end in launched)
-
-
-_SECOND_RATE = re.compile(
-    r"(^|[/_.-])(tests?|testing|deprecated|legacy|old|archive[ds]?)([/_.-]|$)"
-)
-
-
-def is_second_rate(path: str) -> bool:
-    """Whether a program looks like a test or like one that nobody runs any more: a poor picture of the project."""
-    return _SECOND_RATE.search(path.replace(os.sep, "/")) is not None
 
 
 def _is_program(path: str, raw: bytes) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fsdp2lint.interpret import classes, conditions, loops
-from fsdp2lint.interpret.imports import Namespace
+from fsdp2lint.interpret.imports import NAMES, Namespace, one_of_names
 from fsdp2lint.meanings.attributes import attribute as known_attribute
 from fsdp2lint.meanings.registry import METHODS
 from fsdp2lint.model.events import Assigned, Read, Written
@@ -22,6 +22,7 @@ from fsdp2lint.model.values import (
     Instance,
     Literal,
     Part,
+    Partial,
     Round,
     Super,
     Value,
@@ -160,6 +161,10 @@ def item(machine: Machine, value: Value, key: Value, site: Site) -> Value:
         return machine.spread(value, lambda one: item(machine, one, key, site))
     if isinstance(key, Either):
         return machine.spread(key, lambda one: item(machine, value, one, site))
+    if isinstance(value, Part) and value.key == NAMES and isinstance(value.owner, Namespace):
+        if isinstance(key, Literal):
+            return value.owner.read(machine, str(key.value))
+        return one_of_names(machine, value.owner, key, site)
     if isinstance(value, External) and value.name == "os.environ":
         return machine.call(machine.external("os.getenv"), (key,), {}, site)
     if isinstance(key, Literal):
@@ -186,7 +191,26 @@ def item(machine: Machine, value: Value, key: Value, site: Site) -> Value:
             return entries[0]
         if value.kind == "dict" and len(entries) <= MAX_OPTIONS:
             return _one_of_entries(machine, value, key, site)
+    if isinstance(value, Container) and value.kind == "dict":
+        registered = _one_of_registered(machine, value, key, site)
+        if registered is not None:
+            return registered
     return value.part(("[]", key))
+
+
+def _one_of_registered(machine: Machine, table: Container, key: Value, site: Site) -> Value | None:
+    """``MODELS[name]`` of a registry of classes or builders that may hold more than is seen: one of them."""
+    every = list(machine.memory.entries(table, machine.here))
+    if not every or not all(_makes(v) for _, v in every):
+        return None
+    found = _one_of_entries(machine, table, key, site, MAX_OPTIONS - 1)
+    rest = table.part(("[]", key))
+    return Either((*found.options, (ALWAYS, rest))) if isinstance(found, Either) else None
+
+
+def _makes(value: Value) -> bool:
+    """Whether a value is a class or a function, or one of several."""
+    return all(isinstance(one, Class | Function | Partial | Bound) for one in options(value))
 
 
 def _is_refused(machine: Machine, table: Container, key: Value, site: Site) -> bool:
@@ -196,12 +220,14 @@ def _is_refused(machine: Machine, table: Container, key: Value, site: Site) -> b
     return not isinstance(_one_of_entries(machine, table, key, site), Either)
 
 
-def _one_of_entries(machine: Machine, table: Container, key: Value, site: Site) -> Value:
+def _one_of_entries(
+    machine: Machine, table: Container, key: Value, site: Site, most: int = MAX_OPTIONS
+) -> Value:
     """``TABLE[key]``: each entry where the key is its own and none of those before."""
     here = machine.here
     refused: frozenset[Clause] = frozenset()
-    options: list[tuple[Guards, Value]] = []
-    for name, entry in machine.memory.entries(table, here):
+    chosen: list[tuple[Guards, Value]] = []
+    for name, entry in list(machine.memory.entries(table, here))[:most]:
         literal = machine.literal(loops.key_of(name)) if isinstance(name, str) else None
         if literal is None:
             return table.part(("[]", key))
@@ -210,9 +236,9 @@ def _one_of_entries(machine: Machine, table: Container, key: Value, site: Site) 
         if taken is not None:
             guards = ALWAYS.also(taken | refused)
             if not guards.excludes(here):
-                options.append((guards, entry))
+                chosen.append((guards, entry))
         refused |= conditions.clauses(machine, test, False, site) or frozenset()
-    return Either(tuple(options)) if options else table.part(("[]", key))
+    return Either(tuple(chosen)) if chosen else table.part(("[]", key))
 
 
 def _constant_entry(machine: Machine, value: Value, key: Literal) -> Value | None:

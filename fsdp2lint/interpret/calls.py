@@ -14,6 +14,7 @@ from fsdp2lint.meanings.libraries import library_method
 from fsdp2lint.meanings.project_knowledge import told_of
 from fsdp2lint.meanings.registry import METHODS
 from fsdp2lint.model.events import Called, Forward, Returned
+from fsdp2lint.model.memory import GIVEN
 from fsdp2lint.model.values import (
     Bound,
     Class,
@@ -24,6 +25,7 @@ from fsdp2lint.model.values import (
     Literal,
     MainRank,
     Optimizer,
+    Parameters,
     Part,
     Partial,
     Super,
@@ -109,12 +111,30 @@ def _call_class(machine: Machine, target: Class, given: Given) -> Value:
         _inherited_init(machine, Super(target, made), given)
     for base in classes.outside(target):
         if base.name.startswith("torch.optim.") or (own is None and base.name == FSDP1):
-            what = given.asked_of(machine, base.name)
+            what = _as_the_base_is_given(machine, made, given).asked_of(machine, base.name)
             for meaning in meanings_of(base.name):
                 known = meaning(what)
                 if isinstance(known, Optimizer | Wrapped):
                     return known
     return made
+
+
+def _as_the_base_is_given(machine: Machine, made: Value, given: Given) -> Given:
+    """The call of an optimizer of the project as torch's ``__init__`` sees it.
+
+    That may be other arguments than the project's own: groups made of a model. One that hands on nothing that
+    is known to hold parameters takes those of the model that it is given.
+    """
+    taken = machine.memory.read(made, GIVEN, machine.here)
+    if taken is None:
+        return given
+    inner = given._replace(args=(taken,), keywords={})
+    if inner.asked_of(machine, "").parameters(taken):
+        return inner
+    for one in (*given.args, *given.keywords.values()):
+        if machine.is_module(one):
+            return given._replace(args=(Parameters(one, None),), keywords={})
+    return given
 
 
 def _inherited_init(machine: Machine, base: Super, given: Given) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from fsdp2lint.interpret.scopes import Scope
+from fsdp2lint.meanings.model_classes import is_model_class
 from fsdp2lint.model.memory import Variable
 from fsdp2lint.model.values import (
     Class,
@@ -101,7 +102,10 @@ def seen_whole(cls: Value) -> bool:
 def is_module_class(cls: Value) -> bool:
     """Whether instances of a class are ``nn.Module``s."""
     return any(
-        c.name in MODULE_BASES or c.name.startswith("torch.nn.modules.") or _torch_layer(c.name)
+        c.name in MODULE_BASES
+        or c.name.startswith("torch.nn.modules.")
+        or _torch_layer(c.name)
+        or is_model_class(c.name)
         for c in outside(cls)
     )
 
@@ -109,6 +113,11 @@ def is_module_class(cls: Value) -> bool:
 def _torch_layer(name: str) -> bool:
     head, _, last = name.rpartition(".")
     return head == "torch.nn" and last[:1].isupper() and last not in ("Parameter", "Buffer")
+
+
+def empty(cls: Class, site: Site | None) -> Instance:
+    """An instance whose ``__init__`` has not run."""
+    return (Module if is_module_class(cls) else Instance)(cls, site)
 
 
 def instantiate(
@@ -120,8 +129,7 @@ def instantiate(
     open_: bool,
 ) -> Value:
     """Make an instance and run its ``__init__``."""
-    kind = Module if is_module_class(cls) else Instance
-    made = kind(cls, site)
+    made = empty(cls, site)
     init = find(machine, cls, "__init__")
     if isinstance(init, Function):
         machine.call(init, (made, *args), keywords, site, open_)
@@ -176,7 +184,7 @@ def life(machine: Machine, cls: Class) -> Value:
     """An instance of a class that nobody in sight makes: ``__init__`` with arguments of unknown origin."""
     from fsdp2lint.interpret.functions import stranger_arguments
 
-    made = (Module if is_module_class(cls) else Instance)(cls)
+    made = empty(cls, None)
     made.label = "self"
     machine.memory.foreign.add(made)
     init = find(machine, cls, "__init__")

@@ -21,6 +21,7 @@ from fsdp2lint.interpret.classes import life
 from fsdp2lint.interpret.functions import methods_of, stranger_arguments
 from fsdp2lint.interpret.imports import Namespace, namespace
 from fsdp2lint.interpret.machine import MAX_STEPS, Machine
+from fsdp2lint.links import is_second_rate
 from fsdp2lint.meanings import load
 from fsdp2lint.meanings.frameworks.lightning import hooks_of
 from fsdp2lint.model.guards import ALWAYS, forget_joins
@@ -48,7 +49,7 @@ def traces(project: Project, runs: Runs | None = None, *, passing: bool = False)
     """
     load()
     reached = Reached()
-    mains = [*filter(_is_main, project.asked), *project.programs]
+    mains = sorted([*filter(_is_main, project.asked), *project.programs], key=_training_first)
     todo = [(_program, source) for source in mains] + [(_rest, one) for one in project.asked]
     with _deep_recursion():
         for way, source in todo:
@@ -88,6 +89,12 @@ def _passing(machine: Machine, made: Iterator[Trace]) -> Iterator[Trace]:
     yield from made
     machine.forget()
     forget(since)
+
+
+def _training_first(source: Source) -> tuple[bool, bool]:
+    """Training programs before others, tests last: they share a budget."""
+    named = "train" in source.path or "finetune" in source.path
+    return is_second_rate(source.path), not named and "optimizer" not in source.text
 
 
 def _is_main(source: Source) -> bool:

@@ -10,14 +10,23 @@ import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
 from fsdp2lint.interpret.scopes import Scope
-from fsdp2lint.model.guards import ALWAYS
-from fsdp2lint.model.values import Container, External, Literal, Value
+from fsdp2lint.model.guards import ALWAYS, Guard, Guards, unit
+from fsdp2lint.model.memory import MAX_OPTIONS
+from fsdp2lint.model.values import (
+    Class,
+    Container,
+    Either,
+    External,
+    Function,
+    Literal,
+    Value,
+)
 from fsdp2lint.project import is_parsed
 from fsdp2lint.walk import walk
 
 if TYPE_CHECKING:
     from fsdp2lint.interpret.machine import Machine
-    from fsdp2lint.source import Source
+    from fsdp2lint.source import Site, Source
 
 
 class Namespace(Value):
@@ -50,6 +59,8 @@ class Namespace(Value):
     def read(self, machine: Machine, name: str) -> Value:
         """A name of the module, a module of the package, or the name outside when it is neither."""
         self.load(machine)
+        if name == NAMES[1:] and self.source is not None:
+            return self.part(NAMES)
         if self.scope is not None:
             found = self.scope.read(name, machine.here)
             if found is not None:
@@ -64,6 +75,44 @@ class Namespace(Value):
         self.load(machine)
         if self.scope is not None:
             self.scope.write(name, machine.here, value)
+
+
+NAMES = ".__dict__"
+"""The part of a module that maps its names to what they stand for."""
+
+
+def one_of_names(machine: Machine, module: Namespace, name: Value, site: Site) -> Value:
+    """``getattr(models, cfg.arch)``, ``models.__dict__[cfg.arch]``: each class or builder of a module of the project,
+    where the name is its own, and something else where it is none of them.
+    """
+    module.load(machine)
+    found: list[tuple[str, Value]] = []
+    own = module.source is not None and os.path.basename(module.path) != "__init__.py"
+    for spelled, variable in list(module.scope.names.items()) if module.scope is not None else ():
+        value = next((v for _, v in variable.bindings), None)
+        if (
+            value is not None
+            and not spelled.startswith("_")
+            and not (own and _is_from_elsewhere(module, value))
+        ):
+            found.append((spelled, value))
+    made: list[tuple[str, Value]] = [(s, v) for s, v in found if isinstance(v, Class)]
+    made = made or [(s, v) for s, v in found if isinstance(v, Function)]
+    if not made and not own:
+        made = [(s, kept(machine, v)) for s, v in found[:MAX_OPTIONS] if isinstance(v, Promise)]
+        made = [(s, v) for s, v in made if isinstance(v, Class | Function)]
+    options: list[tuple[Guards, Value]] = []
+    for spelled, value in made[:MAX_OPTIONS]:
+        test = name.part(("==", machine.literal(spelled)))
+        options.append((Guards(unit(Guard(test, True, site))), value))
+    rest = module.part(("getattr", name))
+    if len(made) > MAX_OPTIONS:
+        options[-1] = (ALWAYS, rest)
+    return Either(tuple(options)) if options else rest
+
+
+def _is_from_elsewhere(module: Namespace, value: Value) -> bool:
+    return isinstance(value, Class | Function) and value.scope.source is not module.source
 
 
 class Promise(Value):

@@ -8,13 +8,24 @@ from __future__ import annotations
 
 import re
 
-from fsdp2lint.interpret.classes import outside
+from fsdp2lint.interpret.classes import is_module_class, outside
 from fsdp2lint.meanings.call import Call
 from fsdp2lint.meanings.families import family, is_class_name, last
+from fsdp2lint.meanings.model_classes import LOADERS, is_model_class
 from fsdp2lint.meanings.registry import calls, method
 from fsdp2lint.meanings.results import instance, listed, nothing
 from fsdp2lint.model.events import Assigned
-from fsdp2lint.model.values import Container, Instance, Module, Optimizer, Parameters, Super, Value
+from fsdp2lint.model.memory import GIVEN
+from fsdp2lint.model.values import (
+    Class,
+    Container,
+    Instance,
+    Module,
+    Optimizer,
+    Parameters,
+    Super,
+    Value,
+)
 
 _NO_MODULES = ("Parameter", "Buffer", "ParameterList", "ParameterDict")
 _TASKS = re.compile(r"For[A-Z]|Model(?!ing)|LMHead|DoubleHeads")
@@ -77,7 +88,7 @@ def create_model(call: Call) -> Value | None:
 def hub_model(call: Call) -> Value | None:
     """``XForY(config)`` and ``XModel.from_pretrained(…)`` are models; configs and tokenizers are not."""
     cls, _, end = call.name.rpartition(".")
-    if end not in ("from_pretrained", "from_config", "from_single_file"):
+    if end not in LOADERS:
         cls = call.name
     name = last(cls)
     if not is_class_name(cls) or _OTHERS.search(name):
@@ -85,6 +96,18 @@ def hub_model(call: Call) -> Value | None:
     if not _TASKS.search(name) and ".modeling_" not in cls:
         return None
     return module(call, cls)
+
+
+@method(*LOADERS)
+def load_own(call: Call) -> Value | None:
+    """``Own.from_pretrained(…)`` of a class of the project, where a base in a library has that method."""
+    cls = call.receiver
+    if not isinstance(cls, Class) or not is_module_class(cls):
+        return None
+    if not any(is_model_class(base.name) for base in outside(cls)):
+        return None
+    call.escape_arguments()
+    return call.machine.call(cls, (), {}, call.site, True)
 
 
 # -- lists of modules --------------------------------------------------------------------------------
@@ -148,6 +171,9 @@ def base_init(call: Call) -> Value | None:
     bases = {base.name for base in outside(made.cls)}
     if not all(name.startswith(_QUIET_BASES) for name in bases):
         return None
+    given = call.get(0, "params")
+    if given is not None and any(name.startswith("torch.optim.") for name in bases):
+        call.machine.memory.write(made, GIVEN, call.machine.here, given)
     if isinstance(made, Module) and bases & set(_LISTS):
         _fill_all(call, made)
     return nothing(call)

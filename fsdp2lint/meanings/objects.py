@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from fsdp2lint.interpret.imports import Namespace
+from fsdp2lint.interpret.classes import empty
+from fsdp2lint.interpret.imports import Namespace, one_of_names
 from fsdp2lint.meanings.attributes import WRAPPED_NAMES, has_inside
 from fsdp2lint.meanings.call import Call
-from fsdp2lint.meanings.registry import calls
+from fsdp2lint.meanings.registry import calls, method
 from fsdp2lint.meanings.results import each_choice, fresh, nothing, text
 from fsdp2lint.model.events import Assigned
-from fsdp2lint.model.guards import Guard, Guards, unit
-from fsdp2lint.model.memory import MAX_OPTIONS
 from fsdp2lint.model.values import (
     Class,
-    Either,
     External,
     Function,
     Instance,
     Module,
     Part,
     Partial,
+    Super,
     Value,
     Wrapped,
 )
@@ -44,7 +43,7 @@ def getattr_(call: Call) -> Value | None:
         if isinstance(given, External):
             return call.machine.external(f"{given.name}.*")
         if isinstance(given, Namespace):
-            return _one_of(call, given, name)
+            return one_of_names(call.machine, given, name, call.site)
         made = given.part(("getattr", name))
         made.label = made.label or f"getattr({given.words()}, {name.words()})"
         return made
@@ -64,18 +63,11 @@ def _inside(call: Call, value: Value, name: str, default: Value) -> Value:
     return default if stored is None and not own else machine.get(value, name, call.site)
 
 
-def _one_of(call: Call, module: Namespace, name: Value) -> Value:
-    """``getattr(trainers, cfg.trainer)``: each class of a module of the project, where the name is its own."""
-    module.load(call.machine)
-    options = []
-    for spelled, variable in module.scope.names.items() if module.scope is not None else ():
-        value = next((v for _, v in variable.bindings), None)
-        if isinstance(value, Class) and value.scope.source is module.source:
-            test = name.part(("==", call.machine.literal(spelled)))
-            options.append((Guards(unit(Guard(test, True, call.site))), value))
-    if not 0 < len(options) <= MAX_OPTIONS:
-        return module.part(("getattr", name))
-    return Either(tuple(options))
+@calls("builtins.vars")
+def vars_(call: Call) -> Value | None:
+    """``vars(value)`` is ``value.__dict__``."""
+    value = call.get(0)
+    return fresh(call) if value is None else call.machine.get(value, "__dict__", call.site)
 
 
 @calls("builtins.setattr", "builtins.object.__setattr__")
@@ -128,6 +120,22 @@ def partial(call: Call) -> Value | None:
 def cast(call: Call) -> Value | None:
     """``cast(T, value)`` is ``value``."""
     return call.get(1, "val")
+
+
+@method("__new__")
+def new(call: Call) -> Value | None:
+    """``Cls.__new__(Cls)``: an object whose ``__init__`` has not run; also by ``super()`` and by ``object``."""
+    cls = call.get(0, "cls")
+    if isinstance(call.receiver, Super) and not isinstance(cls, Class):
+        cls = call.receiver.receiver
+    return empty(cls, call.site) if isinstance(cls, Class) else None
+
+
+@calls("builtins.object.__new__")
+def new_object(call: Call) -> Value | None:
+    """The same."""
+    cls = call.get(0, "cls")
+    return empty(cls, call.site) if isinstance(cls, Class) else None
 
 
 @calls("dataclasses.field", "attrs.field", "attr.ib")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fsdp2lint.meanings.call import Call
 from fsdp2lint.meanings.registry import calls
-from fsdp2lint.meanings.results import choices, derived, each_choice, fresh
-from fsdp2lint.model.values import Container, Function, Literal, Value
+from fsdp2lint.meanings.results import choices, derived, each_choice, exact, fresh, text
+from fsdp2lint.model.values import Container, External, Function, Literal, Value
 
 
 @calls("builtins.len")
@@ -44,7 +44,6 @@ def len_(call: Call) -> Value | None:
     "builtins.bytes",
     "builtins.complex",
     "builtins.slice",
-    "builtins.vars",
     "builtins.dir",
     "builtins.callable",
     "builtins.format",
@@ -95,12 +94,32 @@ def str_(call: Call) -> Value | None:
     return call.machine.spread(value, one)
 
 
+_GETATTR = "builtins.getattr"
+
+
+def _along(call: Call, value: Value, path: Value) -> Value:
+    """``reduce(getattr, path, value)``: what lies at the end of the path; of one that is not known, a part."""
+    names = exact(call.machine, path)
+    words = None if names is None else [text(name) for name in names]
+    if words is None or None in words:
+        return value.part(("[]", path))
+    for word in filter(None, words):
+        if word.isdigit():
+            value = call.machine.item(value, call.machine.literal(int(word)), call.site)
+        else:
+            value = call.machine.get(value, word, call.site)
+    return value
+
+
 @calls("functools.reduce")
 def reduce(call: Call) -> Value | None:
     """Calls the function with two elements."""
     function, value = call.get(0), call.get(1)
     if function is None or value is None:
         return None
+    start = call.get(2, "initial")
+    if start is not None and isinstance(function, External) and function.name == _GETATTR:
+        return call.machine.spread(start, lambda one: _along(call, one, value))
     found = call.machine.elements(value, call.site)
     if isinstance(function, Function) and len(found) >= 2:
         return call.run(function, found[0], found[1])

@@ -84,6 +84,10 @@ ANNOTATED = "the class of its annotation"
 """The key under which a memory keeps the project's class that an argument of unknown origin is said to be of."""
 
 
+GIVEN = "the parameters that the base class was given"
+"""The key under which a memory keeps what an optimizer of the project hands to torch's ``__init__``."""
+
+
 class Memory:
     """The stores of one run: attributes and entries by their owner, and who is out of sight."""
 
