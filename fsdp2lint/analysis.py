@@ -156,6 +156,8 @@ class _Run:
 
     def _look_at(self, trace: Trace) -> None:
         """Note what was followed of the program."""
+        if trace.settings is not None:
+            return
         try:
             self.followed.add(trace)
         except Exception as error:

@@ -9,8 +9,13 @@ from fsdp2lint.edits.negation import negated
 from fsdp2lint.edits.statements import InsertAfter, InsertBefore, Move, Remove, Unwrap, Wrap
 from fsdp2lint.edits.text import Edit, Inner, Replace, Rewrite, Splice
 from fsdp2lint.findings import Finding, Fix
+from fsdp2lint.frameworks.asked import KEYS as SETTINGS_KEYS
+from fsdp2lint.frameworks.asked import PREFIX, Asked, strategy_of, words_of
+from fsdp2lint.frameworks.asked import bare as bare_key
+from fsdp2lint.frameworks.document import Entry, plain
+from fsdp2lint.frameworks.document import Mapping as SettingsMapping
 from fsdp2lint.frameworks.version2 import DROPPED as DROPPED_SETTINGS
-from fsdp2lint.frameworks.version2 import settings_changes, settings_of
+from fsdp2lint.frameworks.version2 import settings_changes, settings_of, without_key
 from fsdp2lint.inventory import Occurrence, inventory, occurrences
 from fsdp2lint.meanings.fsdp1 import FLATTENERS, POSITIONS
 from fsdp2lint.meanings.fsdp1_symbols import FRAMEWORK_ARGUMENTS, FRAMEWORKS, SYMBOLS
@@ -44,10 +49,14 @@ __all__ = [
     "FRAMEWORK_ARGUMENTS",
     "NEWLINE",
     "POSITIONS",
+    "PREFIX",
+    "SETTINGS_KEYS",
     "SYMBOLS",
     "Account",
     "Arguments",
+    "Asked",
     "Edit",
+    "Entry",
     "Finding",
     "Fix",
     "Guard",
@@ -70,6 +79,7 @@ __all__ = [
     "Replace",
     "Respelling",
     "Rewrite",
+    "SettingsMapping",
     "Site",
     "Source",
     "Splice",
@@ -78,6 +88,7 @@ __all__ = [
     "Unimport",
     "Unwrap",
     "Wrap",
+    "bare_key",
     "canonical",
     "children",
     "codemod",
@@ -95,14 +106,18 @@ __all__ = [
     "offer",
     "once",
     "options",
+    "plain",
     "quoted",
     "rule",
     "scope_of",
     "settings_changes",
     "settings_of",
     "statements",
+    "strategy_of",
     "told_apart",
     "unseen_methods",
     "walk",
+    "without_key",
+    "words_of",
     "wrapper",
 ]

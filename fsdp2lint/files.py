@@ -10,6 +10,9 @@ from collections.abc import Iterable, Mapping
 
 NOTEBOOK = ".ipynb"
 
+SETTINGS = (".yaml", ".yml", ".json")
+"""Ends of the names of files by which frameworks are set up."""
+
 ABSENT, FOLDER, FILE = "", "d", "f"
 
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from fsdp2lint.files import Files
+from fsdp2lint.files import SETTINGS, Files
 from fsdp2lint.prefilter import relevant, sift, tells
 from fsdp2lint.settings import Settings
 
@@ -92,7 +92,7 @@ class Means(NamedTuple):
             except OSError as error:
                 yield path, error
                 continue
-            holds = relevant(raw)
+            holds = relevant(raw) or path.endswith(SETTINGS)
             if cache is not None and known is None:
                 cache.learn(full, raw, holds)
             if holds or tells(raw, told):

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from warnings import catch_warnings, simplefilter
 
 from fsdp2lint.discover import EXCLUDED
-from fsdp2lint.files import NOTEBOOK, Files
+from fsdp2lint.files import NOTEBOOK, SETTINGS, Files
 from fsdp2lint.links import Finder, Folder, is_second_rate
 from fsdp2lint.prefilter import Content, tells, written
 from fsdp2lint.prefilter import relevant as is_relevant
@@ -90,6 +90,7 @@ def units(
         os.path.abspath(path): (path, content)
         for path, content in relevant
         if isinstance(content, OSError)
+        or path.endswith(SETTINGS)
         or written(content)
         or tells(content, told)
         or _begins(path, content)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from fsdp2lint.files import read
+from fsdp2lint.files import SETTINGS, read
 
 Content = bytes | OSError
 """What reading a file gave."""
@@ -94,7 +94,7 @@ def written(raw: bytes) -> bool:
 def sift(files: Iterable[str], told: Sequence[str] = ()) -> Iterator[tuple[str, Content]]:
     """The relevant files with their bytes; a file that cannot be read comes with its error.
 
-    A call of a function ``told`` makes a file relevant too.
+    A call of a function ``told`` makes a file relevant too; settings are looked at before.
     """
     for file in files:
         try:
@@ -102,5 +102,5 @@ def sift(files: Iterable[str], told: Sequence[str] = ()) -> Iterator[tuple[str, 
         except OSError as error:
             yield file, error
             continue
-        if relevant(raw) or (told and tells(raw, told)):
+        if relevant(raw) or file.endswith(SETTINGS) or (told and tells(raw, told)):
             yield file, raw

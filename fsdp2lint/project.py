@@ -110,7 +110,7 @@ def _share(left: int, most: int) -> int:
 class Project:
     """Sources under analysis and the files on disk that they import.
 
-    ``asked`` are the sources in which findings are wanted; others serve facts only. ``programs`` are more
+    ``asked`` are the sources in which findings are wanted, beside the ``settings`` of frameworks; others serve facts only. ``programs`` are more
     sources from which runs may begin. ``told`` is what the configuration says of functions, ``target`` the
     oldest torch release that the code is for; None when nobody named it.
     """
@@ -124,7 +124,8 @@ class Project:
         target: Release | None = None,
         decoded: dict[str, Source | None] | None = None,
     ) -> None:
-        self.asked = list(asked)
+        self.asked = [source for source in asked if not source.is_settings]
+        self.settings = [source for source in asked if source.is_settings]
         self.told = told
         self.target = target
         self.files = files or Files()

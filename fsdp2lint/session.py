@@ -11,6 +11,7 @@ from fsdp2lint import runner
 from fsdp2lint.config import resolve
 from fsdp2lint.config.files import Config, Configs, inline
 from fsdp2lint.discover import discover, is_python
+from fsdp2lint.files import SETTINGS
 from fsdp2lint.means import Means
 from fsdp2lint.report import Report, merged
 from fsdp2lint.runner import Batch, Mended
@@ -76,12 +77,35 @@ class Session:
         """
         inside = self._exclusion_in
         if self.listed is None:
-            return discover(self.paths, inside("."), inside)
+            found = discover(self.paths, inside("."), inside)
+        else:
+            found = [
+                path
+                for path in self.listed
+                if not inside(os.path.dirname(path) or ".").covers_named(path)
+            ]
         return [
             path
-            for path in self.listed
-            if not inside(os.path.dirname(path) or ".").covers_named(path)
+            for path in found
+            if not path.endswith(SETTINGS) or self._is_named(path) or self._asks(path)
         ]
+
+    def _is_named(self, path: str) -> bool:
+        return path in map(os.path.normpath, self.paths)
+
+    def _asks(self, path: str) -> bool:
+        """Whether a settings file asks for FSDP."""
+        try:
+            raw = self.means.files(digests=False).read(os.path.abspath(path))
+        except OSError:
+            return False
+        from fsdp2lint.frameworks.document import may_ask
+
+        if not may_ask(raw):
+            return False
+        from fsdp2lint.frameworks.text import asks
+
+        return asks(raw, path)
 
     @property
     def covered(self) -> list[str]:
@@ -191,6 +215,8 @@ class Session:
 
     def _is_read(self, path: str, documents: tuple[str, ...]) -> bool:
         """Whether a file that the user named is Python or a document."""
+        if path.endswith(SETTINGS):
+            return self._asks(path)
         suffixes = self._exclusion_in(os.path.dirname(path) or ".").suffixes
         if path.endswith((*suffixes, *documents)):
             return True

@@ -19,7 +19,7 @@ OLDEST_TORCH = "2.6"
 """The oldest release with the public ``torch.distributed.fsdp.fully_shard``."""
 
 DEFAULT_GROUPS = ("correctness", "suspicious")
-DEFAULT_SELECT = (*DEFAULT_GROUPS, "FSDP101")
+DEFAULT_SELECT = (*DEFAULT_GROUPS, "FSDP101", "FSDP601")
 
 
 class BadSetting(Exception):

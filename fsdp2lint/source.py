@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from fsdp2lint.files import NOTEBOOK as NOTEBOOK
+from fsdp2lint.files import SETTINGS
 
 if TYPE_CHECKING:
     import libcst as cst
@@ -65,6 +66,9 @@ class Source:
     it sees are the :attr:`parts`: sources too, which know their ``cell`` and the ``physical`` lines of the
     file on which their own lines stand.
     """
+
+    is_settings = False
+    """Whether it is a settings file of a framework, which holds no Python."""
 
     def __init__(
         self,
@@ -123,7 +127,12 @@ class Source:
         except (SyntaxError, UnicodeDecodeError, LookupError) as error:
             raise Unreadable(f"cannot decode the file: {error}") from error
         bom = encoding == "utf-8-sig"
-        return cls(shown, text, encoding="utf-8" if bom else encoding, bom=bom)
+        kind: type[Source] = cls
+        if shown.endswith(SETTINGS):
+            from fsdp2lint.frameworks.text import SettingsText
+
+            kind = SettingsText
+        return kind(shown, text, encoding="utf-8" if bom else encoding, bom=bom)
 
     def with_text(self, text: str) -> Source:
         """The same file with another text."""

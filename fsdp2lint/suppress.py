@@ -184,7 +184,13 @@ def _words(codes: str, offset: int) -> Iterator[Word]:
 
 def _place(directives: list[Directive], source: Source) -> None:
     """Work out for which lines each directive counts."""
-    statements = logical_lines(source.text)
+    each = range(1, len(source.lines) + 1)
+    alone = {one.line for one in source.comments if one.alone}
+    statements = (
+        [(n, n) for n in each if n not in alone and source.lines[n - 1].strip()]
+        if source.is_settings
+        else logical_lines(source.text)
+    )
     starts = [first for first, _ in statements]
     end = len(source.lines) + 1
     for directive in directives:

@@ -13,15 +13,17 @@ from fsdp2lint.source import Source
 from .test_rules import findings, mended
 
 RULES = pytest.mark.parametrize("rule", knowledge.rules(), ids=lambda rule: rule.name)
-BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
+BLOCK = re.compile(r"```(python|yaml)\n(.*?)```", re.DOTALL)
 OPTIONAL = "Fix safety"
 
 
 def script(rule: Rule, heading: str) -> Source:
-    """The one Python block of a section."""
+    """The one block of Python or YAML in a section."""
     blocks = BLOCK.findall(rule.section(heading))
     assert len(blocks) == 1, f"{rule.name}: {heading} holds {len(blocks)} blocks"
-    return Source("example.py", blocks[0])
+    (language, text) = blocks[0]
+    name = "example.py" if language == "python" else "example.yaml"
+    return Source.decode(text.encode(), name)
 
 
 def codes(source: Source, about: Rule) -> list[str]:

@@ -17,6 +17,7 @@ import pytest
 from fsdp2lint import knowledge
 from fsdp2lint.declare import Rule
 from fsdp2lint.edits.apply import combine
+from fsdp2lint.files import SETTINGS
 from fsdp2lint.findings import Finding
 from fsdp2lint.interpret.entries import traces
 from fsdp2lint.project import Project
@@ -56,7 +57,7 @@ def cases() -> Iterator[Case]:
     """All fixtures: each file and each folder below a rule's folder."""
     for folder in sorted(p for p in ROOT.iterdir() if p.is_dir()):
         for one in sorted(folder.iterdir()):
-            if one.suffix == ".py":
+            if one.suffix in (".py", *SETTINGS):
                 yield Case(f"{folder.name}/{one.stem}", (one,))
             elif one.is_dir() and any(one.rglob("*.py")):
                 yield Case(f"{folder.name}/{one.name}", tuple(sorted(one.rglob("*.py"))))
@@ -111,7 +112,7 @@ def named(said: Sequence[tuple[Rule, Finding]]) -> set[Found]:
 def mended(sources: Sequence[Source], said: Sequence[tuple[Rule, Finding]]) -> list[Source]:
     """The sources with the fixes of all findings made."""
     texts = combine([f.fix.edits for _, f in said if f.fix is not None]).texts
-    return [Source(s.path, texts.get(s, s.text)) for s in sources]
+    return [s.with_text(texts.get(s, s.text)) for s in sources]
 
 
 @pytest.mark.parametrize("rule", knowledge.rules(), ids=lambda rule: rule.name)

@@ -249,7 +249,8 @@ def _finish(
     from fsdp2lint.cli.known import compared
 
     for path in report.unchecked:
-        click.echo(f"{path}: not checked: neither Python, a notebook nor a document", err=True)
+        kinds = "neither Python, a notebook, a document nor settings that ask for FSDP"
+        click.echo(f"{path}: not checked: {kinds}", err=True)
     report = compared(session, report, given["baseline"])
     report = _graded(session, report, given)
     view = _view(session, given)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fsdp2lint.config.files import BadConfig, Config
 from fsdp2lint.discover import EXCLUDED, SUFFIXES, Exclusion
+from fsdp2lint.files import SETTINGS
 from fsdp2lint.model.told import NOTHING_TOLD, Told
 from fsdp2lint.settings import OLDEST_TORCH, BadSetting, Settings
 
@@ -69,7 +70,11 @@ def exclusion(config: Config, given: Given) -> Exclusion:
         gitignore=value("respect-gitignore", config, given, True),
         force=value("force-exclude", config, given, False),
         top=config.folder,
-        suffixes=(*SUFFIXES, *(f".{extension}" for extension in languages(config, given))),
+        suffixes=(
+            *SUFFIXES,
+            *SETTINGS,
+            *(f".{extension}" for extension in languages(config, given)),
+        ),
     )
 
 

@@ -124,6 +124,8 @@ def _of_source(source: Source, owned: Sequence[tuple[int, Edit]], tidy: bool) ->
 def _joined(source: Source, spans: tuple[Span, ...]) -> tuple[Span, ...]:
     """The changes of the new text that put imports on one line which were on one, or are new."""
     text = apply(source.text, spans)
+    if source.is_settings:
+        return ()
     new = Source(source.path, text, encoding=source.encoding, bom=source.bom)
     return _made(new, [(0, edit) for edit in on_one_line(source, new)])
 

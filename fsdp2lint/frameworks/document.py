@@ -16,11 +16,41 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fsdp2lint.source import Source
 
-SUFFIXES = (".yaml", ".yml", ".json")
-
 MAX_CHARACTERS = 1_000_000
 MAX_NODES = 50_000
 """A settings file is smaller; the parser takes seconds for more."""
+
+ASKING = (
+    b"fsdp_config",
+    b"fsdp:",
+    b'"fsdp"',
+    b"FSDP",
+    b"fsdp_version",
+    b"strategy: fsdp",
+    b"fsdp2",
+)
+"""Settings that ask for FSDP hold one of these, or they hold :data:`ALONE`."""
+
+ALONE = (
+    b"layer_cls_to_wrap",
+    b"cpu_ram_efficient_loading",
+    b"use_orig_params",
+    b"backward_prefetch",
+)
+"""What a file of nothing but FSDP's settings holds."""
+
+_KEY = re.compile(r"""^\s*["']?fsdp(_config|_version)?["']?\s*:""", re.MULTILINE)
+
+
+def may_ask(raw: bytes) -> bool:
+    """Whether the bytes of a file may be settings that ask for FSDP."""
+    return len(raw) <= MAX_CHARACTERS and any(word in raw for word in (*ASKING, *ALONE))
+
+
+def seems_to_ask(text: str) -> bool:
+    """Whether a file that cannot be read has a line that asks for FSDP."""
+    return _KEY.search(text) is not None
+
 
 _TEMPLATE = re.compile(r"\{\{|\{%")
 

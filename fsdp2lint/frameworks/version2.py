@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from fsdp2lint.files import SETTINGS
 from fsdp2lint.frameworks.asked import PREFIX, Asked, asked, bare
 from fsdp2lint.frameworks.document import (
-    SUFFIXES,
     Entry,
     Mapping,
     NotSettings,
@@ -96,7 +96,7 @@ def settings_changes(source: Source) -> list[Change]:
 
 def settings_of(source: Source) -> Asked | None:
     """How a file asks a framework for FSDP; None when it does not, or is no settings file."""
-    if not source.path.endswith(SUFFIXES):
+    if not source.path.endswith(SETTINGS):
         return None
     try:
         return asked(read(source))
@@ -167,6 +167,39 @@ def sizes(asked: Asked) -> tuple[int, int] | None:
     if not isinstance(processes, int) or processes % machines or processes <= machines:
         return None
     return machines, processes // machines
+
+
+def without_key(text: str, section: Mapping, entry: Entry) -> tuple[int, int, str]:
+    """The span that an entry takes, alone, and what stays of it: a comment."""
+    return (_in_braces if section.flow else _in_lines)(text, section, entry, [entry])
+
+
+def _in_lines(
+    text: str, section: Mapping, entry: Entry, dropped: list[Entry]
+) -> tuple[int, int, str]:
+    """The lines of an entry; a comment behind it stays, on a line of its own."""
+    start = text.rfind("\n", 0, entry.key.start) + 1
+    stop = end_of(entry.value)
+    end = text.find("\n", stop)
+    end = len(text) if end < 0 else end + 1
+    behind = text[stop:end]
+    if "#" not in behind:
+        return start, end, ""
+    indent = text[start : entry.key.start]
+    return start, end, indent + behind[behind.index("#") :]
+
+
+def _in_braces(
+    text: str, section: Mapping, entry: Entry, dropped: list[Entry]
+) -> tuple[int, int, str]:
+    """An entry with the comma behind it, or with the one before when nothing comes behind that stays."""
+    index = section.entries.index(entry)
+    later = [e for e in section.entries[index + 1 :] if e not in dropped]
+    if later:
+        return entry.key.start, section.entries[index + 1].key.start, ""
+    before = section.entries[index - 1] if index else None
+    start = entry.key.start if before is None else end_of(before.value)
+    return start, end_of(entry.value), ""
 
 
 class _Rewriting:
@@ -298,40 +331,12 @@ class _Rewriting:
         section = self.asked.section
         for entry in dropped:
             assert section is not None
-            start, end, rest = (self._in_braces if section.flow else self._in_lines)(
-                section, entry, dropped
-            )
+            span = _in_braces if section.flow else _in_lines
+            start, end, rest = span(self.text, section, entry, dropped)
             why = DROPPED.get(bare(entry.name), "`reshard_after_forward` says it")
             if bare(entry.name) == "sync_module_states" and plain(entry.value) is False:
                 why = "version 2 has no such setting, and does not send rank 0's weights either"
             yield Change(start, end, rest, entry.name, "dropped", why)
-
-    def _in_lines(
-        self, section: Mapping, entry: Entry, dropped: list[Entry]
-    ) -> tuple[int, int, str]:
-        """The lines of an entry; a comment behind it stays, on a line of its own."""
-        text = self.text
-        start = text.rfind("\n", 0, entry.key.start) + 1
-        stop = end_of(entry.value)
-        end = text.find("\n", stop)
-        end = len(text) if end < 0 else end + 1
-        behind = text[stop:end]
-        if "#" not in behind:
-            return start, end, ""
-        indent = text[start : entry.key.start]
-        return start, end, indent + behind[behind.index("#") :]
-
-    def _in_braces(
-        self, section: Mapping, entry: Entry, dropped: list[Entry]
-    ) -> tuple[int, int, str]:
-        """An entry with the comma behind it, or with the one before when nothing comes behind that stays."""
-        index = section.entries.index(entry)
-        later = [e for e in section.entries[index + 1 :] if e not in dropped]
-        if later:
-            return entry.key.start, section.entries[index + 1].key.start, ""
-        before = section.entries[index - 1] if index else None
-        start = entry.key.start if before is None else end_of(before.value)
-        return start, end_of(entry.value), ""
 
     def _with(self, new: list[tuple[str, str, str]], dropped: list[Entry]) -> Iterator[Change]:
         """New keys at the end of the section, which is made where there is none."""

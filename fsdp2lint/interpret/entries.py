@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from fsdp2lint.collector import no_collector
+from fsdp2lint.frameworks.text import SettingsText
 from fsdp2lint.interpret.again import Reached, Runs
 from fsdp2lint.interpret.classes import life
 from fsdp2lint.interpret.functions import methods_of, stranger_arguments
@@ -25,6 +26,7 @@ from fsdp2lint.links import is_second_rate
 from fsdp2lint.meanings import load
 from fsdp2lint.meanings.frameworks.lightning import hooks_of
 from fsdp2lint.model.guards import ALWAYS, forget_joins
+from fsdp2lint.model.memory import Memory
 from fsdp2lint.model.trace import Trace
 from fsdp2lint.model.value import forget, noted, spare
 from fsdp2lint.model.values import Class, Function, Value, lineage
@@ -51,6 +53,7 @@ def traces(project: Project, runs: Runs | None = None, *, passing: bool = False)
     reached = Reached()
     mains = sorted([*filter(_is_main, project.asked), *project.programs], key=_training_first)
     todo = [(_program, source) for source in mains] + [(_rest, one) for one in project.asked]
+    yield from _of_settings(project)
     with _deep_recursion():
         for way, source in todo:
             since = noted()
@@ -61,6 +64,15 @@ def traces(project: Project, runs: Runs | None = None, *, passing: bool = False)
             if not passing and runs is None:  # else they are kept, and let go with their run
                 spare(since)
                 _forget()
+
+
+def _of_settings(project: Project) -> Iterator[Trace]:
+    """A trace for each settings file that asks for FSDP: nothing happens in it."""
+    for source in project.settings:
+        if isinstance(source, SettingsText) and source.asked is not None:
+            trace = Trace("", source, Memory(), project.files, project.target)
+            trace.settings = source.asked
+            yield trace
 
 
 def _made(

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
 from fsdp2lint.discover import Exclusion, project_roots
-from fsdp2lint.files import Files
+from fsdp2lint.files import SETTINGS, Files
 from fsdp2lint.frameworks.asked import asked
-from fsdp2lint.frameworks.document import MAX_CHARACTERS, NotSettings, read
-from fsdp2lint.frameworks.document import SUFFIXES as SETTINGS
+from fsdp2lint.frameworks.document import NotSettings, read
 from fsdp2lint.links import Finder, Folder
 from fsdp2lint.meanings.fsdp1_symbols import METHODS
 from fsdp2lint.prefilter import MAX_BYTES, relevant
@@ -32,12 +30,6 @@ LAUNCH_FILES = (
 
 _TODO = b"TODO(fsdp2lint)"
 """What an earlier run has left to a person."""
-
-_ASKING = (b"fsdp_config", b"fsdp:", b'"fsdp"', b"FSDP", b"fsdp_version", b"strategy: fsdp")
-"""Settings that ask for FSDP hold one of these."""
-
-_KEY = re.compile(r"""^\s*["']?fsdp(_config|_version)?["']?\s*:""", re.MULTILINE)
-"""A line of YAML or JSON that asks for FSDP."""
 
 _WORDS = (b"torch", b"fsdp", b"FSDP", *(name.encode() for name in METHODS))
 """A file a few imports away is read when it holds one of these."""
@@ -63,16 +55,11 @@ class Chosen:
 
 
 def choose(files: Sequence[str], texts: Sequence[str] = ()) -> Chosen:
-    """Read the files that matter among the Python ``files``, and all of ``texts``; the others are not parsed.
-
-    Settings among the ``files`` were named by the user.
-    """
+    """Read the files that matter among the Python and settings ``files``, and all of ``texts``."""
     contents: dict[str, bytes] = {}
     problems: list[Problem] = []
-    named = [path for path in files if path.endswith(SETTINGS)]
-    files = [path for path in files if path not in named]
-    settings = dict.fromkeys((*named, *(path for path in texts if path.endswith(SETTINGS))))
-    texts = [path for path in texts if path not in settings or _is_launch(os.path.basename(path))]
+    settings = [path for path in files if path.endswith(SETTINGS)]
+    files = [path for path in files if path not in settings]
     for path in files:
         try:
             contents[path] = Path(path).read_bytes()
@@ -87,29 +74,24 @@ def choose(files: Sequence[str], texts: Sequence[str] = ()) -> Chosen:
         except Unreadable as problem:
             problems.append(Problem(path, f"line {problem.line}: {problem.message}"))
     serving = [path for path in texts if _serves(path, files, marked)]
-    beside = [*_texts(serving), *_settings(settings, named, problems)]
+    beside = [*_texts(serving), *_settings(settings, problems)]
     return Chosen(tuple(sources), tuple(beside), tuple(roots), tuple(problems))
 
 
-def _settings(
-    paths: Iterable[str], named: Sequence[str], problems: list[Problem]
-) -> Iterator[Source]:
-    """The settings files that ask for FSDP; one that cannot be read is a problem, if it was named or may ask."""
+def _settings(paths: Iterable[str], problems: list[Problem]) -> Iterator[Source]:
+    """The settings files that ask for FSDP; one that cannot be read is a problem."""
     for path in paths:
-        source = None
         try:
             source = Source.read(path)
             if asked(read(source)) is not None:
                 yield source
         except (NotSettings, Unreadable) as problem:
-            if path not in named and not (source and _KEY.search(source.text)):
-                continue
             why = problem.why if isinstance(problem, NotSettings) else problem.message
             problems.append(Problem(path, f"line {problem.line}: {why}"))
 
 
 def launch_files(paths: Sequence[str], exclusion: Exclusion) -> list[str]:
-    """The launch scripts, lists of requirements and settings of FSDP below the folders among ``paths``."""
+    """The launch scripts and lists of requirements below the folders among ``paths``."""
     found: list[str] = []
     for path in paths:
         for folder, folders, names in os.walk(path):
@@ -118,26 +100,9 @@ def launch_files(paths: Sequence[str], exclusion: Exclusion) -> list[str]:
                 return not exclusion.covers(os.path.normpath(os.path.join(folder, name)), name)
 
             folders[:] = sorted(filter(wanted, folders))
-            mine = (
-                name
-                for name in sorted(names)
-                if (_is_launch(name) or _may_ask(os.path.join(folder, name))) and wanted(name)
-            )
+            mine = (name for name in sorted(names) if _is_launch(name) and wanted(name))
             found += (os.path.normpath(os.path.join(folder, name)) for name in mine)
     return list(dict.fromkeys(found))
-
-
-def _may_ask(path: str) -> bool:
-    """Whether a file may hold settings that ask for FSDP."""
-    if not path.endswith(SETTINGS):
-        return False
-    try:
-        if os.path.getsize(path) > MAX_CHARACTERS:
-            return False
-        raw = Path(path).read_bytes()
-    except OSError:
-        return False
-    return any(word in raw for word in _ASKING)
 
 
 def _is_launch(name: str) -> bool:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from libcst import CSTNode
 
     from fsdp2lint.files import Files
+    from fsdp2lint.frameworks.asked import Asked
     from fsdp2lint.model.guards import Guards
     from fsdp2lint.model.memory import Memory
     from fsdp2lint.source import Site, Source
@@ -44,6 +45,8 @@ class Trace:
         self.memory = memory
         self.files = files
         self.target = target
+        self.settings: Asked | None = None
+        """How the settings file asks for FSDP that this trace is about; nothing happens in it."""
         self.truncated = False
         self.cut: tuple[str, Site] | None = None
         """The limit that the run met first, in words, and where; None where it met none."""

@@ -1,0 +1,91 @@
+"""A settings file as a source, beside those of Python: its nodes have places, and its comments silence findings."""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property
+from typing import Any
+
+from fsdp2lint.frameworks.asked import Asked, asked
+from fsdp2lint.frameworks.document import Mapping, NotSettings, read, seems_to_ask
+from fsdp2lint.source import Comment, Range, Source, Unreadable
+
+_COMMENT = re.compile(r"(?:^|(?<=\s))#.*")
+
+
+class _Text:
+    """What stands for a tree: the text itself."""
+
+    def __init__(self, code: str) -> None:
+        self.code = code
+
+
+class SettingsText(Source):
+    """A YAML or JSON file."""
+
+    is_settings = True
+
+    def with_text(self, text: str) -> SettingsText:
+        return SettingsText(self.path, text, encoding=self.encoding, bom=self.bom)
+
+    @cached_property
+    def top(self) -> Mapping:
+        """The keys and values.
+
+        Raises:
+            Unreadable: it is no settings file.
+        """
+        try:
+            return read(self)
+        except NotSettings as problem:
+            raise Unreadable(problem.why, problem.line) from problem
+
+    @cached_property
+    def asked(self) -> Asked | None:
+        """How it asks for FSDP.
+
+        Raises:
+            Unreadable: it is no settings file.
+        """
+        return asked(self.top)
+
+    @cached_property
+    def tree(self) -> Any:
+        """The text, when it can be read."""
+        self.top  # noqa: B018
+        return _Text(self.text)
+
+    def range(self, node: Any) -> Range:
+        """Where a node stands."""
+        return Range(*self._place(node.start), *self._place(node.end))
+
+    def code(self, node: Any) -> str:
+        """The text of a node, on one line."""
+        return " ".join(self.text[node.start : node.end].split())
+
+    @cached_property
+    def comments(self) -> tuple[Comment, ...]:
+        """All comments; a ``#`` within quotes that comes after a blank looks like one."""
+        found = []
+        for number, line in enumerate(self.lines, 1):
+            comment = _COMMENT.search(line)
+            if comment is not None:
+                alone = not line[: comment.start()].strip()
+                found.append(Comment(number, comment.start() + 1, comment[0], alone))
+        return tuple(found)
+
+    def _place(self, offset: int) -> tuple[int, int]:
+        before = self.text[:offset]
+        return before.count("\n") + 1, offset - before.rfind("\n")
+
+
+def asks(raw: bytes, path: str) -> bool:
+    """Whether a settings file asks for FSDP, or cannot be read and has a line that seems to."""
+    try:
+        source = Source.decode(raw, path)
+    except Unreadable:
+        return False
+    try:
+        return isinstance(source, SettingsText) and source.asked is not None
+    except Unreadable:
+        return seems_to_ask(source.text)

@@ -1,0 +1,116 @@
+"""The settings hold a value that the framework refuses at the start.
+
+## What it does
+
+Reports, for accelerate: a strategy of FSDP1 in `fsdp_reshard_after_forward` and LOCAL_STATE_DICT, both with version 2; unknown
+names of a wrap policy or a state-dict type; `fsdp_sync_module_states: false` without
+`fsdp_cpu_ram_efficient_loading: false`; `fsdp_activation_checkpointing_offload` without activation checkpointing. For the Trainer:
+hybrid strategies and `no_shard` with version 2.
+
+## Why is this bad
+
+The launch or the Accelerator raises before the first step, on every rank, after the job has waited for its
+machines.
+
+## Example
+
+```yaml
+distributed_type: FSDP
+fsdp_config:
+  fsdp_version: 2
+  fsdp_reshard_after_forward: FULL_SHARD
+```
+
+## Use instead
+
+```yaml
+distributed_type: FSDP
+fsdp_config:
+  fsdp_version: 2
+  fsdp_reshard_after_forward: true
+```
+
+## Fix safety
+
+Unsafe: a strategy becomes what it means in version 2, and a type the one that is closest.
+
+## Known limits
+
+What the command line gives in place of the file is not seen.
+
+## References
+
+- https://github.com/huggingface/accelerate/blob/v1.15.0/src/accelerate/utils/dataclasses.py
+- https://github.com/huggingface/accelerate/blob/v1.15.0/src/accelerate/utils/launch.py
+- https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/training_args.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fsdp2lint.api import Asked, Entry, Finding, Fix, Trace, plain, rule, strategy_of, words_of
+
+from ._settings import found, said, written
+
+_POLICIES = ("TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP")
+_TYPES = ("FULL_STATE_DICT", "LOCAL_STATE_DICT", "SHARDED_STATE_DICT")
+_FSDP1 = ("hybrid_shard", "hybrid_shard_zero2", "no_shard")
+
+Refused = tuple[Entry, str, Fix | None]
+
+
+@rule(code="FSDP605", group="correctness")
+def check(trace: Trace) -> Iterator[Finding]:
+    """Values that raise."""
+    asked = trace.settings
+    if asked is None:
+        return
+    if asked.framework == "accelerate":
+        for entry, why, fix in _of_accelerate(trace, asked):
+            yield found(trace, entry, f"{said(trace, entry)} {why}", fix=fix)
+    elif asked.framework == "the Trainer" and asked.version == 2 and asked.words is not None:
+        named = [word for word in words_of(plain(asked.words.value)) if word in _FSDP1]
+        if named:
+            message = f"the Trainer raises a ValueError: `{named[0]}` is a strategy of FSDP1 alone"
+            yield found(trace, asked.words, message)
+
+
+def _of_accelerate(trace: Trace, asked: Asked) -> Iterator[Refused]:
+    """What the launcher or the plugin of accelerate refuses."""
+    reshard, state = asked.option("reshard_after_forward"), asked.option("state_dict_type")
+    policy, sync = asked.option("auto_wrap_policy"), asked.option("sync_module_states")
+    if reshard is not None and asked.version == 2:
+        strategy = strategy_of(plain(reshard.value))
+        if strategy is not None and str(plain(reshard.value)) not in ("0", "1"):
+            new = "true" if strategy in ("FULL_SHARD", "HYBRID_SHARD") else "false"
+            fix = written(
+                trace, reshard, new, f"write `{new}`", "look at the strategy that was meant"
+            )
+            yield reshard, "raises a ValueError: version 2 wants true or false", fix
+    name = str(plain(state.value)).upper() if state is not None else ""
+    if state is not None and name and not name.isdigit() and plain(state.value) is not None:
+        if name not in _TYPES:
+            yield state, f"raises a KeyError: the types are {', '.join(_TYPES)}", None
+        elif name == "LOCAL_STATE_DICT" and asked.version == 2:
+            fix = written(
+                trace,
+                state,
+                "SHARDED_STATE_DICT",
+                "write `SHARDED_STATE_DICT`",
+                "look at who reads it",
+            )
+            yield state, "raises a ValueError: version 2 has no local state dicts", fix
+    if policy is not None and isinstance(plain(policy.value), str):
+        if plain(policy.value).upper() not in _POLICIES:
+            yield policy, f"raises a ValueError: the policies are {', '.join(_POLICIES)}", None
+    loading = asked.value("cpu_ram_efficient_loading")
+    if sync is not None and plain(sync.value) is False and loading in (None, True):
+        if asked.option("cpu_ram_efficient_loading") is None or loading is True:
+            why = "raises a ValueError at the launch: `fsdp_cpu_ram_efficient_loading`, which is true "
+            why += "unless it is set to false, needs it to be true"
+            yield sync, why, None
+    offload = asked.option("activation_checkpointing_offload")
+    if offload is not None and plain(offload.value) is True:
+        if asked.value("activation_checkpointing") is not True:
+            yield offload, "raises a ValueError without `fsdp_activation_checkpointing: true`", None
