@@ -1,4 +1,4 @@
-"""How often each rule was right on public code, as ``benchmarks/accuracy/measure.py`` measured it."""
+"""How often each rule was right on public code, and how many planted mistakes it found: ``benchmarks/`` measures both."""
 
 from __future__ import annotations
 
@@ -22,6 +22,32 @@ class Accuracy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def precision(self) -> float:
         """The share of the findings that were right."""
         return self.right / self.judged
+
+
+class Recall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The mistakes for one rule that were planted in public programs, and how many of them were found."""
+
+    planted: int
+    found: int
+    programs: int
+
+
+@cache
+def recalled() -> dict[str, Recall]:
+    """The numbers of all rules for which mistakes were planted (``benchmarks/mutation``), by code."""
+    data = Path(__file__).with_name("recall.json").read_bytes()
+    return msgspec.json.decode(data, type=dict[str, Recall])
+
+
+def recall_sentence(seen: Recall | None) -> str:
+    """The numbers of one rule in words; nothing when no mistake was planted for it."""
+    if seen is None:
+        return ""
+    places = f"{seen.programs} public program{'s' * (seen.programs != 1)}"
+    mistakes = f"mistake{'s' * (seen.planted != 1)}"
+    were = "were" if seen.found != 1 else "was"
+    planted = "were" if seen.planted != 1 else "was"
+    return f"{seen.found} of {seen.planted} {mistakes} of this kind that {planted} planted in {places} {were} found."
 
 
 @cache

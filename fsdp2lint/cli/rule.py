@@ -51,10 +51,11 @@ def _text(rules: Sequence[Rule]) -> str:
 
 def page(rule: Rule) -> str:
     """The page of a rule, with what was measured of it; the tool's own findings are not measured."""
-    from fsdp2lint.accuracy import sentence
+    from fsdp2lint.accuracy import recall_sentence, recalled, sentence
 
     said = rule.page.strip()
-    return said if _own(rule) else f"{said}\n\n## Accuracy\n\n{sentence(rule.code)}"
+    numbers = f"{sentence(rule.code)}\n{recall_sentence(recalled().get(rule.code))}".strip()
+    return said if _own(rule) else f"{said}\n\n## Accuracy\n\n{numbers}"
 
 
 def _own(rule: Rule) -> bool:
