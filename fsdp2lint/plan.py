@@ -17,7 +17,7 @@ from warnings import catch_warnings, simplefilter
 from fsdp2lint.discover import EXCLUDED
 from fsdp2lint.files import NOTEBOOK, SETTINGS, Files
 from fsdp2lint.links import Finder, Folder, is_second_rate
-from fsdp2lint.prefilter import Content, tells, written
+from fsdp2lint.prefilter import MAX_BYTES, Content, tells, written
 from fsdp2lint.prefilter import relevant as is_relevant
 from fsdp2lint.settings import Settings
 
@@ -309,7 +309,9 @@ _TRAINING = re.compile(
 
 
 def _parsed(raw: bytes) -> ast.Module | None:
-    """The syntax tree of a file; None where it has none."""
+    """The syntax tree of a file; None where it has none, or is too large to be analysed."""
+    if len(raw) > MAX_BYTES:
+        return None
     try:
         with catch_warnings():
             simplefilter("ignore")
