@@ -79,7 +79,8 @@ def call(
         _called(machine, what.name, None, what, result)
         return result
     if isinstance(target, Function):
-        return functions.invoke(machine, target, *given)
+        result = functions.invoke(machine, target, *given)
+        return _run_commands(machine, target, site) or result
     if isinstance(target, Bound):
         return _call_bound(machine, target, given)
     if isinstance(target, Class):
@@ -209,6 +210,14 @@ def _super(machine: Machine, args: tuple[Value, ...]) -> Value:
     return receiver.keep(("super", home), Super(home, receiver))
 
 
+def _run_commands(machine: Machine, target: Value, site: Site) -> Value | None:
+    """Call each function that was registered with an object, with arguments from the command line."""
+    registered = machine.commands.get(target) if machine.commands else None
+    for command in registered or ():
+        functions.invoke(machine, command, (), {}, site, True)
+    return machine.unknown(site) if registered else None
+
+
 def _call_object(machine: Machine, target: Value, given: Given) -> Value:
     """Calling an object: a module computes; an instance runs its ``__call__``; others are not followed."""
     if machine.is_module(target):
@@ -221,6 +230,9 @@ def _call_object(machine: Machine, target: Value, given: Given) -> Value:
         found = classes.find(machine, target.cls, "__call__")
         if found is not None:
             return call(machine, found, *given.after(target))
+    ran = _run_commands(machine, target, given.site)
+    if ran is not None:
+        return ran
     if isinstance(target, MainRank) and not (given.args or given.keywords):
         return (
             target  # an attribute in one framework, a method in another: `is_world_process_zero()`

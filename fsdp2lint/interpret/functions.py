@@ -24,6 +24,7 @@ from fsdp2lint.model.values import (
     Either,
     External,
     Function,
+    Instance,
     Optimizer,
     Part,
     Unknown,
@@ -95,8 +96,20 @@ def define(machine: Machine, node: cst.FunctionDef) -> Value:
                 value = result
                 if result is not made and isinstance(result, Function):
                     result.label = made.name
+        else:
+            _register(machine, decorator.decorator, made)
     made.decorators = tuple(reversed(decorators))
     return value
+
+
+def _register(machine: Machine, decorator: cst.BaseExpression, function: Function) -> None:
+    """``@app.command()``, ``@cli.command``: whoever calls the object has one of its functions called."""
+    node = decorator.func if isinstance(decorator, cst.Call) else decorator
+    if not isinstance(node, cst.Attribute):
+        return
+    owner = machine.eval(node.value)
+    if isinstance(owner, Unknown | Function | Instance):
+        machine.commands.setdefault(owner, []).append(function)
 
 
 def defaults_of(machine: Machine, params: cst.Parameters) -> dict[str, Value]:

@@ -95,6 +95,8 @@ class Machine:
         self.made: list[Function] = []
         self.kept: dict[Kept, tuple[tuple[int, Guards, Value], ...]] = {}
         """What functions that keep their results gave: in which stage, and under which guards."""
+        self.commands: dict[Value, list[Function]] = {}
+        """Functions that were registered with an object by a decorator of it: ``@app.command()``."""
         self.run_bodies: set[cst.CSTNode] = set()
         self._sites: dict[cst.CSTNode, Site] = {}
         self._externals: dict[str, External] = {}

@@ -19,6 +19,7 @@ from fsdp2lint.model.values import (
     Part,
     Partial,
     Round,
+    Unknown,
     Value,
 )
 
@@ -87,6 +88,36 @@ def _is_range(value: Value) -> bool:
     return isinstance(owner, External) and owner.name == "builtins.range"
 
 
+@calls("torch.distributed.launcher.elastic_launch", "torch.distributed.launcher.api.elastic_launch")
+def elastic_launch(call: Call) -> Value | None:
+    """``elastic_launch(config, worker)(*args)`` calls ``worker(*args)`` in each process."""
+    worker = call.get(1, "entrypoint")
+    return None if worker is None else Partial(worker, (), {}, False, call.site)
+
+
+@calls("accelerate.notebook_launcher", "accelerate.debug_launcher")
+def notebook_launcher(call: Call) -> Value | None:
+    """``notebook_launcher(function, args)`` calls ``function(*args)`` in each process."""
+    function, given = call.get(0, "function"), call.get(1, "args")
+    if function is None:
+        return None
+    args = call.items(given) if isinstance(given, Container) else []
+    call.machine.call(function, tuple(args), {}, call.site, given is not None and not args)
+    return nothing(call)
+
+
+@method("submit")
+def submit(call: Call) -> Value | None:
+    """``submitit.AutoExecutor(…).submit(function, *args)`` runs the function as a job of the cluster."""
+    executor, function = call.receiver, call.get(0)
+    if not isinstance(executor, Unknown) or not executor.given_by.startswith("submitit."):
+        return None
+    if not isinstance(function, Function | Bound | Partial):
+        return None
+    call.machine.call(function, call.args[1:], call.keywords, call.site, call.open)
+    return fresh(call)
+
+
 @method("join", "terminate")
 def join(call: Call) -> Value | None:
     """Waiting for a process changes nothing."""
@@ -97,11 +128,35 @@ def join(call: Call) -> Value | None:
 
 
 @calls(
-    "fire.Fire", "typer.run", "jsonargparse.CLI", "tyro.cli", "absl.app.run", "simple_parsing.parse"
+    "fire.Fire",
+    "typer.run",
+    "cyclopts.run",
+    "jsonargparse.CLI",
+    "jsonargparse.auto_cli",
+    "tyro.cli",
+    "absl.app.run",
+    "simple_parsing.parse",
 )
 def command_line(call: Call) -> Value | None:
     """Calls the function (``fire.Fire(main)``) with arguments from the command line."""
     target = call.get(0, "component") or call.get(0)
+    if isinstance(target, Container) and call.name == "fire.Fire":  # {"train": train, "test": test}
+        for one in call.items(target):
+            if isinstance(one, Function | Bound | Partial):
+                call.machine.call(one, (), {}, call.site, True)
+        return fresh(call)
     if not isinstance(target, Function | Bound | Partial):
         return None
     return call.machine.call(target, (), {}, call.site, True)
+
+
+@method("add_command", "add_typer")
+def add_command(call: Call) -> Value | None:
+    """``cli.add_command(train)`` registers a command as ``@cli.command()`` does."""
+    owner, command = call.receiver, call.get(0)
+    if owner is None or command is None:
+        return None
+    commands = call.machine.commands
+    added = [command] if isinstance(command, Function) else commands.get(command, [])
+    commands.setdefault(owner, []).extend(added)
+    return nothing(call)

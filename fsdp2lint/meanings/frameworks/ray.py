@@ -14,7 +14,7 @@ from fsdp2lint.meanings.call import Call
 from fsdp2lint.meanings.registry import calls, method
 from fsdp2lint.meanings.results import fresh, instance, made_by, nothing, setting, text
 from fsdp2lint.model.events import Backward, Collective, Wrapping
-from fsdp2lint.model.values import Bound, Function, Literal, Value, Wrapped
+from fsdp2lint.model.values import Bound, Class, Function, Literal, Value, Wrapped
 
 _TRAINERS = ("ray.train.torch.TorchTrainer", "ray.train.torch.torch_trainer.TorchTrainer")
 _TORCH = "ray.train.torch."
@@ -46,6 +46,33 @@ def _takes_config(function: Function | Bound) -> bool:
     node = function.function.node if isinstance(function, Bound) else function.node
     own = len(node.params.params) - isinstance(function, Bound)
     return own > 0 or isinstance(node.params.star_arg, cst.Param)
+
+
+@calls("ray.remote")
+def actor(call: Call) -> Value | None:
+    """``ray.remote(Cls)`` makes an actor's class, or a task, of what it is given; as a decorator it does the same."""
+    return call.get(0)
+
+
+@method("options")
+def options(call: Call) -> Value | None:
+    """``Actor.options(num_gpus=1)`` is the actor's class, with other resources."""
+    return call.receiver if isinstance(call.receiver, Class | Function | Bound) else None
+
+
+@method("remote")
+def remote(call: Call) -> Value | None:
+    """``Actor.remote(…)`` makes an actor, ``actor.fit.remote(…)`` runs its method, in another process."""
+    target = call.receiver
+    if not isinstance(target, Class | Function | Bound):
+        return None
+    return call.machine.call(target, call.args, call.keywords, call.site, call.open)
+
+
+@calls("ray.get")
+def get(call: Call) -> Value | None:
+    """What a remote call gave."""
+    return call.get(0, "object_refs")
 
 
 @calls("ray.train.report")
