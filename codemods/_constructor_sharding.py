@@ -168,7 +168,7 @@ def _given_mesh(site: Construction, plan: Plan, helpers: Helpers, device: Device
         mesh = None
     if mesh is not None:
         _name_dimensions(site, mesh)
-        plan.shared["mesh"] = site.text(mesh.value)
+        plan.shared["mesh"] = _named_inside(site, mesh) or site.text(mesh.value)
         site.account(
             mesh.node, "changed", "the same mesh, under the name that fully_shard gives it"
         )
@@ -179,7 +179,7 @@ def _given_mesh(site: Construction, plan: Plan, helpers: Helpers, device: Device
     if group.values and all(is_none(v) for v in group.values) and not asked:
         site.account(group.node, "dropped", "all ranks are the default in both")
         return "mesh" if mesh is not None else ""
-    if _is_default(site, group):
+    if is_default_group(site, group):
         site.account(group.node, "dropped", "all ranks are the default in both")
         return "mesh" if mesh is not None else ""
     if mesh is not None:
@@ -187,7 +187,7 @@ def _given_mesh(site: Construction, plan: Plan, helpers: Helpers, device: Device
     return _grouped(site, plan, helpers, group, device)
 
 
-def _is_default(site: Construction, group: Argument) -> bool:
+def is_default_group(site: Construction, group: Argument) -> bool:
     """Whether it is the group of all ranks, by its name."""
     found = sources_of(site, group) or []
     return bool(found) and all(
@@ -254,11 +254,28 @@ def _name_dimensions(site: Construction, mesh: Argument) -> None:
     """Give names to the dimensions of a mesh of two that has none: ``fully_shard`` wants them."""
     for value in mesh.values:
         call = mesh_call(site, mesh) if isinstance(value, Mesh) and value.names is None else None
-        if call is not None and len(call.args) == 2 and _is_pair(call.args[1].value):
+        if call is not None and _is_nameless(call) and not _is_inside(site, call):
             edit = Arguments(site.source, call).add(
                 "mesh_dim_names", '("dp_replicate", "dp_shard")'
             )
             site.elsewhere[call] = (edit,)
+
+
+def _is_nameless(call: cst.Call) -> bool:
+    return len(call.args) == 2 and _is_pair(call.args[1].value)
+
+
+def _is_inside(site: Construction, call: cst.Call) -> bool:
+    return site.call in site.layout.ancestors(call)
+
+
+def _named_inside(site: Construction, mesh: Argument) -> str:
+    """The text of a mesh of two dimensions that is made in the call itself, with their names."""
+    call = mesh_call(site, mesh)
+    if call is None or not _is_nameless(call) or not _is_inside(site, call):
+        return ""
+    given = ", ".join(site.text(arg.value) for arg in call.args)
+    return f'{dotted(call.func)}({given}, mesh_dim_names=("dp_replicate", "dp_shard"))'
 
 
 def mesh_call(site: Construction, mesh: Argument) -> cst.Call | None:

@@ -19,7 +19,7 @@ from ._constructor_helpers import FSDP
 from ._constructor_meta import initialise
 from ._constructor_names import class_of, external, function_scope, is_none, only_binding
 from ._constructor_plan import Plan
-from ._constructor_sharding import mesh_call
+from ._constructor_sharding import is_default_group, mesh_call
 from ._constructor_site import Argument, Construction, sources_of
 from ._shared import Helpers, Naming
 
@@ -245,6 +245,8 @@ def _group(site: Construction, plan: Plan) -> str:
     """What says the group within which FSDP1 broadcasts; empty for all ranks."""
     group, mesh = site.arguments.get("process_group"), site.arguments.get("device_mesh")
     if group is not None and not (group.values and all(is_none(v) for v in group.values)):
+        if is_default_group(site, group):
+            return ""
         if isinstance(group.value, cst.Tuple) or any(
             isinstance(v, Container) for v in group.values
         ):

@@ -31,6 +31,11 @@ class Net(nn.Module):
 """
 
 
+def in_parts(text: str) -> Migration:
+    """The same, asked codemod by codemod: then each model may be migrated in parts."""
+    return migrate((Source("train.py", text),), knowledge.codemods(), accept=lambda stage: True)
+
+
 def made(text: str) -> Migration:
     done = migrate((Source("train.py", text),), knowledge.codemods())
     assert done.failures == []
@@ -206,7 +211,7 @@ class Loop:
 
 
 def test_the_way_of_the_new_code_for_other_models_is_no_fsdp1() -> None:
-    done = made(DERIVED)
+    done = in_parts(DERIVED)
     assert [e.symbol for e in done.ledger.manual if e.kind != "import"] == [
         "FullyShardedDataParallel"
     ]
@@ -273,7 +278,7 @@ def test_beside_fsdp_the_same_word_may_be_of_a_wrapped_model() -> None:
 
 def test_a_plain_value_that_others_are_compared_with_stays() -> None:
     """Also where a class of the script's own keeps FSDP1 in it: new code may compare so, too."""
-    done = made(
+    done = in_parts(
         HEAD
         + "class Custom(FSDP):\n    def __init__(self, net):\n        super().__init__(net)\n\n\n"
         "def whole(strategy):\n    return strategy == ShardingStrategy.NO_SHARD\n"
@@ -314,7 +319,7 @@ def test_a_dictionary_that_reaches_no_call_is_not_said_again() -> None:
         "    return FSDP(model, **kwargs)\n\n\n"
         "first(nn.Linear(4, 4))\nsecond(nn.Linear(4, 4), 'forward_prefetch')\n"
     )
-    done = made(text)
+    done = in_parts(text)
     assert [e.line for e in done.ledger.manual if e.symbol == "use_orig_params"] == [14]
     again = migrate(done.after, knowledge.codemods())
     assert again.changed == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import traceback
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,18 +16,21 @@ from fsdp2lint.edits.apply import Outcome, combine
 from fsdp2lint.edits.changes import Span, apply
 from fsdp2lint.edits.import_lines import on_one_line
 from fsdp2lint.edits.layout import Layout
+from fsdp2lint.edits.unbound import unbound
 from fsdp2lint.frames import roomy
 from fsdp2lint.inventory import inventory
-from fsdp2lint.migrate.contract import ADVICE, Said, advice, fixes, new_findings, said
+from fsdp2lint.migrate.contract import ADVICE, Said, advice, fixes, new_findings, said, site_of
 from fsdp2lint.migrate.ledger import Entry, Ledger, Todo
 from fsdp2lint.migrate.leftovers import (
     account_for_the_rest,
     comments,
     idle_imports,
     left_before,
+    statement_at,
     todos,
     unused_imports,
 )
+from fsdp2lint.migrate.units import Held, Stuck, builds_by_hand, held
 from fsdp2lint.model.told import NOTHING_TOLD, Told
 from fsdp2lint.program import Options, Program
 from fsdp2lint.source import Source, Unreadable
@@ -35,11 +38,15 @@ from fsdp2lint.steps import Account, Kept, Left, Respelling, Step
 from fsdp2lint.wrapped import is_fairscales
 
 if TYPE_CHECKING:
+    import libcst as cst
+
     from fsdp2lint.declare import Codemod, Rule
     from fsdp2lint.findings import Finding
     from fsdp2lint.links import Folder
 
 MAX_ROUNDS = 12
+MAX_ATTEMPTS = 3
+"""How often the whole is done again, because a model cannot be migrated as a whole."""
 WORTH_COLLECTING = 3_000_000
 """So many events of texts that are no more were let go before it is worth looking for what is left of them.
 
@@ -104,19 +111,25 @@ def migrate(
     refuses is undone, and then the migration is not a whole one. ``told`` is what the configuration says
     of functions of the project.
     """
-    program = Program(tuple(sources), tuple(roots), options or Options(), tuple(texts), told)
-    before = (*program.sources, *program.texts)
-    with no_collector():  # but between two rounds, where traces are let go
-        run = _Run(program, accept)
-        known = said(program) if whole else Counter()
-        del program  # its traces go when a codemod has changed a text
-        for codemod in codemods:
-            progress(codemod.name)
-            run.make(codemod)
-        if whole and not run.refused:
-            progress("the contract of fully_shard")
-            run.keep_the_contract(known)
-            run.conclude(sources)
+    before = (*sources, *texts)
+    stuck: frozenset[Stuck] = frozenset()
+    for _ in range(MAX_ATTEMPTS):
+        program = Program(tuple(sources), tuple(roots), options or Options(), tuple(texts), told)
+        with no_collector():  # but between two rounds, where traces are let go
+            run = _Run(program, accept, held(program, stuck) if stuck else None)
+            known = said(program) if whole else Counter()
+            del program  # its traces go when a codemod has changed a text
+            for codemod in codemods:
+                progress(codemod.name)
+                run.make(codemod)
+            if whole and not run.refused:
+                progress("the contract of fully_shard")
+                run.keep_the_contract(known)
+                run.conclude(sources)
+        more = stuck | frozenset(run.stuck()) if whole and accept is None else stuck
+        if more == stuck or not run.stages:
+            break
+        stuck = more  # nothing of their models may be rewritten: all of it once more
     after = run.program
     run.ledger.entries.sort(key=lambda e: (e.path, e.cell or 0, e.line, e.column))
     return Migration(
@@ -133,8 +146,9 @@ def migrate(
 class _Run:
     """The state of a migration on its way."""
 
-    def __init__(self, program: Program, accept: Accept | None) -> None:
+    def __init__(self, program: Program, accept: Accept | None, held: Held | None) -> None:
         self.program = program
+        self.held = held
         self.accept = accept
         self.refused = False
         self.ledger = Ledger(inventory(program))
@@ -182,8 +196,49 @@ class _Run:
         steps = [one for one in said if isinstance(one, Step) and self._is_free(one, codemod.name)]
         return self._apply(steps, codemod.name) or respelled
 
+    def stuck(self) -> Iterator[Stuck]:
+        """The constructors that no codemod could rewrite, and what would break a rule of FSDP2."""
+        for entry in self.ledger.manual:
+            follows = self.held is not None and entry.why == self.held.why
+            if builds_by_hand(entry) and entry.cell is None and not follows:
+                shown = f"{entry.path}:{entry.place}"
+                at = entry.path, entry.line, entry.column
+                yield Stuck(*at, True, shown, entry.why, entry.todo)
+        for rule, finding in self.remaining:
+            site = site_of(finding)
+            line, column, cell = self.ledger.place(site.source, site.node)
+            start, end = Layout.of(site.source).span(Layout.of(site.source).statement(site.node))
+            said = any(e.fate == "manual" for e in self.ledger.inside(site.source, start, end))
+            if rule.group == "correctness" and cell is None and not said:
+                shown = f"{site.source.path}:{line}: {finding.message} ({rule.code})"
+                yield Stuck(site.source.path, line, column, False, shown)
+
+    def _holds(self, source: Source, node: cst.CSTNode) -> bool:
+        """Whether a place belongs to a model that stays FSDP1's."""
+        if self.held is None:
+            return False
+        at = node if node is source.tree else Layout.of(source).statement(node)
+        return self.held.holds((source.path, self.ledger.place(source, at)[0]))
+
+    def _leave_held(self, entry: Entry, by: str) -> None:
+        """Leave a piece of a model that stays, unless something has been said of it."""
+        assert self.held is not None
+        if entry.fate == "open":
+            why, todo = self.held.reason(entry)
+            entry.account("manual", why, by, 0, todo)
+
     def _is_free(self, step: Step, by: str) -> bool:
-        """Whether nothing of a step was left to a person by an earlier run, who has not taken the comment away."""
+        """Whether a step touches no model that stays, and nothing that an earlier run left to a person.
+
+        Below the comment of an earlier run nothing changes until the person has taken it away.
+        """
+        if self.held is not None and step.edits and by != CONTRACT:
+            if any(self._holds(one.source, one.node) for one in step.accounts):
+                for one in step.accounts:
+                    start, end = Layout.of(one.source).span(one.node)
+                    for entry in self.ledger.inside(one.source, start, end):
+                        self._leave_held(entry, by)
+                return False
         todos = [left_before(one.source, one.node) for one in step.accounts]
         todo = next(filter(None, todos), "")
         for account in step.accounts if todo else ():
@@ -246,6 +301,11 @@ class _Run:
         self._apply(list(idle_imports(self.program, before)), IMPORTS)
         pairs = zip(before, self.program.sources, strict=True)
         self._apply([Step((e,), ()) for old, new in pairs for e in on_one_line(old, new)], IMPORTS)
+        for entry in self.ledger.entries if self.held is not None else ():
+            if entry.fate == "open" and entry.kind != "import" and entry.at is not None:
+                source = next(one for one in self.program.sources if one.path == entry.path)
+                if self._holds(source, statement_at(source, entry.at)):
+                    self._leave_held(entry, "")
         account_for_the_rest(self.program, self.ledger)
         self._apply(list(comments(self.program, self.ledger)), "")
         self._remember(IMPORTS, first, [])
@@ -264,7 +324,7 @@ class _Run:
             broken = self._broken(outcome)
             if broken is None:
                 break
-            steps = self._without(made, broken, by)
+            steps = self._without(made, *broken, by)
         for step in made:
             for account in step.accounts:
                 self._account(account, by)
@@ -298,28 +358,30 @@ class _Run:
         self.program = self.program.with_sources(new)
         return True
 
-    def _broken(self, outcome: Outcome) -> Source | None:
-        """A source whose new text would not parse, or may not be changed."""
+    def _broken(self, outcome: Outcome) -> tuple[Source, str] | None:
+        """A source that may not be changed, or whose new text would be no good, and why."""
         mine = set(self.program.sources)
         for source, text in outcome.texts.items():
+            spoils = f"the rewriting would spoil {source.path}"
             if source not in mine:
-                return source
+                return source, spoils
             try:
                 source.encode(text)
                 if source.with_text(text).tree.code != text:
-                    return source
+                    return source, spoils
             except (Unreadable, UnicodeEncodeError):
-                return source
+                return source, spoils
+            if names := sorted({name for _, name in unbound(text) - unbound(source.text)}):
+                return source, f"`{names[0]}` could be read here before it has a value"
         return None
 
-    def _without(self, made: Sequence[Step], broken: Source, by: str) -> list[Step]:
+    def _without(self, made: Sequence[Step], broken: Source, why: str, by: str) -> list[Step]:
         """The steps without the first that spoils a file alone, or without all of that file."""
         touching = [s for s in made if any(e.source is broken for e in s.edits)]
         alone = [s for s in touching if self._broken(combine([s.edits])) is not None]
         dropped = alone[:1] or touching
         for step in dropped:
             for account in step.accounts:
-                why = f"the rewriting would spoil {broken.path}"
                 self._leave(Left(account.source, account.node, why, "migrate this by hand"), by)
         return [s for s in made if s not in dropped]
 

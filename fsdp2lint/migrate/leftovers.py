@@ -58,7 +58,10 @@ def account_for_the_rest(program: Program, ledger: Ledger) -> None:
     wraps = [one for one in symbols if _wraps(one)]
     asks = any(one.symbol in _ASKING for one in now)
     by_path = {source.path: source for source in program.sources}
+    stands = {(one.source.path, one.start) for one in now}
     for entry in ledger.entries:
+        if entry.fate == "open" and _was_called(entry) and (entry.path, entry.at) not in stands:
+            entry.account("changed", "what is called here shards the module now", entry.by, 0)
         if entry.fate == "open" and entry.kind != "import":
             plain = entry.symbol.partition(".")[0] in facts.PLAIN_VALUES
             read = wraps or (asks and "StateDict" in entry.symbol)
@@ -90,7 +93,7 @@ def comments(program: Program, ledger: Ledger) -> Iterator[Step]:
             continue
         source = by_path[entry.path]
         layout = Layout.of(source)
-        statement = _statement_at(source, entry.at)
+        statement = statement_at(source, entry.at)
         line = layout.line(statement)
         top = layout.top(line)
         text = MARK + entry.todo
@@ -166,7 +169,7 @@ def _for_fsdp2(program: Program, entry: Entry, wraps: Sequence[Occurrence]) -> b
 def _function_at(source: Source, offset: int) -> cst.FunctionDef | None:
     """The innermost function around an offset."""
     layout = Layout.of(source)
-    statement = _statement_at(source, offset)
+    statement = statement_at(source, offset)
     around = (n for n in layout.ancestors(statement) if isinstance(n, cst.FunctionDef))
     return next(around, None)
 
@@ -195,6 +198,11 @@ def _several(source: Source, side: cst.BaseExpression) -> Iterator[cst.BaseExpre
         yield from (element.value for element in side.elements)
     else:
         yield side
+
+
+def _was_called(entry: Entry) -> bool:
+    """Whether an entry is a call of something that wraps a module: what it calls is made elsewhere."""
+    return entry.kind == "symbol" and entry.symbol == WRAPPER and entry.code == "FSDP101"
 
 
 def _close(entry: Entry) -> None:
@@ -231,7 +239,7 @@ def _is_used(source: Source, offset: int) -> bool:
     return any(one.name in names.uses for one in here)
 
 
-def _statement_at(source: Source, offset: int) -> cst.CSTNode:
+def statement_at(source: Source, offset: int) -> cst.CSTNode:
     """The statement whose first line or inside holds an offset."""
     layout = Layout.of(source)
     inside: list[cst.CSTNode] = [

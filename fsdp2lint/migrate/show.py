@@ -55,26 +55,28 @@ class Row:
 
 
 def rows(entries: Sequence[Entry]) -> Iterator[Row]:
-    """The ledger as people read it: the imports of a file fold into one row for each fate and reason."""
-    folded: set[tuple[str, str, str]] = set()
-    counts = Counter(_kind(entry) for entry in entries if _is_import(entry))
+    """The ledger as people read it: imports, and what waits for something else, fold into one row a reason."""
+    folded: set[tuple[str, ...]] = set()
+    counts = Counter(_common(entry) for entry in entries if _folds(entry))
     for entry in entries:
         what, line = _what(entry), entry.line
-        if _is_import(entry):
-            if _kind(entry) in folded:
+        if _folds(entry):
+            if _common(entry) in folded:
                 continue
-            folded.add(_kind(entry))
-            if counts[_kind(entry)] > 1:
-                what = f"{counts[_kind(entry)]} imports"
+            folded.add(_common(entry))
+            count = counts[_common(entry)]
+            if count > 1:
+                what = f"{count} {'imports' if entry.kind == 'import' else 'places'}"
         yield Row(entry.path, entry.place, line, what, entry.fate, entry.note)
 
 
-def _is_import(entry: Entry) -> bool:
-    return entry.kind == "import" and entry.fate != "manual"
+def _folds(entry: Entry) -> bool:
+    """Whether an entry shares its row with others of the same reason: imports, and what follows another."""
+    return entry.kind == "import" or (entry.fate == "manual" and not entry.todo)
 
 
-def _kind(entry: Entry) -> tuple[str, str, str]:
-    return entry.path, entry.fate, entry.why
+def _common(entry: Entry) -> tuple[str, ...]:
+    return entry.path, entry.fate, entry.why, str(entry.kind == "import")
 
 
 def text(migration: Migration, columns: int = 0, applied: Applied = DRY) -> str:

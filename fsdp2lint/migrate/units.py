@@ -1,0 +1,143 @@
+"""A model is migrated whole or not at all: which lines belong to models that stay FSDP1's.
+
+A model whose constructor stays and whose clipping or saving is rewritten trains differently and says
+nothing. So where one piece of a model cannot be rewritten, nothing of what its runs do is; and a function
+that two models share ties them together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fsdp2lint.edits.layout import Layout
+from fsdp2lint.inventory import Occurrence, inventory
+from fsdp2lint.migrate.leftovers import statement_at
+from fsdp2lint.model.events import Wrapping
+
+if TYPE_CHECKING:
+    import libcst as cst
+
+    from fsdp2lint.migrate.ledger import Entry
+    from fsdp2lint.model.trace import Trace
+    from fsdp2lint.program import Program
+    from fsdp2lint.source import Source
+
+WRAPPER = "FullyShardedDataParallel"
+Line = tuple[str, int]
+"""A file and a line of its text before the migration, where a statement begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """A line that cannot be rewritten: one that builds a model, or one that would break a rule of FSDP2."""
+
+    path: str
+    line: int
+    column: int
+    builds: bool
+    shown: str
+    """The place in words."""
+    why: str = ""
+    todo: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The lines of models that stay, and those of models that may be migrated."""
+
+    lines: frozenset[Line]
+    free: frozenset[Line]
+    files: frozenset[str]
+    """Files whose models stay although no run shows where they go."""
+    why: str
+    stuck: tuple[Stuck, ...]
+
+    def reason(self, entry: Entry) -> tuple[str, str]:
+        """Why an entry stays, and what a person has to do there, which is said at the constructor alone."""
+        for one in self.stuck:
+            if one.todo and (one.path, one.line, one.column) == (
+                entry.path,
+                entry.line,
+                entry.column,
+            ):
+                return one.why, one.todo
+        return self.why, ""
+
+    def holds(self, line: Line) -> bool:
+        """Whether a line must stay as it is."""
+        return line in self.lines or line[0] in self.files or line not in self.free
+
+
+def builds_by_hand(entry: Entry) -> bool:
+    """Whether an entry is a constructor, or a class derived from FSDP1's, that is left to a person."""
+    is_wrapper = entry.kind == "symbol" and entry.symbol.rpartition(".")[2] == WRAPPER
+    return is_wrapper and entry.code == "FSDP101" and entry.fate == "manual"
+
+
+def held(program: Program, stuck: Iterable[Stuck]) -> Held:
+    """What has to stay because of the places that cannot be rewritten; asked of the program as it was."""
+    places, mine = list(stuck), set(program.sources)
+    lines = _Lines()
+    runs = [
+        (frozenset(lines.of_run(trace, mine)), any(e.by == "fsdp1" for e in trace.of(Wrapping)))
+        for trace in program.traces
+    ]
+    marked = frozenset(lines.of_pieces(inventory(program)))
+    begin = {one: lines.begin(program, one) for one in places}
+    seeds = set(begin.values())
+    stays = {number for number, (run, wraps) in enumerate(runs) if wraps and run & seeds}
+    while True:
+        tied = frozenset[Line]().union(*(runs[number][0] & marked for number in stays))
+        more = {n for n, (run, wraps) in enumerate(runs) if wraps and n not in stays and run & tied}
+        if not more:
+            break
+        stays |= more
+    of_held = frozenset[Line]().union(*(runs[number][0] for number in stays))
+    free = (run for number, (run, wraps) in enumerate(runs) if wraps and number not in stays)
+    files = {one.path for one in places if one.builds and begin[one] not in of_held}
+    builds = [one for one in places if one.builds] or places
+    names = list(dict.fromkeys(one.shown for one in sorted(builds, key=lambda s: (s.path, s.line))))
+    shown = " and ".join(names[:2]) + (" (and others)" if len(names) > 2 else "")
+    because = (
+        f"kept as FSDP1: {shown} cannot be rewritten, and a model is migrated whole or not at all"
+        if any(one.builds for one in places)
+        else f"kept as FSDP1: migrated, it would break a rule of FSDP2 at {shown}"
+    )
+    others = frozenset[Line]().union(*free) - of_held
+    return Held(of_held, others, frozenset(files), because, tuple(places))
+
+
+class _Lines:
+    """The first lines of the statements that nodes stand in, each found once."""
+
+    def __init__(self) -> None:
+        self._known: dict[cst.CSTNode, Line] = {}
+
+    def of_run(self, trace: Trace, mine: set[Source]) -> Iterator[Line]:
+        for event in trace.events:
+            if event.at.source in mine:
+                yield self.of(event.at.source, event.at.node)
+
+    def of_pieces(self, found: Sequence[Occurrence]) -> Iterator[Line]:
+        for one in found:
+            if one.kind not in ("import", "string", "launch", "setting"):
+                yield self.of(one.source, one.node)
+
+    def begin(self, program: Program, one: Stuck) -> Line:
+        """The line on which the statement begins that a place is in."""
+        for source in program.sources:
+            if source.path == one.path:
+                offset = Layout.of(source).offset(one.line, one.column)
+                return self.of(source, statement_at(source, offset))
+        return one.path, one.line
+
+    def of(self, source: Source, node: cst.CSTNode) -> Line:
+        line = self._known.get(node)
+        if line is None:
+            layout = Layout.of(source)
+            at = source.tree if node is source.tree else layout.statement(node)
+            first = 1 if at is source.tree else layout.place(layout.span(at)[0])[0]
+            line = self._known[node] = (source.path, first)
+        return line

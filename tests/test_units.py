@@ -1,0 +1,131 @@
+"""A model is migrated whole or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fsdp2lint import knowledge
+from fsdp2lint.migrate.engine import Migration, migrate
+from fsdp2lint.source import Source
+
+HEAD = """\
+import torch
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+"""
+
+HALF = (
+    HEAD
+    + """\
+
+def wrap(model, keywords):
+    return FSDP(model, *keywords)
+
+
+def train(model, optimizer):
+    model(torch.randn(2, 8)).sum().backward()
+    model.clip_grad_norm_(1.0)
+    optimizer.step()
+
+
+def main(keywords):
+    model = wrap(nn.Linear(8, 8), keywords)
+    train(model, torch.optim.SGD(model.parameters(), lr=0.1))
+
+
+main(input())
+"""
+)
+
+WHOLE = (
+    HEAD
+    + """\
+
+def main():
+    model = FSDP(nn.Linear(8, 8))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.randn(2, 8)).sum().backward()
+    model.clip_grad_norm_(1.0)
+    optimizer.step()
+
+
+main()
+"""
+)
+
+SHARED = (
+    HEAD
+    + """\
+from half import train
+
+
+def main():
+    model = FSDP(nn.Linear(8, 8))
+    train(model, torch.optim.SGD(model.parameters(), lr=0.1))
+
+
+main()
+"""
+)
+
+
+def made(folder: Path, **texts: str) -> Migration:
+    for name, text in texts.items():
+        (folder / f"{name}.py").write_text(text)
+    sources = [Source(str(folder / f"{name}.py"), text) for name, text in texts.items()]
+    done = migrate(sources, knowledge.codemods(), [folder])
+    assert done.failures == []
+    return done
+
+
+def after(done: Migration, name: str) -> str:
+    return next(s.text for s in done.after if s.path.endswith(f"/{name}.py"))
+
+
+def test_a_model_whose_constructor_stays_keeps_its_clipping(tmp_path: Path) -> None:
+    done = made(tmp_path, half=HALF)
+    text = after(done, "half")
+    assert "    model.clip_grad_norm_(1.0)\n" in text
+    assert text.count("TODO(fsdp2lint)") == 1
+    clip = next(e for e in done.ledger.entries if e.symbol == "clip_grad_norm_")
+    assert clip.fate == "manual"
+    assert f"half.py:{HALF.count(chr(10), 0, HALF.index('return FSDP')) + 1} cannot be" in clip.why
+
+
+def test_another_program_beside_it_is_migrated(tmp_path: Path) -> None:
+    done = made(tmp_path, half=HALF, whole=WHOLE)
+    assert "model.clip_grad_norm_(1.0)" in after(done, "half")
+    assert "model = fully_shard(nn.Linear(8, 8))" in after(done, "whole")
+    assert "nn.utils.clip_grad_norm_(model.parameters(), 1.0)" in after(done, "whole")
+
+
+def test_models_that_share_a_function_stay_together(tmp_path: Path) -> None:
+    done = made(tmp_path, half=HALF, shared=SHARED)
+    assert after(done, "shared") == SHARED
+
+
+@pytest.mark.parametrize("name", ["half", "whole"])
+def test_migrating_again_changes_nothing(tmp_path: Path, name: str) -> None:
+    first = made(tmp_path, half=HALF, whole=WHOLE)
+    texts = {one: after(first, one) for one in ("half", "whole")}
+    assert after(made(tmp_path, **texts), name) == texts[name]
+
+
+def test_a_wrapper_made_in_another_file_is_called_without_a_comment(tmp_path: Path) -> None:
+    making = (
+        "from functools import partial\n\n"
+        "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n\n"
+        "def wrapper():\n    return partial(FSDP, use_orig_params=True)\n"
+    )
+    using = (
+        "from torch import nn\n\nfrom making import wrapper\n\n"
+        "wrap = wrapper()\nparts = nn.ModuleDict({'a': nn.Linear(4, 4)})\n"
+        "for name, part in parts.items():\n    parts[name] = wrap(part)\n"
+    )
+    done = made(tmp_path, making=making, using=using)
+    assert "fully_shard" in after(done, "making")
+    assert after(done, "using") == using
+    assert done.ledger.manual == []
