@@ -34,6 +34,9 @@ _OF_FLAT = ("_flat_param", "_is_flat_param", "_shard_param_infos")
 """Attributes of units and of flat parameters."""
 _OF_UNITS = ("_handle", "_is_root", "_has_params", "_fsdp_use_orig_params")
 """Attributes of FSDP1's units that other classes may have too (torch/distributed/fsdp/_common_utils.py)."""
+_OF_WRAPPERS = ("world_size", "rank", "params", "process_group", "_streams", "_handles")
+"""What FSDP1 sets on the wrapper itself, which hides what the module inside has
+(torch/distributed/fsdp/_init_utils.py)."""
 
 _INSTEAD = {
     "_reshard": "call reshard() of the FSDPModule, which frees its gathered parameters",
@@ -49,6 +52,12 @@ _INSTEAD = {
     "_is_fsdp_flattened": "test isinstance(parameter, DTensor)",
     "_module_handle": "ask the FSDPModule itself: it holds its parameters as DTensors",
     "_handle": "use the module's own parameters, which are DTensors",
+    "world_size": "call torch.distributed.get_world_size()",
+    "rank": "call torch.distributed.get_rank()",
+    "params": "use the module's own parameters, which are DTensors",
+    "process_group": "keep the process group or the mesh in a variable",
+    "_streams": "delete what uses FSDP1's streams: fully_shard keeps its own",
+    "_handles": "use the module's own parameters, which are DTensors",
     "_has_params": "ask the module for its parameters",
     "_is_root": "compare with the model that fully_shard was called on last",
     "_FSDPState": "test isinstance(module, FSDPModule)",
@@ -82,7 +91,7 @@ def insides(program: Program, handled: tuple[str, ...]) -> Iterator[Left]:
                     if not any(isinstance(n, cst.Import | cst.ImportFrom) for n in around):
                         yield Left(source, node, why, todo)
     for source, node in _of_units(program):
-        yield Left(source, node, "it is a part of FSDP1's own working", _todo(node.attr.value))
+        yield Left(source, node, "an attribute of FSDP1's wrapper", _todo(node.attr.value))
 
 
 def _of_units(program: Program) -> Iterator[tuple[Source, cst.Attribute]]:
@@ -90,9 +99,10 @@ def _of_units(program: Program) -> Iterator[tuple[Source, cst.Attribute]]:
     found: dict[cst.Attribute, Source] = {}
     for _, read in program.of(Read):
         node = read.at.node
-        if read.name in _OF_UNITS and wrapper(read.owner) == "fsdp1":
+        if read.name in (*_OF_UNITS, *_OF_WRAPPERS) and wrapper(read.owner) == "fsdp1":
             if isinstance(node, cst.Attribute) and node.attr.value == read.name:
                 found[node] = read.at.source
+    found |= dict(_of_listed(program))
     for reference in program.references(FSDP1):
         source = reference.source
         around = list(Layout.of(source).ancestors(reference.node))
@@ -105,6 +115,24 @@ def _of_units(program: Program) -> Iterator[tuple[Source, cst.Attribute]]:
                     if source.code(node.value) == model:
                         found[node] = source
     return ((source, node) for node, source in found.items())
+
+
+def _of_listed(program: Program) -> Iterator[tuple[cst.Attribute, Source]]:
+    """What is read of each wrapper in a loop over ``FSDP.fsdp_modules(model)``."""
+    for reference in program.references(f"{FSDP1}.fsdp_modules"):
+        layout = Layout.of(reference.source)
+        loop = next(
+            (n for n in layout.ancestors(reference.node) if isinstance(n, cst.For | cst.CompFor)),
+            None,
+        )
+        if loop is None or not any(reference.node is one for one in walk(loop.iter)):
+            continue
+        bound = {n.value for n in walk(loop.target) if isinstance(n, cst.Name)}
+        inside = layout.parents[loop] if isinstance(loop, cst.CompFor) else loop.body
+        for node in walk(inside):
+            if isinstance(node, cst.Attribute) and node.attr.value in (*_OF_UNITS, *_OF_WRAPPERS):
+                if isinstance(node.value, cst.Name) and node.value.value in bound:
+                    yield node, reference.source
 
 
 def _is_test(node: cst.CSTNode) -> bool:

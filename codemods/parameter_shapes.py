@@ -39,7 +39,7 @@ optimizer = torch.optim.AdamW([{"params": decayed}, {"params": others, "weight_d
 ## What it leaves
 
 All of it: to keep what FSDP1 did would be to keep a mistake. Numbers that are only added up (`sum(p.numel() …)`)
-are not mentioned: they count the whole model now.
+stay too; the ledger says that they count the whole model now.
 
 ## References
 
@@ -54,6 +54,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from fsdp2lint.api import (
+    Account,
     Called,
     Layout,
     Left,
@@ -69,6 +70,7 @@ from fsdp2lint.api import (
 WHY = (
     "FSDP1's parameters are flat, so that this comes out the same for all; FSDP2's have their shape"
 )
+COUNTED = "counts whole parameters now; FSDP1 counted what this rank holds of them"
 TODO = "parameters have their own shape now: check what this test chooses"
 _TAKEN = (".parameters", ".named_parameters")
 _SHAPE = frozenset({"ndim", "dim", "shape", "numel", "size"})
@@ -87,6 +89,7 @@ def rewrite(program: Program) -> Iterator[Step | Left]:
         }
         if "fsdp1" in owners:
             yield from _choices(called.at.source, called.at.node)
+            yield from _counts(called.at.source, called.at.node)
 
 
 def _choices(source: Source, call: cst.Call) -> Iterator[Left]:
@@ -103,6 +106,21 @@ def _choices(source: Source, call: cst.Call) -> Iterator[Left]:
     for place in places:
         if any(_asks_shape(node, bound) for node in walk(place)):
             yield Left(source, place, WHY, TODO)
+
+
+def _counts(source: Source, call: cst.Call) -> Iterator[Step]:
+    """What counts the elements of the parameters that a call gives to a loop."""
+    loop = next((a for a in Layout.of(source).ancestors(call) if isinstance(a, _Loop)), None)
+    if loop is None or not any(call is one for one in walk(loop.iter)):
+        return
+    bound = {n.value for n in walk(loop.target) if isinstance(n, cst.Name)}
+    inside = Layout.of(source).parents[loop] if isinstance(loop, cst.CompFor) else loop.body
+    for node in walk(inside):
+        if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+            asked = node.func.value
+            named = isinstance(asked, cst.Name) and asked.value in bound
+            if named and node.func.attr.value in ("numel", "nelement"):
+                yield Step((), (Account(source, node, "changed", COUNTED, own=True),))
 
 
 def _asks_shape(node: cst.CSTNode, bound: set[str]) -> bool:
