@@ -30,7 +30,8 @@ def command(old: Path, new: Path, kind: str | None, force: bool, trust: bool) ->
     too, a single file. Needs the extra `verify`.
 
     A file becomes a folder unless NEW is named like a file (.pt, .pth, …): then a file again, in which no
-    tensors share memory. The keys stay as they are.
+    tensors share memory. The keys stay as they are. Of NEW.safetensors a safetensors file is made, which holds
+    the weights of the model and nothing else; OLD may be one too.
 
     Exit code: 0 when NEW is there, 2 when it cannot be made; then nothing is changed.
     """
@@ -48,6 +49,9 @@ def command(old: Path, new: Path, kind: str | None, force: bool, trust: bool) ->
         click.echo(
             f"{made.separated} tensors shared their memory with others and have their own now"
         )
+    if made.left_out:
+        entries = ", ".join(f"`{key}`" for key in made.left_out)
+        click.echo(f"note: a safetensors file holds weights only: left out {entries}")
     if made.numbered:
         click.echo(
             "note: it holds an optimizer state by numbers; FSDP2 needs one by names: load it into the"

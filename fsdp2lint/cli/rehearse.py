@@ -32,6 +32,12 @@ from fsdp2lint.cli.signals import cleaning_up
     help="Seconds for the whole run; a deadlock is mostly seen sooner.",
 )
 @click.option(
+    "--in-place",
+    is_flag=True,
+    help="Let the script work in the current folder and keep what it writes. By default it works in a "
+    "temporary folder of links to the files of the current one.",
+)
+@click.option(
     "--patch",
     "patches",
     multiple=True,
@@ -61,6 +67,7 @@ def command(
     nproc: int,
     steps: int | None,
     timeout: float,
+    in_place: bool,
     patches: tuple[str, ...],
     device: str,
     output_format: str,
@@ -71,7 +78,8 @@ def command(
     """Run a training script under torchrun on this machine's CPU, also one written for CUDA and NCCL,
     and check at run time what `check` can only read. Needs the extra `verify`.
 
-    What the script prints on rank 0 goes to standard error, the report to standard output.
+    What the script prints on rank 0 goes to standard error, the report to standard output. What it writes
+    by a relative path is discarded, unless with `--in-place`.
 
     Exit code: 0 when nothing is wrong, 1 when the contract of FSDP2 was broken, 2 when the script
     failed for another reason or its time was over.
@@ -96,7 +104,7 @@ def command(
         "cuda" if device == "cuda" else "cpu",
     )
     try:
-        rehearsal = rehearse(request, (lambda _: None) if quiet else _pass_on)
+        rehearsal = rehearse(request, (lambda _: None) if quiet else _pass_on, in_place=in_place)
     except CannotRun as problem:
         raise click.ClickException(str(problem)) from problem
     report = as_json(rehearsal) if output_format == "json" else ""

@@ -1,5 +1,7 @@
 """Checkpoints as files and as folders: one file of ``torch.save``, or a folder of ``torch.distributed.checkpoint``.
 
+A safetensors file holds named tensors only: it is made of a model's weights, and what else there is is named.
+
 Both hold nested dictionaries under the same keys, so one can be made of the other in a single process. A folder that
 FSDP1 wrote (``SHARDED_STATE_DICT``) is read as any other; flat parameters (``LOCAL_STATE_DICT``) are not.
 
@@ -8,10 +10,12 @@ Sources: torch/distributed/checkpoint/format_utils.py, default_planner.py, files
 
 from __future__ import annotations
 
+import importlib
 import os
 import pickle
 import shutil
 import warnings
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +25,10 @@ if TYPE_CHECKING:
 
 SUFFIXES = frozenset({".pt", ".pth", ".bin", ".ckpt", ".tar", ".pkl"})
 """What the name of a single file ends with."""
+
+WEIGHTS_ONLY = ".safetensors"
+_MODELS = ("model", "state_dict", "model_state_dict", "module", "weights")
+"""Under which keys a checkpoint holds its model."""
 
 _METADATA = ".metadata"
 _FLAT = "_flat_param"
@@ -58,6 +66,8 @@ class Converted:
     size: int
     others: int
     separated: int
+    left_out: tuple[str, ...]
+    """The entries that a safetensors file cannot hold."""
     numbered: bool
     """Whether there is an optimizer state by numbers, which FSDP2 cannot load."""
 
@@ -76,10 +86,14 @@ def convert(
     """
     _check(old, new, force)
     from_folder = old.is_dir()
-    kind = kind or ("file" if from_folder or new.suffix in SUFFIXES else "folder")
+    named = new.suffix in SUFFIXES or new.suffix == WEIGHTS_ONLY
+    kind = kind or ("file" if from_folder or named else "folder")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         states = _read_folder(old, trust) if from_folder else _read_file(old, trust)
+        left_out: tuple[str, ...] = ()
+        if kind == "file" and new.suffix == WEIGHTS_ONLY:
+            states, left_out = _weights(old, states)
         tensors, separated = _own_tensors(states)
         found = Converted(
             "folder" if from_folder else "file",
@@ -88,6 +102,7 @@ def convert(
             sum(t.numel() * t.element_size() for t in tensors),
             sum(1 for _, value in _leaves(states) if not _is_tensor(value)),
             separated,
+            left_out,
             _numbered(states),
         )
         _write(states, new, kind)
@@ -122,8 +137,11 @@ def _check(old: Path, new: Path, force: bool) -> None:
 def _read_file(path: Path, trust: bool) -> dict[Any, Any]:
     import torch
 
+    if _is_safetensors(path):
+        return dict(_safetensors().load_file(path))
     try:
-        states = torch.load(path, map_location="cpu", weights_only=not trust)
+        mapped = zipfile.is_zipfile(path)  # what torch < 1.6 wrote cannot be mapped
+        states = torch.load(path, map_location="cpu", weights_only=not trust, mmap=mapped)
     except pickle.UnpicklingError as problem:
         if "operand" in str(problem) or "load key" in str(problem):
             raise CannotConvert(f"{path}: cannot be read: no checkpoint of torch.save") from problem
@@ -134,6 +152,22 @@ def _read_file(path: Path, trust: bool) -> dict[Any, Any]:
         raise CannotConvert(f"{path}: holds no dictionary but a {type(states).__name__}")
     _refuse_flat(path, states)
     return states
+
+
+def _is_safetensors(path: Path) -> bool:
+    """Whether a file begins with a length of eight bytes and the JSON object of that length."""
+    with path.open("rb") as file:
+        start = file.read(9)
+    return start[8:] == b"{" and int.from_bytes(start[:8], "little") < path.stat().st_size
+
+
+def _safetensors() -> Any:
+    try:
+        return importlib.import_module("safetensors.torch")
+    except ImportError as problem:
+        raise CannotConvert(
+            "safetensors is not installed: pip install 'fsdp2lint[verify]'"
+        ) from problem
 
 
 def _read_folder(path: Path, trust: bool) -> dict[Any, Any]:
@@ -245,6 +279,22 @@ def _leaves(value: Any) -> list[tuple[tuple[Any, ...], Any]]:
     return found
 
 
+def _weights(old: Path, states: dict[Any, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The weights in a checkpoint by their names, and the entries beside them."""
+    _safetensors()
+    if states and all(map(_is_tensor, states.values())):
+        return states, ()
+    held = [key for key in _MODELS if isinstance(states.get(key), dict)]
+    weights = states[held[0]] if len(held) == 1 else {}
+    if not weights or not all(map(_is_tensor, weights.values())):
+        entries = ", ".join(f"`{key}`" for key in states)
+        raise CannotConvert(
+            f"{old}: a safetensors file holds the weights of one model, and none of {entries} is known to be"
+            " them: save them under `model`, or name a file of torch.save (.pt)"
+        )
+    return weights, tuple(str(key) for key in states if key != held[0])
+
+
 def _is_tensor(value: Any) -> bool:
     import torch
 
@@ -300,7 +350,9 @@ def _write(states: dict[Any, Any], new: Path, kind: str) -> None:
     part = new.with_name(f".{new.name}.{os.getpid()}.part")
     try:
         new.parent.mkdir(parents=True, exist_ok=True)
-        if kind == "file":
+        if kind == "file" and new.suffix == WEIGHTS_ONLY:
+            _safetensors().save_file(_compact(states), part, metadata={"format": "pt"})
+        elif kind == "file":
             torch.save(states, part)
         else:
             save(states, storage_writer=FileSystemWriter(part))
@@ -309,6 +361,16 @@ def _write(states: dict[Any, Any], new: Path, kind: str) -> None:
         raise CannotConvert(f"{new}: cannot be written: {problem.strerror or problem}") from problem
     finally:
         _remove(part)
+
+
+def _compact(weights: dict[str, Any]) -> dict[str, Any]:
+    """Tensors that are all of their memory, as safetensors wants them."""
+    found = {}
+    for name, tensor in weights.items():
+        whole = tensor.detach().contiguous()
+        size = whole.numel() * whole.element_size()
+        found[name] = whole if whole.untyped_storage().nbytes() == size else whole.clone()
+    return found
 
 
 def _replace(part: Path, new: Path) -> None:

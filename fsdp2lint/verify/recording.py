@@ -83,11 +83,12 @@ class Recording:
         register_optimizer_step_pre_hook(self._before_step)
         register_optimizer_step_post_hook(self._after_step)
         self._models: Models | None = None
+        if request.gather or request.folder:  # what is written from C++ must not go through links
+            Saves(report.saved, lambda: len(report.steps), request.folder).install()
         if request.gather:
             self._models, self._peaks = Models(), Peaks()
             if request.device == "cpu":  # on a GPU TorchDynamo would trace through it
                 _wrap(nn.Module, "__call__", self._calls.heard)
-            Saves(report.saved, lambda: len(report.steps), request.folder).install()
             replace_everywhere(dist.destroy_process_group, self._destroying)
         replace_everywhere(torch.manual_seed, self._seeding)
         _wrap(FullyShardedDataParallel, "clip_grad_norm_", self._clipping)

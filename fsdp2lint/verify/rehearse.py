@@ -11,10 +11,11 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import msgspec
 
-from fsdp2lint.verify import contract
+from fsdp2lint.verify import contract, workfolder
 from fsdp2lint.verify.launch import Echo, Launch, Run, launch
 from fsdp2lint.verify.outcome import RankReport, Request, Step, Violation
 
@@ -72,10 +73,13 @@ class Rehearsal:
         return list(map(_seen, zip(*(rank.steps for rank in self.run.ranks), strict=False)))
 
 
-def rehearse(request: Request, echo: Echo, run: Launch = launch) -> Rehearsal:
+def rehearse(
+    request: Request, echo: Echo, run: Launch = launch, *, in_place: bool = True
+) -> Rehearsal:
     """Run the script of a request and judge what happened.
 
-    A request without a scratch folder gets one that is gone afterwards. ``run`` starts the ranks.
+    A request without a scratch folder gets one that is gone afterwards; unless ``in_place``, the script works
+    there too, in links to the current folder. ``run`` starts the ranks.
 
     Raises:
         CannotRun: PyTorch, the script or a GPU for each rank is not there.
@@ -90,7 +94,24 @@ def rehearse(request: Request, echo: Echo, run: Launch = launch) -> Rehearsal:
     if request.scratch:
         return _judged(request, run(request, echo))
     with tempfile.TemporaryDirectory(prefix="fsdp2lint-") as scratch:
-        return _judged(request, run(msgspec.structs.replace(request, scratch=scratch), echo))
+        placed = msgspec.structs.replace(request, scratch=scratch)
+        if in_place:
+            return _judged(request, run(placed, echo))
+        work = workfolder.make(Path.cwd(), Path(scratch).resolve() / "work")
+        target = request.target if request.module else os.path.abspath(request.target)
+        placed = msgspec.structs.replace(placed, target=target, folder=str(work), root=os.getcwd())
+        rehearsal = _judged(request, run(placed, echo))
+        rehearsal.notes.extend(_discarded(work))
+        return rehearsal
+
+
+def _discarded(work: Path) -> Iterator[str]:
+    """What the script wrote into its folder."""
+    names = sorted(map(str, workfolder.written(work)))
+    if names:
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        files = "file" if len(names) == 1 else "files"
+        yield f"discarded the {files} that the script wrote: `{names[0]}`{more} (keep them with --in-place)"
 
 
 def require_torch() -> None:

@@ -17,12 +17,14 @@ from pathlib import Path
 from typing import Any
 
 LIMIT = 2_000
-"""Entries after which folders are linked whole; a script that writes into one writes to the original."""
+"""Entries after which folders are linked whole, until something is written into one."""
 
 WHOLE = frozenset({".git", ".hg", ".venv", "venv", "node_modules", "site-packages"})
 SKIPPED = frozenset({"__pycache__"})
 
 _WRITES = os.O_WRONLY | os.O_RDWR
+_CHANGES = {"os.mkdir": 1, "os.rename": 2, "os.remove": 1, "os.rmdir": 1, "os.truncate": 1}
+"""Events by which something else than the content of a file changes, and how many paths each names."""
 
 
 def make(source: Path, folder: Path) -> Path:
@@ -63,25 +65,46 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def protect(folder: str) -> None:
-    """Replace links in a folder when they are opened for writing, from here on."""
+    """Replace links in a folder when something is written, made or removed behind them, from here on."""
 
     def heard(event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open" and isinstance(arguments[0], str | bytes):
             flags = arguments[2]
             if isinstance(flags, int) and flags & _WRITES:
                 loosen(folder, os.fsdecode(arguments[0]), keep=not flags & os.O_TRUNC)
+        elif event in _CHANGES:
+            for path in arguments[: _CHANGES[event]]:
+                if isinstance(path, str | bytes):
+                    _unfold(folder, os.fsdecode(path))
 
     sys.addaudithook(heard)
 
 
 def loosen(folder: str, path: str, *, keep: bool) -> None:
     """Put a copy of what a link in the folder points to in its place, or nothing."""
+    _unfold(folder, path)
     if not os.path.islink(path) or not _inside(folder, path):
         return
     target = os.path.realpath(path)
     os.unlink(path)
     if keep and os.path.isfile(target):
         shutil.copy2(target, path)
+
+
+def _unfold(folder: str, path: str) -> None:
+    """Make folders of links of the linked folders that a path leads through."""
+    root = os.path.realpath(folder)
+    full = os.path.abspath(path)
+    parts = Path(os.path.dirname(full)).parts
+    for end in range(len(Path(root).parts) + 1, len(parts) + 1):
+        part = os.path.join(*parts[:end])
+        if os.path.islink(part) and _inside(folder, part) and os.path.isdir(part):
+            original = os.path.realpath(part)
+            os.unlink(part)
+            os.mkdir(part)
+            for entry in _entries(Path(original)):
+                if entry.name not in SKIPPED:
+                    os.symlink(entry.path, os.path.join(part, entry.name))
 
 
 def _inside(folder: str, path: str) -> bool:

@@ -66,6 +66,26 @@ def test_a_file_in_which_nothing_is_shared(tmp_path: Path) -> None:
     assert second.item() == 3
 
 
+def test_weights_become_a_safetensors_file_and_come_back(tmp_path: Path) -> None:
+    safetensors = pytest.importorskip("safetensors.torch")
+    tied = torch.randn(4, 2)
+    weights = {"a.weight": tied, "b.weight": tied, "c.weight": torch.randn(6, 4)[:, ::2]}
+    torch.save({"model": weights, "optimizer": {"state": {}}, "epoch": 7}, tmp_path / "old.pt")
+    convert(tmp_path / "old.pt", tmp_path / "folder")
+    for old in ("old.pt", "folder"):
+        made = convert(tmp_path / old, tmp_path / "new.safetensors", force=True)
+        assert "epoch" in made.left_out
+        assert same(safetensors.load_file(tmp_path / "new.safetensors"), weights)
+    convert(tmp_path / "new.safetensors", tmp_path / "again.pt")
+    assert same(torch.load(tmp_path / "again.pt"), weights)
+    torch.save({"one": {"a": tied}, "two": {"a": tied}}, tmp_path / "many.pt")
+    with pytest.raises(
+        CannotConvert, match="holds the weights of one model, and none of `one`, `two`"
+    ):
+        convert(tmp_path / "many.pt", tmp_path / "many.safetensors")
+    assert not list(tmp_path.glob("*many.safetensors*"))
+
+
 def test_nothing_is_replaced_unless_asked(tmp_path: Path) -> None:
     flat_file(tmp_path / "old.pt")
     (tmp_path / "new").mkdir()

@@ -44,9 +44,11 @@ def rehearse(folder: Path, *arguments: str) -> tuple[int, str, str]:
 
 def test_fsdp1_for_cuda_runs(tmp_path: Path) -> None:
     script = str(PROJECTS / "fsdp1_language_model" / "train.py")
+    (tmp_path / "model.pt").write_text("old")
     code, out, err = rehearse(tmp_path, "-f", "json", script, "--", "--out", "model.pt")
     told: dict[str, Any] = json.loads(out)
-    assert (code, told["violations"], told["notes"]) == (0, [], [])
+    discarded = "discarded the file that the script wrote: `model.pt` (keep them with --in-place)"
+    assert (code, told["violations"], told["notes"]) == (0, [], [discarded])
     assert [rank["outcome"] for rank in told["ranks"]] == ["ended", "ended"]
     assert len(told["steps"]) == 4
     # two micro batches, each loss halved: what backward got adds up to the loss itself
@@ -54,12 +56,13 @@ def test_fsdp1_for_cuda_runs(tmp_path: Path) -> None:
     assert all(0.0 < step["norm"] <= 1.001 for step in told["steps"])
     assert told["replaced"]['backend "nccl"'] == 1
     assert "epoch 0: " in err
-    assert (tmp_path / "model.pt").stat().st_size > 10_000
+    assert told["script"] == script
+    assert (tmp_path / "model.pt").read_text() == "old"
 
 
 def test_fsdp2_with_dcp_for_cuda_runs(tmp_path: Path) -> None:
     script = str(PROJECTS / "fsdp2_classifier" / "train.py")
-    arguments = ("-q", script, "--", "--checkpoints", "runs", "--offload")
+    arguments = ("-q", "--in-place", script, "--", "--checkpoints", "runs", "--offload")
     code, out, _ = rehearse(tmp_path, *arguments)
     assert "6 optimizer steps" in out
     assert out.endswith("Nothing broke the contract.\n")

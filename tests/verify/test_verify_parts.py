@@ -198,6 +198,34 @@ def test_a_large_tree_is_linked_whole(tmp_path: Path, monkeypatch: pytest.Monkey
     assert all((work / name / "file").exists() for name in "abcd")
 
 
+def test_what_is_written_into_a_linked_folder_stays_out_of_the_original(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workfolder, "LIMIT", 1)
+    deep = tmp_path / "home" / "runs" / "one"
+    deep.mkdir(parents=True)
+    (deep / "kept.txt").write_text("old")
+    (deep / "gone.txt").write_text("old")
+    work = workfolder.make(tmp_path / "home", tmp_path / "work")
+    assert (work / "runs").is_symlink()
+    script = (
+        "import os; from fsdp2lint.verify.workfolder import protect; protect(os.getcwd())\n"
+        "open('runs/one/kept.txt', 'a').write(' more'); os.remove('runs/one/gone.txt')\n"
+        "os.makedirs('runs/two/three'); open('runs/two/three/new.txt', 'w').write('new')\n"
+    )
+    subprocess.run(
+        [sys.executable, "-c", script], cwd=work, env={"PYTHONPATH": str(ROOT)}, check=True
+    )
+    assert {p.name: p.read_text() for p in (tmp_path / "home").rglob("*.txt")} == {
+        "kept.txt": "old",
+        "gone.txt": "old",
+    }
+    assert sorted(map(str, workfolder.written(work))) == [
+        "runs/one/kept.txt",
+        "runs/two/three/new.txt",
+    ]
+
+
 def test_what_lies_outside_is_kept_as_it_was(tmp_path: Path) -> None:
     file, folder = tmp_path / "model.pt", tmp_path / "dcp"
     file.write_text("first")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import torch.distributed as dist
@@ -33,8 +34,8 @@ def install(counted: Counted) -> None:
     wrap_everywhere(device_mesh, "init_device_mesh", lambda init: _mesh(init, counted))
     wrap(device_mesh.DeviceMesh, "__init__", _mesh_class)
     wrap_everywhere(distributed_c10d, "barrier", _barrier)
-    for name in ("all_reduce", "reduce", "reduce_scatter_tensor"):
-        wrap_everywhere(distributed_c10d, name, lambda reduce: _averaging(reduce, counted))
+    for name, place in (("all_reduce", 0), ("reduce", 0), ("reduce_scatter_tensor", 1)):
+        wrap_everywhere(distributed_c10d, name, _averaging(place, counted))
     for name in ("broadcast_object_list", "send_object_list", "recv_object_list"):
         wrap_everywhere(distributed_c10d, name, _device_keyword)
     namespace: Any = dist
@@ -100,23 +101,34 @@ def _barrier(barrier: Function) -> Function:
     return met
 
 
-def _averaging(reduce: Function, counted: Counted) -> Function:
-    """Gloo has no average: the parts are divided before they are summed."""
+def _averaging(place: int, counted: Counted) -> Callable[[Function], Function]:
+    """Gloo has no average: the parts are divided before they are summed.
 
-    def reduced(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        average = dist.ReduceOp.AVG
-        if kwargs.get("op") == average or any(_same(arg, average) for arg in args):
-            counted.note("ReduceOp.AVG")
-            group = kwargs.get("group") or next(
-                (arg for arg in args if isinstance(arg, dist.ProcessGroup)), None
-            )
-            kwargs = {k: dist.ReduceOp.SUM if _same(v, average) else v for k, v in kwargs.items()}
-            args = tuple(dist.ReduceOp.SUM if _same(arg, average) else arg for arg in args)
-            parts = next((arg for arg in args if hasattr(arg, "div_")), kwargs.get("input", tensor))
-            parts.div_(dist.get_world_size(group))
-        return reduce(tensor, *args, **kwargs)
+    ``place`` is where among the arguments the parts are; torch 2.7 gives them by name.
+    """
 
-    return reduced
+    def build(reduce: Function) -> Function:
+        def reduced(*args: Any, **kwargs: Any) -> Any:
+            average = dist.ReduceOp.AVG
+            if any(_same(given, average) for given in (*args, *kwargs.values())):
+                counted.note("ReduceOp.AVG")
+                group = kwargs.get("group") or next(
+                    (arg for arg in args if isinstance(arg, dist.ProcessGroup)), None
+                )
+                total = dist.ReduceOp.SUM
+                kwargs = {k: total if _same(v, average) else v for k, v in kwargs.items()}
+                args = tuple(total if _same(arg, average) else arg for arg in args)
+                parts: Any = args[place] if len(args) > place else _parts(kwargs)
+                parts.div_(dist.get_world_size(group))
+            return reduce(*args, **kwargs)
+
+        return reduced
+
+    return build
+
+
+def _parts(kwargs: dict[str, Any]) -> Any:
+    return kwargs["input"] if "input" in kwargs else kwargs["tensor"]
 
 
 def _same(given: object, operation: Any) -> bool:
