@@ -226,7 +226,7 @@ def gone(folder: Path) -> bool:
 
 def test_time_that_is_over_leaves_no_process(tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(SLEEPING)
-    code, out, _ = rehearse(tmp_path, "--timeout", "20", "slow.py")
+    code, out, _ = rehearse(tmp_path, "--in-place", "--timeout", "20", "slow.py")
     assert code == 2
     assert "the time was over" in out
     assert "rank 1 waited at slow.py:4" in out
@@ -256,7 +256,7 @@ def test_who_is_at_work_when_the_time_is_over_breaks_nothing(tmp_path: Path) -> 
 
 def test_an_interrupt_leaves_no_process(tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(SLEEPING)
-    process = start(tmp_path, "slow.py")
+    process = start(tmp_path, "--in-place", "slow.py")
     deadline = time.monotonic() + 60
     while len(list(tmp_path.glob("pid?"))) < 2 and time.monotonic() < deadline:
         time.sleep(0.1)

@@ -34,7 +34,8 @@ def units(model: nn.Module) -> Iterator[tuple[Unit, dict[int, list[str]]]]:
         seen.add(id(state))
         for group in _groups(state):
             fqns = [_fqn(param, by_module) for param in group.fsdp_params]
-            kept = state is root and bool(state._auto_reshard_after_forward)
+            # torch 2.7 keeps every root after its forward; later releases when nothing is said
+            kept = state is root and bool(getattr(state, "_auto_reshard_after_forward", True))
             title = ", ".join(by_module[id(owner)] for owner in group.modules)
             yield _unit(title, group, fqns, kept), _held(group, fqns)
 
