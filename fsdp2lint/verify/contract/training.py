@@ -43,7 +43,7 @@ class Training(Check):
         holder = self._holder(optimizer, at)
         for parameter in parameters_of(optimizer):
             name = self._names.get(id(parameter))
-            if name is None:
+            if name is None or not local(parameter).numel():  # others hold all of it
                 continue
             self._holders[name] = holder
             self._first.setdefault(name, _sample(parameter))

@@ -1,0 +1,363 @@
+"""Single changes planted in migrated programs, and how many of the harmful ones `verify` tells.
+
+    python benchmarks/proof/mutants.py [PROGRAM …] [--operator NAME] [--each N] [--json FILE]
+
+Every program of `fixtures/projects` that has a `run.toml` is BEFORE and AFTER; a mutant is AFTER with one change by
+one named operator. The first N places of each operator in each program are used. A mutant that a run cannot reach,
+or that computes the same, is no miss: the ones called equal are listed, for a person to judge.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from fsdp2lint.verify.compare import Options, Trial, Verification  # noqa: E402
+from fsdp2lint.verify.equality import apart  # noqa: E402
+from fsdp2lint.verify.places import Place, find  # noqa: E402
+from tests.verify.scenes import Ranks, forking  # noqa: E402
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+PROJECTS = ROOT / "fixtures" / "projects"
+ALONE = ROOT / "fixtures" / "verify" / "everything.py"
+
+
+@dataclass(frozen=True)
+class Change:
+    """One place of a text and what comes there instead."""
+
+    line: int
+    start: int
+    end: int
+    new: str
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A changed program and what became of it."""
+
+    program: str
+    operator: str
+    harmful: bool
+    place: str
+    outcome: str
+    """``different``, ``equal``, ``fails`` (it does not run to its end) or ``unproven``."""
+    told: str = ""
+
+
+class Text:
+    """A module and the places of its nodes."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.nodes = list(ast.walk(ast.parse(text)))
+        self._lines = [0]
+        for line in text.encode().splitlines(keepends=True):
+            self._lines.append(self._lines[-1] + len(line))
+
+    def change(self, node: ast.expr | ast.stmt | ast.keyword, new: str) -> Change:
+        """``new`` in the place of a node."""
+        start = self._lines[node.lineno - 1] + node.col_offset
+        end = self._lines[(node.end_lineno or 0) - 1] + (node.end_col_offset or 0)
+        return Change(node.lineno, start, end, new)
+
+    def of(self, node: ast.AST) -> str:
+        """The source of a node."""
+        return ast.get_source_segment(self.text, node) or ""
+
+    def changed(self, change: Change) -> str:
+        """The text with a change."""
+        raw = self.text.encode()
+        return (raw[: change.start] + change.new.encode() + raw[change.end :]).decode()
+
+
+Operator = Callable[[Text], Iterator[Change]]
+
+
+def _called(node: ast.AST) -> str:
+    """The last name of what a call calls."""
+    if not isinstance(node, ast.Call):
+        return ""
+    return getattr(node.func, "attr", getattr(node.func, "id", ""))
+
+
+def without(*names: str, receiver: str = "") -> Operator:
+    """Statements that only call one of these functions are gone."""
+
+    def found(text: Text) -> Iterator[Change]:
+        for node in text.nodes:
+            if isinstance(node, ast.Expr) and _called(node.value) in names:
+                if receiver in text.of(node).partition("(")[0].lower():
+                    yield text.change(node, "pass")
+
+    return found
+
+
+def keyword(name: str, new: str) -> Operator:
+    """A keyword argument gets another value, made of the old one."""
+
+    def found(text: Text) -> Iterator[Change]:
+        for node in text.nodes:
+            if isinstance(node, ast.keyword) and node.arg == name:
+                yield text.change(node.value, new.format(text.of(node.value)))
+
+    return found
+
+
+def argument(call: str, new: str) -> Operator:
+    """The first argument of a call is another."""
+
+    def found(text: Text) -> Iterator[Change]:
+        for node in text.nodes:
+            if isinstance(node, ast.Call) and _called(node) == call and node.args:
+                yield text.change(node.args[0], new.format(text.of(node.args[0])))
+
+    return found
+
+
+def saved_key(text: Text) -> Iterator[Change]:
+    """A dictionary that is saved lacks an entry."""
+    for call in text.nodes:
+        if _called(call) in ("save", "async_save", "write", "dump"):
+            for node in ast.walk(call):
+                if isinstance(node, ast.Dict) and len(node.keys) > 1:
+                    for place in range(len(node.keys)):
+                        pairs = zip(node.keys, node.values, strict=True)
+                        kept = [pair for n, pair in enumerate(pairs) if n != place]
+                        entries = (
+                            f"{text.of(k)}: {text.of(v)}" if k else f"**{text.of(v)}"
+                            for k, v in kept
+                        )
+                        yield text.change(node, "{" + ", ".join(entries) + "}")
+
+
+def unscaled_loss(text: Text) -> Iterator[Change]:
+    """A loss is not divided by the number of micro-batches."""
+    for node in text.nodes:
+        if (
+            isinstance(node, ast.BinOp)
+            and isinstance(node.op, ast.Div)
+            and "loss" in text.of(node.left)
+        ):
+            yield text.change(node, text.of(node.left))
+
+
+def precision(text: Text) -> Iterator[Change]:
+    """A policy computes in another precision."""
+    for node in text.nodes:
+        if isinstance(node, ast.keyword) and node.arg in ("param_dtype", "reduce_dtype"):
+            yield text.change(node.value, "torch.float16")
+
+
+def other_rank(text: Text) -> Iterator[Change]:
+    """What rank 0 alone does, nobody does."""
+    for node in text.nodes:
+        if (
+            isinstance(node, ast.Compare)
+            and "rank" in text.of(node.left)
+            and text.of(node).endswith("== 0")
+        ):
+            yield text.change(node, f"{text.of(node.left)} == 99")
+
+
+def fewer_rounds(text: Text) -> Iterator[Change]:
+    """A loop over numbers makes one round less."""
+    for node in text.nodes:
+        if isinstance(node, ast.For) and _called(node.iter) == "range":
+            assert isinstance(node.iter, ast.Call)
+            last = node.iter.args[-1]
+            yield text.change(last, f"({text.of(last)}) - 1")
+
+
+def before_each(statement: str, *calls: str) -> Operator:
+    """Another statement stands before one that calls a function."""
+
+    def found(text: Text) -> Iterator[Change]:
+        for node in text.nodes:
+            if isinstance(node, ast.Expr) and _called(node.value) in calls:
+                yield text.change(node, f"{statement}; {text.of(node)}")
+
+    return found
+
+
+def more_entries(text: Text) -> Iterator[Change]:
+    """A dictionary that is saved has one entry more."""
+    for call in text.nodes:
+        if _called(call) == "save":
+            for node in ast.walk(call):
+                if isinstance(node, ast.Dict) and node.keys:
+                    yield text.change(
+                        node, text.of(node)[:-1].rstrip().rstrip(",") + ', "extra": 2}'
+                    )
+
+
+def other_order(text: Text) -> Iterator[Change]:
+    """A dictionary has its entries in another order."""
+    for node in text.nodes:
+        if isinstance(node, ast.Dict) and len(node.keys) > 1 and all(node.keys):
+            pairs = list(zip(node.keys, node.values, strict=True))[::-1]
+            yield text.change(
+                node, "{" + ", ".join(f"{text.of(k)}: {text.of(v)}" for k, v in pairs if k) + "}"
+            )
+
+
+HARMFUL: dict[str, Operator] = {
+    "gradients are not reset": without("zero_grad"),
+    "gradients are not clipped": without("clip_grad_norm_"),
+    "schedule is not stepped": without("step", receiver="sched"),
+    "no evaluation mode": without("eval"),
+    "no training mode": without("train"),
+    "epoch of the sampler is not set": without("set_epoch"),
+    "a reduction is gone": without("all_reduce", "broadcast"),
+    "average is not updated": without("update", "lerp_", receiver="ema"),
+    "other learning rate": keyword("lr", "2 * ({})"),
+    "other weight decay": keyword("weight_decay", "0.5 + ({})"),
+    "other momentum": keyword("betas", "(0.5, 0.5)"),
+    "other momentum of SGD": keyword("momentum", "0.5 * ({})"),
+    "other dropout": keyword("dropout", "0.5"),
+    "no shuffling": keyword("shuffle", "not ({})"),
+    "other seed": argument("manual_seed", "1 + ({})"),
+    "loss is not divided": unscaled_loss,
+    "an entry is not saved": saved_key,
+    "other precision": precision,
+    "nobody writes": other_rank,
+    "one round less": fewer_rounds,
+}
+
+HARMLESS: dict[str, Operator] = {
+    "a barrier more": before_each("__import__('torch').distributed.barrier()", "step"),
+    "memory is freed": before_each("__import__('gc').collect()", "backward"),
+    "a word is printed": before_each("print('going on')", "backward", "step"),
+    "an entry more is saved": more_entries,
+    "other order of entries": other_order,
+    "one tensor after the other": keyword("lr", "{}, foreach=False"),
+}
+
+
+SAVING = ("an entry is not saved", "an entry more is saved", "other order of entries")
+"""Operators that show only in a run that saves; other runs are longer."""
+
+
+def programs(names: list[str]) -> Iterator[tuple[str, Place, Path, Options, list[str]]]:
+    """Name, BEFORE, the folder of AFTER, how both are run, and the operators for such a run."""
+    every = [*HARMFUL, *HARMLESS]
+    for file in sorted(PROJECTS.glob("*/run.toml")):
+        plan = tomllib.loads(file.read_text("utf-8"))
+        if not names or file.parent.name in names:
+            place = find(str(file.parent / "before"), entry=plan["entry"])
+            for saves, arguments in ((False, plan["args"]), (True, plan["resume"]["save"])):
+                options = Options(tuple(arguments), plan["nproc"], timeout=60.0, rtol=plan["rtol"])
+                shown = [name for name in every if (name in SAVING) == saves]
+                yield file.parent.name, place, file.parent / "after", options, shown
+    if not names or "everything" in names:
+        yield "everything", find(str(ALONE)), ALONE, Options(timeout=60.0), every
+
+
+def mutants(
+    after: Path, operators: dict[str, Operator], each: int
+) -> Iterator[tuple[str, str, Path, str]]:
+    """Operator, place, file and its changed text, for the first places of each operator."""
+    files = sorted(after.rglob("*.py")) if after.is_dir() else [after]
+    for name, operator in operators.items():
+        left = each
+        for file in files:
+            text = Text(file.read_text("utf-8"))
+            for change in operator(text):
+                if not left:
+                    break
+                left -= 1
+                changed = text.changed(change)
+                ast.parse(changed)
+                yield name, f"{file.name}:{change.line}", file, changed
+
+
+def outcome(verification: Verification) -> tuple[str, str]:
+    """What `verify` says of a mutant, and its first words."""
+    if verification.fault:
+        return "fails", ""
+    if verification.differences:
+        return "different", verification.differences[0].message
+    return ("unproven", verification.unproven) if verification.unproven else ("equal", "")
+
+
+def measure(ranks: Ranks, names: list[str], operators: list[str], each: int) -> Iterator[Mutant]:
+    """Every mutant of the chosen programs with its outcome."""
+    for program, before, after, options, shown in programs(names):
+        with (
+            Trial(before, options, run=ranks.launch, compare=apart.main) as runs,
+            tempfile.TemporaryDirectory() as folder,
+        ):
+            entry = Path(before.target).name if after.is_dir() else None
+            for harmful, every in ((True, HARMFUL), (False, HARMLESS)):
+                chosen = {n: every[n] for n in shown if n in every and n in (operators or shown)}
+                for number, (name, place, file, text) in enumerate(mutants(after, chosen, each)):
+                    copy = Path(folder, f"{harmful}{number}")
+                    if after.is_dir():
+                        shutil.copytree(after, copy)
+                        (copy / file.relative_to(after)).write_text(text, "utf-8")
+                    else:
+                        copy = copy.with_suffix(".py")
+                        copy.write_text(text, "utf-8")
+                    verification = runs.against(find(str(copy), entry=entry))
+                    yield Mutant(program, name, harmful, place, *outcome(verification))
+
+
+def main() -> None:
+    """Measure and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("programs", nargs="*")
+    parser.add_argument("--operator", action="append", default=[])
+    parser.add_argument("--each", type=int, default=1)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long")
+    options = parser.parse_args()
+    started, found = time.monotonic(), []
+    os.chdir(tempfile.mkdtemp(prefix="mutants-"))
+    with forking() as ranks:
+        for one in measure(ranks, options.programs, options.operator, options.each):
+            found.append(one)
+            print(
+                f"{one.program:20} {one.operator:34} {one.place:22} {one.outcome:10} {one.told[:90]}",
+                flush=True,
+            )
+            if time.monotonic() - started > options.seconds:
+                break
+    table(found)
+    if options.json:
+        options.json.write_text(json.dumps([vars(one) for one in found], indent=1) + "\n", "utf-8")
+
+
+def table(found: list[Mutant]) -> None:
+    """By operator: how many were told, and the sums."""
+    print()
+    for harmful in (True, False):
+        ours = [one for one in found if one.harmful == harmful]
+        for name in dict.fromkeys(one.operator for one in ours):
+            counts = Counter(one.outcome for one in ours if one.operator == name)
+            print(f"{name:34} " + ", ".join(f"{n} {what}" for what, n in sorted(counts.items())))
+        ran = [one for one in ours if one.outcome != "fails"]
+        told = sum(one.outcome != "equal" for one in ran)
+        print(
+            f"{'harmful' if harmful else 'harmless'}: {told} of {len(ran)} that ran are called different\n"
+        )
+
+
+if __name__ == "__main__":
+    main()
