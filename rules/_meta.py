@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 
 from fsdp2lint.api import (
     Assigned,
     Called,
+    Class,
+    Escaped,
     Event,
     External,
     Forward,
+    Guard,
     Guards,
     Instance,
     Literal,
     Loaded,
+    Module,
     Moved,
     Optimizer,
     Parameters,
     Part,
     Restored,
+    Round,
     Trace,
     Value,
+    is_choice,
+    lineage,
     options,
+    rank_dependent,
     unwrapped,
 )
 
@@ -40,9 +49,21 @@ _PLAIN = (
 )
 
 
+_LIBRARY_MODELS = re.compile(r"transformers\.(\w+\.)*\w+\.(from_config|_from_config)")
+"""Calls that build a whole model of a library, with parameters, on the device of the context."""
+
+
 def plain(context: Value) -> bool:
     """Whether tensors are ordinary ones in a context: not so under ``FakeTensorMode``."""
-    return all(class_name(one).startswith(_PLAIN) for one in options(context))
+    return all(class_name(one).startswith(_PLAIN) or _is_own(one) for one in options(context))
+
+
+def _is_own(context: Value) -> bool:
+    """Whether a context is an object of a class of the project that inherits nothing from outside it: a timer."""
+    return isinstance(context, Instance) and all(
+        isinstance(one, Class) or (isinstance(one, External) and one.name == "builtins.object")
+        for one in lineage(context.cls)
+    )
 
 
 def born_on_meta(trace: Trace) -> list[tuple[Called, Guards]]:
@@ -54,7 +75,7 @@ def _on_meta(trace: Trace, called: Called) -> Iterator[Guards]:
     device = called.keywords.get("device")
     if device is None and not called.within:
         return  # nearly all
-    if not has_parameters(trace, called.result, 0):
+    if not (has_parameters(trace, called.result, 0) or _LIBRARY_MODELS.fullmatch(called.name)):
         return
     devices = [device] if device is not None else list(called.within)
     for one in devices:
@@ -79,23 +100,99 @@ def built_on_meta(trace: Trace, event: Event, module: Value) -> Called | None:
     return None
 
 
+def way_without_memory(trace: Trace, event: Event, module: Value, built: Guards) -> Guards | None:
+    """A path to an event on which nothing has given the module's parameters memory; None if there is none."""
+    if _reached_from_outside(trace, module) or _data_written(trace):
+        return None
+    touching: list[Event] = [e for e in trace.escapes(module) if e.order < event.order]
+    touching += [e for e in trace.before(event, Moved) if _among(trace, module, e.module)]
+    touching += [e for e in trace.before(event, Restored) if _among(trace, module, e.into)]
+    touching += [e for e in trace.before(event, Assigned) if _among(trace, module, e.owner)]
+    touching += [
+        e
+        for e in trace.before(event, Loaded)
+        if _among(trace, module, *(state.of for state in e.states))
+    ]
+    return _way_around(trace, event, touching, module, built)
+
+
 def given_memory(trace: Trace, event: Event, module: Value) -> bool:
-    """Whether anything before an event may have given the module's parameters memory."""
-    if out_of_sight(trace, event, module):
-        return True
-    touched = [e.module for e in trace.before(event, Moved)]
-    touched += [e.into for e in trace.before(event, Restored)]
-    touched += [e.owner for e in trace.before(event, Assigned)]
-    touched += [s.of for e in trace.before(event, Loaded) for s in e.states]
-    return any(_overlap(trace, one, module) for value in touched for one in options(value)) or any(
-        ".data" in written for written in trace.memory.fields.values()
-    )
+    """Whether anything before an event may have given the module's parameters memory, on every path to it."""
+    return way_without_memory(trace, event, module, event.guards) is None
+
+
+def way_without_values(
+    trace: Trace,
+    start: Event,
+    end: Event,
+    module: Value,
+    built: Guards,
+    *,
+    by_loads: bool = True,
+    giving: Sequence[Event] | None = None,
+) -> Guards | None:
+    """A path from one event to another on which nothing gives the module values; None if there is none.
+
+    ``giving`` are the events among which those are that do, when the caller knows them.
+    """
+    if _reached_from_outside(trace, module) or _data_written(trace):
+        return None
+    found = values_given(trace, start, end, module, by_loads=by_loads) if giving is None else giving
+    touching = [e for e in found if giving is None or _gives(trace, e, module)]
+    return _way_around(trace, end, touching, module, built)
+
+
+def _way_around(
+    trace: Trace, end: Event, touching: Sequence[Event], module: Value, built: Guards
+) -> Guards | None:
+    """The path to an event on which none of others happens: all paths, or those where a test that the script asks
+    before one of the others comes out otherwise.
+    """
+    ways = [end.guards]
+    for one in touching:
+        for clause in one.guards.since(end.guards):
+            if all(_is_choice_of_the_run(trace, guard, module) for guard in clause):
+                refused = frozenset(frozenset((~guard,)) for guard in clause)
+                ways.append(end.guards.also(refused))
+        if len(ways) > _MOST_WAYS:
+            break
+    for way in ways:
+        if not way.impossible and together(built, way):
+            if all(one.guards.excludes(way) for one in touching):
+                return way
+    return None
+
+
+_MOST_WAYS = 12
+
+
+def _is_choice_of_the_run(trace: Trace, guard: Guard, module: Value) -> bool:
+    """Whether a test chooses a path of the whole run: nothing of a rank, a round of a loop or the module itself."""
+    test = guard.test
+    if rank_dependent(test) or is_choice(test):
+        return False
+    seen: Value | None = test
+    while isinstance(seen, Part):
+        if isinstance(seen.key, Round):
+            return False
+        if isinstance(seen.key, tuple) and seen.key[0] in ("isinstance", "hasattr", "in"):
+            return False
+        seen = seen.owner
+    return not touches(trace, test, module)
+
+
+def on_path(end: Event, way: Guards) -> str:
+    """The condition of a path in words, as the end of a sentence; nothing when it is every path to an event."""
+    said = " and ".join(sorted(g.words() for c in way.since(end.guards) for g in c))
+    return f" when `{said}`" if said else ""
 
 
 def first_forward(trace: Trace, moved: Moved) -> Forward | None:
     """The first forward after memory was given to a model, when it is an ordinary one of the sharded model."""
     module = unwrapped(moved.module)
     for forward in trace.after(moved, Forward):
+        if forward.how.lstrip("_").startswith(_INITIALISING):
+            continue
         if not _overlap(trace, forward.module, module):
             continue
         found = sharded(trace, forward, forward.module)
@@ -104,6 +201,22 @@ def first_forward(trace: Trace, moved: Moved) -> Forward | None:
             return None
         return forward
     return None
+
+
+_INITIALISING = ("init", "reset", "post_init")
+"""How methods begin that compute nothing but values for parameters."""
+
+
+def _reached_from_outside(trace: Trace, module: Value) -> bool:
+    return any(holder in trace.memory.foreign for holder in trace.memory.holders(module))
+
+
+def _data_written(trace: Trace) -> bool:
+    return any(".data" in written for written in trace.memory.fields.values())
+
+
+def _among(trace: Trace, module: Value, *values: Value) -> bool:
+    return any(_overlap(trace, one, module) for value in values for one in options(value))
 
 
 def out_of_sight(trace: Trace, event: Event, module: Value) -> bool:
@@ -144,24 +257,45 @@ _NO_VALUES_BELOW = (
 
 
 def valued(trace: Trace, start: Event, end: Event, module: Value, *, by_loads: bool = True) -> bool:
-    """Whether anything between two events may give the module's parameters and buffers values.
+    """Whether anything between two events may give the module's parameters and buffers values, on any path.
 
     Without ``by_loads`` the loading of a state dict does not count: it holds what is persistent only.
     """
-    if out_of_sight(trace, end, module):
+    if out_of_sight(trace, end, module) or _data_written(trace):
         return True
-    for called in trace.of(Called):
-        if start.order < called.order < end.order and not _gives_none(called):
-            given = (called.receiver, *called.arguments, *called.keywords.values())
-            if any(touches(trace, one, module) for one in given):
-                return True
-    touched = [e.owner for e in trace.after(start, Assigned)]
+    return bool(values_given(trace, start, end, module, by_loads=by_loads))
+
+
+def values_given(
+    trace: Trace, start: Event, end: Event, module: Value, *, by_loads: bool = True
+) -> list[Event]:
+    """The events between two others that may give a module's parameters and buffers values."""
+    found: list[Event] = [e for e in trace.escapes(module) if e.order < end.order]
+    found += [
+        called
+        for called in trace.of(Called)
+        if start.order < called.order < end.order and _gives(trace, called, module)
+    ]
+    later: list[Event] = [*trace.after(start, Assigned)]
     if by_loads:
-        touched += [e.into for e in trace.after(start, Restored)]
-        touched += [s.of for e in trace.after(start, Loaded) for s in e.states]
-    if any(_overlap(trace, one, module) for value in touched for one in options(value)):
-        return True
-    return any(".data" in written for written in trace.memory.fields.values())
+        later += [*trace.after(start, Restored), *trace.after(start, Loaded)]
+    return found + [e for e in later if _gives(trace, e, module)]
+
+
+def _gives(trace: Trace, event: Event, module: Value) -> bool:
+    """Whether an event may give a module's parameters values."""
+    if isinstance(event, Called):
+        given = (event.receiver, *event.arguments, *event.keywords.values())
+        return not _gives_none(event) and any(touches(trace, one, module) for one in given)
+    if isinstance(event, Escaped):
+        return event.value in set(trace.memory.holders(module))
+    if isinstance(event, Assigned):
+        return _among(trace, module, event.owner)
+    if isinstance(event, Restored):
+        return _among(trace, module, event.into)
+    if isinstance(event, Loaded):
+        return _among(trace, module, *(state.of for state in event.states))
+    return False
 
 
 def _gives_none(called: Called) -> bool:
@@ -183,6 +317,8 @@ def touches(trace: Trace, value: Value | None, module: Value) -> bool:
                 break
             if overlap(trace, unwrapped(seen), module) is not None:
                 return True
+            if isinstance(seen, Module):
+                break  # another part of the model: what holds it is not meant
             holders = trace.memory.held_by.get(seen, ())
             if any(overlap(trace, unwrapped(h), module) is not None for h in holders):
                 return True

@@ -99,7 +99,7 @@ from fsdp2lint.api import (
     unwrapped,
 )
 
-from ._meta import first_forward, is_meta, valued
+from ._meta import first_forward, is_meta, way_without_values
 from ._shared import cases, together
 
 
@@ -116,7 +116,8 @@ def check(trace: Trace) -> Iterator[Finding]:
             forward = None if moved is None else first_forward(trace, moved)
             if moved is None or forward is None:
                 continue
-            if valued(trace, moved, forward, owner, by_loads=False):
+            built = registered.guards.and_(moved.guards)
+            if way_without_values(trace, moved, forward, owner, built, by_loads=False) is None:
                 continue
             said = f"`{name.value}`" if isinstance(name, Literal) else "it"
             yield Finding(

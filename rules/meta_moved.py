@@ -120,10 +120,19 @@ def _is_device(value: Value) -> bool:
 def _one_device(value: Value) -> bool:
     if isinstance(value, Instance) and class_name(value) == "torch.device":
         given = value.part(".argument0")
-        return all(not is_meta(one) and not isinstance(one, Part) for one in options(given))
+        return all(_names_device(one) for one in options(given))
     if isinstance(value, Literal):
         return isinstance(value.value, str | int) and not is_meta(value)
     return isinstance(value, Rank)
+
+
+def _names_device(value: Value) -> bool:
+    """Whether a device is given by a name that is known, or begins with one: ``f"cuda:{local_rank}"``."""
+    if isinstance(value, Part):
+        how, *said = value.key if isinstance(value.key, tuple) else ("",)
+        text = said[0] if said and how == "format" else ""
+        return isinstance(text, str) and text.partition(":")[0] in ("cpu", *_TO_DEVICE)
+    return not is_meta(value)
 
 
 def _to_empty(trace: Trace, moved: Moved, module: Value) -> Fix | None:

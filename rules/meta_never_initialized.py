@@ -2,8 +2,8 @@
 
 ## What it does
 
-Finds models that are built on the meta device, get memory by `to_empty`, and compute and train with nothing
-between that gives them values: neither an initialisation nor a load.
+Finds models that are built on the meta device, get memory by `to_empty`, and compute and train, on some path through the
+script, with nothing between that gives them, or some of their layers, values: neither an initialisation nor a load.
 
 ## Why is this bad
 
@@ -56,9 +56,12 @@ and have that method, own no parameters or buffers beside it, share no weights, 
 
 ## Known limits
 
-Any call between that is handed the model, a part of it or one of its parameters counts as an initialisation,
-unless it is known to give no values. Silent when the model is never trained (measurements of memory do that
-on purpose), and when a load fills it.
+Asked path by path: a load on the resume branch initialises that branch only, and a method that initialises some layers
+(`reset_parameters` of PyTorch's own FSDP2 example never visits its blocks) leaves the others. Any call between that is
+handed a layer, a module around it or one of its parameters counts as an initialisation, unless it is known to give no
+values; so does `apply` and a loop over all modules or parameters, whatever it skips. Layers of `torch.nn` are seen, and
+whole models of Transformers that `from_config` builds; other libraries' models and a module's own `nn.Parameter` are
+not. Silent when the model is never trained (measurements of memory do that on purpose).
 
 ## References
 
@@ -72,11 +75,32 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from fsdp2lint.api import Finding, Fix, InsertAfter, Moved, Stepped, Trace, rule, unwrapped
+from fsdp2lint.api import (
+    Called,
+    Finding,
+    Fix,
+    Forward,
+    Guards,
+    InsertAfter,
+    Moved,
+    Stepped,
+    Trace,
+    Value,
+    options,
+    rule,
+    unwrapped,
+)
 
 from ._fixes import own_statement, path_text, receiver_of
 from ._fixes_values import values_for
-from ._meta import built_on_meta, first_forward, valued
+from ._meta import (
+    born_on_meta,
+    first_forward,
+    on_path,
+    values_given,
+    way_without_values,
+)
+from ._shared import class_name, together
 
 
 @rule(code="FSDP251", group="correctness")
@@ -85,23 +109,78 @@ def check(trace: Trace) -> Iterator[Finding]:
     for moved in trace.of(Moved):
         if moved.how != "to_empty":
             continue
-        module = unwrapped(moved.module)
-        built = built_on_meta(trace, moved, module)
         forward = first_forward(trace, moved)
-        if built is None or forward is None or valued(trace, moved, forward, module):
+        if forward is None or next(trace.after(forward, Stepped), None) is None:
             continue
-        if next(trace.after(forward, Stepped), None) is None:
+        found = _uninitialised(trace, moved, forward)
+        if found is None:
             continue
+        layers, way, whole = found
+        built, path = layers[0], on_path(forward, way)
+        if whole:
+            said = (
+                f"`to_empty` gives `{unwrapped(moved.module).words()}` memory without values, and nothing "
+                f"initialises or loads them before it is trained{path}: it begins with garbage"
+            )
+        else:
+            others = f" and {len(layers) - 1} other layers" if len(layers) > 2 else ""
+            said = (
+                f"what initialises the model after `to_empty` never reaches `{built.result.words()}`{others}: "
+                f"trained on uninitialised memory{path}"
+            )
         yield Finding(
             at=moved,
-            message=f"`to_empty` gives `{module.words()}` memory without values, and nothing initialises or "
-            "loads them before it is trained: it begins with garbage",
+            message=said,
             because=(
                 (built, "built on the meta device here"),
-                (forward, "it computes here for the first time"),
+                (forward, "the model computes here for the first time"),
             ),
-            fix=_initialised(trace, moved),
+            fix=_initialised(trace, moved) if whole else None,
         )
+
+
+def _uninitialised(
+    trace: Trace, moved: Moved, forward: Forward
+) -> tuple[list[Called], Guards, bool] | None:
+    """The layers that compute without having got values on some path, that path, and whether no layer has got any."""
+    module = unwrapped(moved.module)
+    layers = [
+        (called, guards.and_(moved.guards))
+        for called, guards in born_on_meta(trace)
+        if called.order < moved.order
+        and trace.inside(called.result, module)
+        and together(guards, moved.guards)
+    ]
+    if not layers:
+        return None
+    giving = values_given(trace, moved, forward, module)
+    for called, guards in layers:
+        way = way_without_values(trace, moved, forward, module, guards)
+        if way is not None:
+            return [called], way, True
+    left: list[Called] = []
+    path: Guards | None = None
+    for called, guards in layers:
+        layer = called.result
+        if layer is module or not _computes(trace, moved, layer):
+            continue
+        way = way_without_values(trace, moved, forward, layer, guards, giving=giving)
+        if way is not None and path in (None, way):
+            path = way
+            left.append(called)
+    return None if path is None else (left, path, False)
+
+
+def _computes(trace: Trace, moved: Moved, layer: Value) -> bool:
+    """Whether a layer itself runs forward later, or the list of layers of torch that holds it."""
+    return any(
+        forward.how == "call"
+        and any(
+            one is layer or (class_name(one).startswith("torch.nn.") and trace.inside(layer, one))
+            for one in map(unwrapped, options(forward.module))
+        )
+        for forward in trace.after(moved, Forward)
+    )
 
 
 def _initialised(trace: Trace, moved: Moved) -> Fix | None:

@@ -67,7 +67,7 @@ from collections.abc import Iterator
 from fsdp2lint.api import Finding, Forward, Trace, Value, rule
 
 from ._fixes_memory import materialized
-from ._meta import born_on_meta, given_memory, plain
+from ._meta import born_on_meta, on_path, plain, way_without_memory
 from ._shared import sharded, together
 
 
@@ -90,11 +90,12 @@ def check(trace: Trace) -> Iterator[Finding]:
             continue
         said.update(called.result for called, _ in empty)
         called, guards = empty[0]
-        if together(guards, shard.guards) and not given_memory(trace, forward, module):
+        way = way_without_memory(trace, forward, module, guards)
+        if together(guards, shard.guards) and way is not None:
             yield Finding(
                 at=forward,
-                message=f"`{module.words()}` computes while its parameters are on the meta device: "
-                "RuntimeError; call `to_empty` and initialise them, or load a state, before",
+                message=f"`{module.words()}` computes while its parameters are on the meta device"
+                f"{on_path(forward, way)}: RuntimeError; call `to_empty` and initialise them, or load a state, before",
                 because=(
                     (called, "built without memory here"),
                     (shard.event, f"`{shard.module.words()}` is sharded here"),
