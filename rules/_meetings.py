@@ -37,6 +37,7 @@ from fsdp2lint.api import (
     rank_dependent,
 )
 
+from ._loops import loops_at
 from ._shared import is_none, sharded
 
 _SCOPES = ("global", "local")
@@ -173,9 +174,31 @@ def has_counterpart(trace: Trace, meeting: Meeting, guard: Guard) -> bool:
         return True
     return any(
         other.kind == meeting.kind
-        and (_other_side(other.event.guards, guard) or _instead(trace, meeting, other, guard))
+        and (
+            any(
+                _rounds(meeting.event, guard) == _rounds(other.event, one)
+                for one in _other_side(other.event.guards, guard)
+            )
+            or _instead(trace, meeting, other, guard)
+        )
         for other in meetings(trace)
     )
+
+
+def _rounds(event: Event, guard: Guard) -> list[cst.For]:
+    """The `for` loops that repeat an event together with the test above it: how often its ranks come.
+
+    How often a `while` goes round is decided by what the ranks send each other, and loops below the test are
+    each side's own.
+    """
+    if guard.site is None:
+        return []
+    at, sites = under(event, guard), [guard.site]
+    for call in event.moment.calls:
+        if call.node is at.node:
+            break
+        sites.append(call)
+    return [loop for site in sites for loop in loops_at(site) if isinstance(loop, cst.For)]
 
 
 def _instead(trace: Trace, meeting: Meeting, other: Meeting, guard: Guard) -> bool:
@@ -201,12 +224,14 @@ def _hands_over(called: Called) -> bool:
     )
 
 
-def _other_side(guards: Guards, guard: Guard) -> bool:
-    for clause in guards.clauses:
-        for one in clause:
-            if decides(one.test) and one.taken is not guard.taken:
-                return True
-    return False
+def _other_side(guards: Guards, guard: Guard) -> list[Guard]:
+    """The tests of the rank among conditions that come out otherwise."""
+    return [
+        one
+        for clause in guards.clauses
+        for one in clause
+        if decides(one.test) and one.taken is not guard.taken
+    ]
 
 
 def passes_without(guards: Guards, left: Guards, guard: Guard) -> bool:
@@ -220,6 +245,8 @@ def misses(event: Event, left: Exited) -> bool:
     """Whether those who have left never come to ``event``: it is excluded, or in the loop they broke out of."""
     if left.how in ("return", "break", "continue") and not _same_call(event, left):
         return False
+    if left.how in ("return", "continue") and _is_next_round(event, left):
+        return False
     if event.guards.excludes(left.rank):
         return True
     if left.how != "break":
@@ -227,6 +254,20 @@ def misses(event: Event, left: Exited) -> bool:
     loop = _loop_around(left.at)
     at = beside(event, left)
     return loop is not None and at.source is left.at.source and _holds(at, loop)
+
+
+def _is_next_round(event: Event, left: Exited) -> bool:
+    """Whether an event stands above the place that was left, so that it happens in another call or round: to that
+    one those who have left come too.
+    """
+    at = beside(event, left)
+    if at.source is not left.at.source:
+        return False
+    above = (at.range.line, at.range.column) < (left.at.range.line, left.at.range.column)
+    loop = _loop_around(left.at)
+    if left.how == "continue":
+        return above and loop is not None and _holds(at, loop)
+    return above and (loop is None or not _holds(at, loop))
 
 
 def _same_call(event: Event, left: Event) -> bool:

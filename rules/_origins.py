@@ -6,15 +6,17 @@ one that was handed to code that cannot be followed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from fsdp2lint.api import (
+    Backward,
     Called,
     Collective,
     Container,
     Either,
     Escaped,
+    Guard,
     Logic,
     Not,
     Parameters,
@@ -25,6 +27,7 @@ from fsdp2lint.api import (
     Value,
     is_choice,
     once,
+    rank_dependent,
 )
 
 from ._shared import class_name, sharded
@@ -142,8 +145,9 @@ class _Origins:
 
     def _below(self, value: Value, called: Called | None) -> list[Value]:
         """What a value is made of directly."""
-        if isinstance(value, Either):
-            return [one for _, one in value.options]
+        if isinstance(value, Either):  # a flag or a counter says what decided it
+            asked = [g.test for guards, _ in value.options for g in guards if not is_choice(g.test)]
+            return [*(one for _, one in value.options), *asked]
         if isinstance(value, Not):
             return [value.test]
         if isinstance(value, Logic):
@@ -233,10 +237,50 @@ def differing(trace: Trace, test: Value, until: int, *kinds: str) -> Origin | No
     return None
 
 
+OWN = {
+    "loss": "its own loss",
+    "clock": "its own clock",
+    "chance": "its own random numbers",
+    "data": "its own data",
+}
+"""What a rank asks, by the kind of an origin."""
+
+
+def differing_guard(trace: Trace, guards: Iterable[Guard], until: int) -> tuple[Guard, str] | None:
+    """The first test that each rank asks something of its own, and what; None if there is none."""
+    for guard in guards:
+        if guard.site is None or is_choice(guard.test) or rank_dependent(guard.test):
+            continue
+        if _asks_for_missing_data(trace, guard.test, until):
+            return guard, OWN["data"]
+        found = differing(trace, guard.test, until, "loss", "clock", "chance")
+        if found is not None:
+            return guard, OWN[found.kind]
+    return None
+
+
+def written(guard: Guard) -> str:
+    """A test as the script writes it."""
+    return "" if guard.site is None else " ".join(guard.site.source.code(guard.site.node).split())
+
+
+def _asks_for_missing_data(trace: Trace, test: Value, until: int) -> bool:
+    """Whether a test asks if a batch of a loader has something: ``batch.get("images") is None``."""
+    while isinstance(test, Not):
+        test = test.test
+    key = test.key if isinstance(test, Part) and isinstance(test.key, tuple) else ("",)
+    if key[0] not in ("is", "is not") or test.owner is None:
+        return False
+    called = _origins(trace).made.get(test.owner)
+    if called is None or called.name != ".get" or called.receiver is None:
+        return False
+    return differing(trace, called.receiver, until, "data") is not None
+
+
 def _kind(trace: Trace, value: Value) -> str:
     """How a value differs from rank to rank; nothing when it does not, for all that is known."""
     if value in _outputs(trace):
-        return "loss"
+        return "loss" if _is_of_rank(trace, value) else ""
     if class_name(value).rpartition(".")[2] in _LOADERS:
         return "data"
     called = _origins(trace).made.get(value)
@@ -256,6 +300,26 @@ def _outputs(trace: Trace) -> frozenset[Value]:
         returned.result
         for returned in trace.of(Returned)
         if sharded(trace, returned, returned.module) is not None
+    )
+
+
+def _is_of_rank(trace: Trace, output: Value) -> bool:
+    """Whether an output was computed from data of this rank, for all that is known: a loader's, or what is trained on."""
+    return output in _trained_on(trace) or any(
+        class_name(one).rpartition(".")[2] in _LOADERS
+        for returned in _origins(trace).returned.get(output, ())
+        for given in returned.given
+        for one in origins(trace, given, returned.order)
+    )
+
+
+@once
+def _trained_on(trace: Trace) -> frozenset[Value]:
+    """All that the losses are computed from."""
+    return frozenset(
+        one
+        for backward in trace.of(Backward)
+        for one in origins(trace, backward.of, backward.order)
     )
 
 

@@ -57,7 +57,8 @@ There is no fix for other calls, for a test that asks for more than the rank, an
 test and the gather have to do with what it reads.
 
 A collective in a helper is reported at the call under the guard. Silent when a process group is passed, when the
-test is about membership of a group, and when the other side of the test has a collective of the same kind.
+test is about membership of a group, and when the other side of the test has a collective of the same kind in the same
+`for` loops: a `barrier` after the loop is no counterpart of one inside it.
 Code behind a `return` that depends on the rank is FSDP402, an evaluation on one rank is FSDP411.
 
 ## References

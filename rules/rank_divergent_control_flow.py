@@ -4,7 +4,9 @@
 
 Finds calls of a module with its own `fully_shard`, inside the forward of the sharded model around it, under a
 test that reads values of a tensor (`mask.any()`, `(ids == IMAGE).any()`, `lengths.sum().item() > 0`), with no
-call of it on the other side.
+call of it on the other side. Finds collectives, checkpoints and forwards of a sharded model that stand under a test of
+something that each rank has for itself: its loss (`if loss.item() < best:`), its clock, its random numbers, or whether
+its batch has an entry (`batch.get("images") is not None`).
 
 ## Why is this bad
 
@@ -71,8 +73,12 @@ model(torch.randn(4, 8), torch.rand(4) > 0.9).sum().backward()
 
 ## Known limits
 
-Only tests that read values of a tensor are judged: whether an argument is None is often the same for all
-ranks. Silent when the test was reduced over the ranks. Tests of the rank itself are FSDP401.
+Inside a forward only tests that read values of a tensor are judged: whether an argument is None is often the same for
+all ranks; an entry of a batch is one that `get` takes out of what a `DataLoader` gives. A loss is what a sharded model
+computed from a `DataLoader` or what is trained on: text that is generated from a prompt is taken for the same on all
+ranks. Silent when the test, or what it is computed from, was reduced or broadcast, where the script seeds Python's and
+numpy's random numbers, and for files that only some ranks see. Tests of the rank itself are FSDP401; a backward or a
+step that is left out is FSDP414, a loop or function that is left FSDP402.
 
 ## References
 
@@ -100,6 +106,8 @@ from fsdp2lint.api import (
     unwrapped,
 )
 
+from ._meetings import inside_test, meetings, under
+from ._origins import differing_guard, written
 from ._shared import Shard, sharded
 from ._tensors import has_root_above
 
@@ -123,6 +131,7 @@ def check(trace: Trace) -> Iterator[Finding]:
     if trace.truncated:
         return
     made = {c.result: c for c in trace.of(Called)}
+    said: set[object] = set()
     for forward in trace.of(Forward):
         found = sharded(trace, forward, forward.module, itself=True)
         if forward.how != "call" or found is None or not has_root_above(trace, found[0]):
@@ -136,6 +145,7 @@ def check(trace: Trace) -> Iterator[Finding]:
                 continue
             if _on_the_other_side(trace, forward, guard):
                 continue
+            said.add(forward.at.node)
             yield Finding(
                 at=forward,
                 message=f"`{module.words()}` is sharded and computes only when `{guard.words()}`, which each rank "
@@ -143,6 +153,33 @@ def check(trace: Trace) -> Iterator[Finding]:
                 because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
             )
             break
+
+    yield from _by_own_values(trace, said)
+
+
+def _by_own_values(trace: Trace, said: set[object]) -> Iterator[Finding]:
+    """Meetings under tests that each rank asks its own loss, clock, random numbers or batch."""
+    for meeting in meetings(trace):
+        event = meeting.event
+        units = [guard for clause in event.guards.clauses if len(clause) == 1 for guard in clause]
+        inside = [guard for guard in units if inside_test(event, guard)]
+        found = differing_guard(trace, inside, event.order)
+        if found is None:
+            continue
+        guard, own = found
+        at = under(event, guard)
+        if at.node in said or any(
+            other.kind == meeting.kind and ~guard in other.event.guards for other in meetings(trace)
+        ):
+            continue
+        said.add(at.node)
+        inner = ((event, "the ranks meet here"),) if at is not event.at else ()
+        yield Finding(
+            at=at,
+            message=f"each rank decides by {own} (`{written(guard)}`) whether it comes to {meeting.said}: those that do "
+            "wait for ever for one that does not; reduce the test over the ranks first",
+            because=inner,
+        )
 
 
 def _running(trace: Trace, forward: Forward, shard: Shard) -> Forward | None:
