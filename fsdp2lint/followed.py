@@ -56,7 +56,7 @@ class Followed:
         file = shown(trace.source.path)
         is_program = trace.entry == "__main__"
         sights = _sights(trace)
-        if not sights and not (is_program and trace.cut):
+        if not sights and not (is_program and trace.cut and _seems_to_train(trace)):
             if is_program and "__main__" in trace.source.text:
                 self._idle.add(file)
             return
@@ -76,6 +76,12 @@ class Followed:
     def programs(self) -> tuple[Program, ...]:
         """The programs, by their files."""
         return merged(self._found)
+
+
+def _seems_to_train(trace: Trace) -> bool:
+    """Whether a program of which no training was seen is likely to train further on."""
+    source = trace.source
+    return "train" in source.path or any(word in source.text for word in ("optimizer", "_shard"))
 
 
 def _skipped(file: str) -> Program:

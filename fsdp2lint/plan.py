@@ -118,7 +118,8 @@ def units(
             launched = _launched(finder.roots, files)
             theirs.sort(key=lambda p: (not _is_started(p, launched), not _is_main(p, files)))
         read = tuple((spelled[p], files.read(p)) for p in theirs[:MAX_PROGRAMS])
-        skipped = tuple(spelled[p] for p in theirs[MAX_PROGRAMS:])
+        left = theirs[MAX_PROGRAMS:]
+        skipped = tuple(spelled[p] for p in left if "train" in p or b"optimizer" in files.read(p))
         made.append(Unit(tuple(asked[p] for p in sorted(group & asked.keys())), read, skipped))
     return sorted(made, key=lambda unit: unit.asked[0][0])
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from fsdp2lint.interpret.classes import is_module_class, outside
+from fsdp2lint.interpret.classes import empty, is_module_class, outside
 from fsdp2lint.meanings.call import Call
 from fsdp2lint.meanings.families import family, is_class_name, last
 from fsdp2lint.meanings.model_classes import LOADERS, is_model_class
@@ -100,14 +100,17 @@ def hub_model(call: Call) -> Value | None:
 
 @method(*LOADERS)
 def load_own(call: Call) -> Value | None:
-    """``Own.from_pretrained(…)`` of a class of the project, where a base in a library has that method."""
+    """``Own.from_pretrained(…)`` of a class of the project, where a base in a library has that method.
+
+    How it is built from a configuration that is not seen would be a long way to few facts: ``__init__`` is not run.
+    """
     cls = call.receiver
     if not isinstance(cls, Class) or not is_module_class(cls):
         return None
     if not any(is_model_class(base.name) for base in outside(cls)):
         return None
     call.escape_arguments()
-    return call.machine.call(cls, (), {}, call.site, True)
+    return empty(cls, call.site)
 
 
 # -- lists of modules --------------------------------------------------------------------------------
