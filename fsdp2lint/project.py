@@ -17,35 +17,42 @@ if TYPE_CHECKING:
 MAX_FOLLOWED = 400_000
 """Files beyond this size (bytes) are not followed into when another file imports them."""
 
-MAX_FOLLOWED_TOTAL = 2_000_000
+MAX_FOLLOWED_TOTAL = 8_000_000
 """How many characters of imported files belong to one project before imports stay unfollowed."""
 
 TOTAL_STEPS = 330_000
-"""Expressions evaluated for all entries together before each gets less and less."""
+"""Expressions evaluated for all entries that no program reaches together, before each gets less and less."""
+
+PROGRAM_STEPS = 10
+"""So many times the usual steps a program may take, as long as all together have taken no more than these:"""
+
+ALL_PROGRAMS_STEPS = 2_800_000
 
 LEAST_STEPS = 1_500
 """What each entry gets at the least."""
-
-SHORT = 2_000
-"""Files of fewer bytes are followed into whatever they hold."""
-
-_WORTH_FOLLOWING = (b"torch", b"RANK", b"rank", b"config", b"args")
 
 
 class Ration:
     """How many steps an entry may take before its calls are no longer entered, and what that changed for it.
 
-    ``needed`` is the least ration that would have been as good, as long as nothing was ``refused``.
+    ``needed`` is the least ration that would have been as good, as long as nothing was ``refused``. A
+    ``program`` has at ``least`` the usual steps, whatever the others took.
     """
 
-    __slots__ = ("most", "needed", "refused", "spent", "steps")
+    __slots__ = ("least", "most", "needed", "program", "refused", "spent", "steps")
 
-    def __init__(self, most: int, steps: int) -> None:
+    def __init__(self, least: int, most: int, *, program: bool = False) -> None:
+        self.least = least
         self.most = most
-        self.steps = steps
+        self.program = program
+        self.steps = most
         self.needed = 0
         self.refused = False
         self.spent = 0
+
+    def share_of(self, left: int) -> int:
+        """How many steps it comes to when so many are left for all."""
+        return max(self.least, min(self.most, left // 8))
 
     def covers(self, steps: int) -> bool:
         """Whether so many steps may be taken."""
@@ -66,45 +73,49 @@ class Ration:
 
 
 class Budget:
-    """The work that is left for a project: many entries share it, so that time grows with the files.
+    """The work that is left for a project, so that time grows with the files.
 
-    ``patience`` says how many times as much as usual that is, and what one entry may spend of it.
+    Programs have their own: each may take its usual steps and, while all together have not taken too many,
+    :data:`PROGRAM_STEPS` times as much. The many other entries share what is theirs. ``patience`` says how many
+    times as much as usual that is, and what one entry may spend of it.
     """
 
     def __init__(self, total: int = TOTAL_STEPS, patience: int = 1) -> None:
-        self.left = total * patience
+        self.left = {True: ALL_PROGRAMS_STEPS * patience, False: total * patience}
+        """What programs and other entries have left."""
         self.patience = patience
         self.rations: list[Ration] = []
 
-    def ration(self, usual: int) -> Ration:
-        """What the next entry may spend, ``usual`` at the most where there is no more patience."""
-        most = usual * self.patience
-        ration = Ration(most, _share(self.left, most))
+    def ration(self, usual: int, *, program: bool = False) -> Ration:
+        """What the next entry may spend, ``usual`` at the most for one that is no program and without patience."""
+        own = usual * self.patience
+        if program:
+            ration = Ration(own, usual * max(PROGRAM_STEPS, self.patience), program=True)
+        else:
+            ration = Ration(LEAST_STEPS, own)
+        ration.steps = ration.share_of(self.left[program])
         self.rations.append(ration)
         return ration
 
     def spend(self, steps: int) -> None:
         """The entry that got the last ration has taken so many steps."""
-        self.rations[-1].spent += steps
-        self.left = max(0, self.left - steps)
+        last = self.rations[-1]
+        last.spent += steps
+        self.left[last.program] = max(0, self.left[last.program] - steps)
 
     def allows(self, rations: Iterable[Ration]) -> bool:
         """Whether the entries that had these rations would find nothing changed now."""
-        left = self.left
+        left = dict(self.left)
         for ration in rations:
-            if not ration.same_with(_share(left, ration.most)):
+            if not ration.same_with(ration.share_of(left[ration.program])):
                 return False
-            left = max(0, left - ration.spent)
+            left[ration.program] = max(0, left[ration.program] - ration.spent)
         return True
 
     def repeat(self, rations: Iterable[Ration]) -> None:
         """Spend what the entries that had these rations have spent."""
         for ration in rations:
-            self.left = max(0, self.left - ration.spent)
-
-
-def _share(left: int, most: int) -> int:
-    return max(LEAST_STEPS, min(most, left // 8))
+            self.left[ration.program] = max(0, self.left[ration.program] - ration.spent)
 
 
 class Project:
@@ -132,6 +143,8 @@ class Project:
         self._known: dict[str, Source | None] = {os.path.abspath(s.path): s for s in asked}
         self._finder = Finder(roots, self.files, self._known)
         self._followed = 0
+        self.too_large: dict[str, str] = {}
+        """The files that are not followed into because they are too large, or come when too much was read."""
         self._read_before = {} if decoded is None else decoded
         self.programs: list[Source] = []
         self.budget = Budget()
@@ -188,7 +201,11 @@ class Project:
 
     def _read(self, path: str) -> Source | None:
         source = self._decoded(path)
-        if source is None or self._followed + len(source.text) > MAX_FOLLOWED_TOTAL:
+        if source is None:
+            return None
+        if self._followed + len(source.text) > MAX_FOLLOWED_TOTAL:
+            most = MAX_FOLLOWED_TOTAL // 1_000_000
+            self.too_large[path] = f"more than {most} MB of imported files to follow"
             return None
         self._followed += len(source.text)
         return source
@@ -205,10 +222,7 @@ class Project:
         except OSError:
             return None
         if len(raw) > MAX_FOLLOWED:
-            return None
-        # what a package or a short file re-exports is elsewhere
-        hands_on = os.path.basename(path) == "__init__.py" or len(raw) < SHORT
-        if not hands_on and not any(word in raw for word in _WORTH_FOLLOWING):
+            self.too_large[path] = f"larger than {MAX_FOLLOWED // 1000} kB"
             return None
         try:
             source = Source.decode(raw, _shown(path))

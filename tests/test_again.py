@@ -13,7 +13,7 @@ from fsdp2lint.migrate.engine import migrate
 from fsdp2lint.migrate.files import choose
 from fsdp2lint.model.trace import Trace
 from fsdp2lint.program import PATIENCE, Program
-from fsdp2lint.project import LEAST_STEPS, Budget, Project
+from fsdp2lint.project import ALL_PROGRAMS_STEPS, LEAST_STEPS, PROGRAM_STEPS, Budget, Project
 from fsdp2lint.source import Source
 
 PROJECTS = Path(__file__).parents[1] / "fixtures" / "projects"
@@ -138,22 +138,30 @@ def test_what_is_repeated_is_spent() -> None:
         one.ration(35_000)
         one.spend(steps)
     other.repeat(one.rations)
-    assert other.left == one.left == 50_000
+    assert other.left[False] == one.left[False] == 50_000
+
+
+def test_a_program_has_its_usual_steps_whatever_others_took() -> None:
+    budget = Budget(0)
+    first = budget.ration(20_000, program=True)
+    assert first.steps == 20_000 * PROGRAM_STEPS
+    budget.spend(ALL_PROGRAMS_STEPS)
+    assert budget.ration(20_000, program=True).steps == 20_000
+    assert budget.ration(20_000).steps == LEAST_STEPS
 
 
 def test_a_run_that_had_too_little_is_made_again_with_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A long program in front uses the budget up; when it is gone, the calls behind it are entered."""
+    """A long function in front uses the budget up; when it is gone, the calls behind it are entered."""
     monkeypatch.setattr(Budget.__init__, "__defaults__", (40_000 // PATIENCE, 1))
-    long = f"x = {'a.b + ' * 60}a\n" * 350 + "__name__ == '__main__'\n"
-    late = "def f(x):\n    g(x)\ndef g(x):\n    h(x)\n"
-    late += f"if __name__ == '__main__':\n    {'a.b;' * 2000}f(1)\n"
+    long = "def long():\n" + f"    x = {'a.b + ' * 60}a\n" * 350
+    late = f"def f(x):\n    {'a.b;' * 2000}g(x)\ndef g(x):\n    h(x)\n"
     sources = (Source(str(tmp_path / "a.py"), long), Source(str(tmp_path / "b.py"), late))
     program = Program(sources)
 
     def truncated(one: Program) -> bool:
-        return next(t for t in one.traces if t.source.path.endswith("b.py")).truncated
+        return any(t.truncated for t in one.traces if t.source.path.endswith("b.py"))
 
     assert truncated(program)
     after = program.with_sources([sources[0].with_text("x = 1\n"), sources[1]])

@@ -124,7 +124,7 @@ def test_the_limit_that_cut_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     path.write_text(WHOLE.replace("    main()\n", "    x = [" + "1, " * 2_000 + "]\n    main()\n"))
     (one,) = check(Batch.of_files([str(path)])).programs
     assert one.lost[0].what == "the run"
-    assert "1,500 expressions" in one.lost[0].why
+    assert "200 expressions" in one.lost[0].why
 
 
 def test_a_main_that_nothing_leads_to(tmp_path: Path) -> None:
@@ -266,3 +266,12 @@ def test_launched_programs_come_first_and_the_others_are_named(tmp_path: Path) -
     left = [one for one in programs.values() if one.lost]
     assert len(left) == 5
     assert "more programs" in left[0].lost[0].why
+
+
+def test_an_imported_file_that_is_too_large_is_named(tmp_path: Path) -> None:
+    table = "import torch\nTABLE = [" + "1, " * 200_000 + "]\n"
+    project(tmp_path, train="import table\n" + WHOLE, table=table)
+    (one,) = check(Batch.of_files([str(tmp_path / "train.py")])).programs
+    assert [(lost.what, lost.why) for lost in one.lost] == [
+        ("the module `table.py`", "larger than 400 kB")
+    ]

@@ -88,7 +88,7 @@ def _made(
     known = None if runs is None else runs.again(key, project, reached)
     if known is not None:
         return known
-    machine = Machine(project)
+    machine = Machine(project, program=way is _program)
     made = way(machine, source, reached)
     if passing:
         return _passing(machine, made)

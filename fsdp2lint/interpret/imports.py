@@ -167,6 +167,10 @@ def module_named(machine: Machine, dotted: str, level: int) -> Value:
         found = namespace(machine, path, dotted or os.path.basename(os.path.dirname(path)))
         if found.source is not None or os.path.isdir(path):
             return found
+        too_large = machine.project.too_large.get(path)
+        if too_large is not None:
+            statement = machine.frame.statement or source.tree
+            machine.trace.unread[path] = too_large, machine.site(statement)
     return machine.external(("." * level) + dotted)
 
 

@@ -65,21 +65,23 @@ MAX_STEPS = 35_000
 """Expressions evaluated for one entry before its calls are no longer entered."""
 
 MAX_ENTERED = 1_500
-"""Project calls entered for one entry."""
+"""Project calls entered for one entry, or more where it may take more steps:"""
+
+STEPS_A_CALL = 20
 
 _TOLD_WHEN_ESCAPED = (Instance, Wrapped, Optimizer, Parameters, StateDict, Container)
 
 
 class Machine:
-    """One run through the project, from one entry."""
+    """One run through the project, from one entry: a ``program``, or what no program reaches."""
 
-    def __init__(self, project: Project) -> None:
+    def __init__(self, project: Project, *, program: bool = False) -> None:
         self.project = project
         self.memory = Memory()
         self.here: Guards = ALWAYS
         self.order = 0
         self.steps = 0
-        self.ration = project.budget.ration(MAX_STEPS)
+        self.ration = project.budget.ration(MAX_STEPS, program=program)
         self.entered = 0
         self.stage = 0
         self.looping = 0
@@ -300,8 +302,9 @@ class Machine:
             return f"calls are nested more than {MAX_CALL_DEPTH} deep"
         if not self.ration.covers(self.steps):
             return f"more than {self.ration.steps:,} expressions to follow"
-        if self.entered > MAX_ENTERED * self.project.budget.patience:
-            return f"more than {MAX_ENTERED * self.project.budget.patience:,} calls to follow"
+        most = max(MAX_ENTERED * self.project.budget.patience, self.ration.steps // STEPS_A_CALL)
+        if self.entered > most:
+            return f"more than {most:,} calls to follow"
         return ""
 
     def dead(self, action: Callable[[], object]) -> None:

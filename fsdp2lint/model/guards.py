@@ -35,7 +35,17 @@ MAX_CLAUSES = 24
 class Guard:
     """One side of one test. Equality is by test and side; where it was asked is kept for the reader."""
 
-    __slots__ = ("_hash", "_inverse", "_unit", "equals", "finds", "site", "taken", "test")
+    __slots__ = (
+        "_hash",
+        "_inverse",
+        "_unit",
+        "equals",
+        "finds",
+        "is_plain",
+        "site",
+        "taken",
+        "test",
+    )
 
     def __init__(self, test: Value, taken: bool, site: Site | None = None) -> None:
         self.test = test
@@ -48,6 +58,8 @@ class Guard:
         """The value that the test then equals, and the constant; None when it says no such thing."""
         self.finds = _finding(test)
         """The value that is searched for a text, and the text; None when the test does no such thing."""
+        self.is_plain = self.equals is None and self.finds is None
+        """Whether it says nothing of a constant."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Guard) and self.test is other.test and self.taken is other.taken
@@ -89,38 +101,46 @@ Clause = frozenset[Guard]
 
 
 class Guards:
-    """What must hold: a conjunction of clauses. Immutable."""
+    """What must hold: a conjunction of clauses. Immutable.
 
-    __slots__ = ("_joined", "_longer", "_open", "_units", "clauses", "impossible")
+    A clause that another one makes needless is not among them: beside ``a`` there is no ``a or b``.
+    """
 
-    def __init__(self, clauses: frozenset[Clause] = frozenset(), impossible: bool = False) -> None:
+    __slots__ = ("_excluded", "_joined", "_speaking", "_units", "clauses", "impossible", "survived")
+
+    def __init__(
+        self,
+        clauses: frozenset[Clause] = frozenset(),
+        impossible: bool = False,
+        survived: frozenset[Clause] = frozenset(),
+    ) -> None:
         self.clauses = clauses
         self.impossible = impossible
+        self.survived = survived
+        """The clauses without which the program would have failed: an ``assert``, a test before a ``raise``. Nobody
+        chose them."""
         self._units: dict[Value, Guard] | None = None
-        self._longer: tuple[Clause, ...] | None = None
-        self._open: frozenset[Value] | None = None
-        self._joined: dict[int, tuple[frozenset[Clause], Guards]] | None = None
+        self._speaking: dict[Value, list[Clause]] | None = None
+        self._excluded: dict[Guards, bool] | None = None
+        self._joined: dict[tuple[int, bool], tuple[frozenset[Clause], Guards]] | None = None
 
     @property
     def units(self) -> dict[Value, Guard]:
-        """The guards that hold for certain, by their test."""
+        """The guards that hold for certain, by their test: clauses of their own, and what follows from the others."""
         if self._units is None:
-            self._units = {g.test: g for c in self.clauses if len(c) == 1 for g in c}
+            self._units = ALWAYS._followed(self.clauses) or {}
         return self._units
 
     @property
-    def longer(self) -> tuple[Clause, ...]:
-        """The clauses of several guards."""
-        if self._longer is None:
-            self._longer = tuple(c for c in self.clauses if len(c) > 1)
-        return self._longer
-
-    @property
-    def open(self) -> frozenset[Value]:
-        """The tests of which the clauses of several guards speak."""
-        if self._open is None:
-            self._open = frozenset(guard.test for clause in self.longer for guard in clause)
-        return self._open
+    def speaking(self) -> dict[Value, list[Clause]]:
+        """The clauses of several guards, by the tests of which they speak."""
+        if self._speaking is None:
+            self._speaking = {}
+            for clause in self.clauses:
+                if len(clause) > 1:
+                    for guard in clause:
+                        self._speaking.setdefault(guard.test, []).append(clause)
+        return self._speaking
 
     def __iter__(self) -> Iterator[Guard]:
         return iter(self.units.values())
@@ -128,69 +148,103 @@ class Guards:
     def __bool__(self) -> bool:
         return self.impossible or bool(self.clauses)
 
-    def also(self, clauses: frozenset[Clause]) -> Guards:
-        """These guards and ``clauses`` beside them; impossible when they contradict."""
+    def also(self, clauses: frozenset[Clause], *, survived: bool = False) -> Guards:
+        """These guards and ``clauses`` beside them; impossible when they contradict.
+
+        With ``survived`` the run ends in failure where one of the clauses does not hold.
+        """
         if self.impossible or not clauses:
             return self
         if not self.clauses:
-            return self._join(clauses)
+            return self._join(clauses, survived)
         # by identity: equal guards that were asked at different places must stay apart
         if self._joined is None:
             self._joined = {}
             _remembering.append(self)
-        known = self._joined.get(id(clauses))
+        key = id(clauses), survived
+        known = self._joined.get(key)
         if known is None:
-            known = self._joined[id(clauses)] = (clauses, self._join(clauses))
+            known = self._joined[key] = (clauses, self._join(clauses, survived))
         return known[1]
 
-    def _join(self, clauses: frozenset[Clause]) -> Guards:
+    def _join(self, clauses: frozenset[Clause], survived: bool) -> Guards:
         added = clauses - self.clauses
         if not added:
             return self
-        grown = self._with(added)
-        if grown is None:
+        learnt = self._followed(added)
+        if learnt is None:
             return NEVER
-        joined = Guards(self.clauses | added)
-        joined._units, joined._longer = grown
+        kept, fresh = self._without_needless(added)
+        if not fresh:
+            return self
+        tags = self.survived | fresh if survived else self.survived
+        joined = Guards(kept | fresh, survived=tags)
+        joined._units = {**self.units, **learnt}
         return joined
 
-    def _with(
+    def _without_needless(
         self, added: frozenset[Clause]
-    ) -> tuple[dict[Value, Guard], tuple[Clause, ...]] | None:
-        """The units and the longer clauses with ``added`` among them; None when there is a contradiction.
+    ) -> tuple[frozenset[Clause], frozenset[Clause]]:
+        """The clauses of before and those of ``added`` that no other one among them makes needless."""
+        speaking = self.speaking
+        certain = [guard for clause in added if len(clause) == 1 for guard in clause]
+        gone = {
+            clause
+            for guard in certain
+            for clause in speaking.get(guard.test, ())
+            if guard in clause
+        }
+        longer = [clause for clause in added if len(clause) > 1]
+        if not longer:
+            return (self.clauses - gone if gone else self.clauses), added
+        units, sure = self.units, set(certain)
+        needless = set()
+        for clause in longer:
+            if any(g in sure or (g.test in units and units[g.test] == g) for g in clause):
+                needless.add(clause)
+                continue
+            for guard in clause:
+                for other in speaking.get(guard.test, ()):
+                    if other <= clause:
+                        needless.add(clause)
+                    elif clause < other:
+                        gone.add(other)
+            needless.update(other for other in longer if clause < other)
+        return self.clauses - gone, added - needless
 
-        There is none among the clauses of before, so only what is new has to be looked at.
+    def _followed(self, added: Iterable[Clause]) -> dict[Value, Guard] | None:
+        """The guards that become certain with ``added`` beside these; None when there is a contradiction.
+
+        There is none among the clauses of before, and what follows from them is known, so only what is new has to
+        be followed.
         """
-        units = self.units
-        fresh: dict[Value, Guard] = {}
-        longer = []
+        units = self.units if self.clauses else {}
+        fresh, longer = [], []
         for clause in added:
             if len(clause) > 1:
                 longer.append(clause)
                 continue
             (guard,) = clause
-            test = guard.test
-            if test in units or fresh.setdefault(test, guard) is not guard:
-                return None  # what is known already is not new: it is the other side
-        every = (*self.longer, *longer) if longer else self.longer
-        if fresh:
-            if _two_constants(units, fresh):
+            known = units.get(guard.test)
+            if known is None:
+                fresh.append(guard)
+            elif known.taken is not guard.taken:
                 return None
-            touched = not self.open.isdisjoint(fresh)
-            units = {**units, **fresh}
-        else:
-            touched = False
-        if not touched and longer:
-            tests = [guard.test for clause in longer for guard in clause]
-            touched = any(test in units or test in self.open for test in tests)
-            touched = touched or len(set(tests)) < len(tests)
-        return None if touched and _no_way_out(every, units) else (units, every)
+        return _propagated(units, self.speaking, fresh, longer)
 
     def and_(self, other: Guards) -> Guards:
         """Both hold."""
         if self.impossible or other.impossible:
             return NEVER
-        return self.also(other.clauses) if other.clauses else self
+        if not other.clauses:
+            return self
+        both = self.also(other.clauses)
+        if other.survived and not both.impossible and not other.survived <= both.survived:
+            tags = both.survived | (other.survived & both.clauses)
+            tagged = Guards(both.clauses, survived=tags)
+            tagged._units = both._units
+            return tagged
+        return both
 
     def since(self, earlier: Guards) -> frozenset[Clause]:
         """The clauses that were added to ``earlier``."""
@@ -202,19 +256,14 @@ class Guards:
             return True
         if not self.clauses or not other.clauses or self is other:
             return False
-        added = other.clauses - self.clauses
-        if len(added) != 1:
-            return bool(added) and self._with(added) is None
-        (clause,) = added
-        if len(clause) != 1:
-            return self._with(added) is None
-        (guard,) = clause  # one test more, which is what is asked most often
-        test = guard.test
-        if test in self.units:
-            return True
-        if _two_constants(self.units, {test: guard}):
-            return True
-        return test in self.open and _no_way_out(self.longer, {**self.units, test: guard})
+        if self._excluded is None:
+            self._excluded = {}
+            _remembering.append(self)
+        known = self._excluded.get(other)
+        if known is None:
+            added = other.clauses - self.clauses
+            known = self._excluded[other] = bool(added) and self._followed(added) is None
+        return known
 
     def implies(self, other: Guards) -> bool:
         """Whether wherever these hold, ``other`` holds too."""
@@ -222,11 +271,16 @@ class Guards:
             return True
         if other.impossible:
             return False
-        units = self.units
-        return all(
-            clause in self.clauses or any(units.get(g.test) == g for g in clause)
-            for clause in other.clauses
-        )
+        return all(clause in self.clauses or self._says(clause) for clause in other.clauses)
+
+    def _says(self, clause: Clause) -> bool:
+        """Whether a clause follows from a certain guard or from a shorter clause."""
+        units, speaking = self.units, self.speaking
+        for guard in clause:
+            known = units.get(guard.test)
+            if known is not None and known.taken is guard.taken:
+                return True
+        return any(other <= clause for guard in clause for other in speaking.get(guard.test, ()))
 
     def side(self, test: Value) -> bool | None:
         """Which way ``test`` is known to have come out, if it is."""
@@ -254,49 +308,76 @@ class Guards:
         return f"Guards({self.words() or 'always'})"
 
 
-def _no_way_out(longer: Iterable[Clause], units: dict[Value, Guard]) -> bool:
-    """Whether what holds for certain, and what follows from it, leaves a clause without a guard that may hold."""
-    known, learnt = units, True
-    while learnt:
-        learnt, left = False, []
-        for clause in longer:
-            open_: Guard | None = None
-            several = False
-            for guard in clause:
-                decided = known.get(guard.test)
-                if decided is None:
-                    several = open_ is not None
-                    open_ = open_ or guard
-                elif decided.taken is guard.taken:
-                    break
-            else:
-                if open_ is None:
-                    return True
-                if several:
-                    left.append(clause)
-                    continue
-                known = {**known, open_.test: open_}
-                learnt = True
-        longer = left
-    return False
+def _propagated(
+    units: dict[Value, Guard],
+    speaking: dict[Value, list[Clause]],
+    fresh: list[Guard],
+    longer: list[Clause],
+) -> dict[Value, Guard] | None:
+    """What becomes certain when ``fresh`` and ``longer`` hold too; None when a clause is left without a way out."""
+    learnt: dict[Value, Guard] = {}
+    todo = fresh
+    for clause in longer:
+        left = _left(clause, units, learnt)
+        if left is False:
+            return None
+        if isinstance(left, Guard):
+            todo.append(left)
+    while todo:
+        guard = todo.pop()
+        test = guard.test
+        known = units.get(test) or learnt.get(test)
+        if known is not None:
+            if known.taken is not guard.taken:
+                return None
+            continue
+        if not guard.is_plain and _contradicts(guard, (*units.values(), *learnt.values())):
+            return None
+        learnt[test] = guard
+        heard = speaking.get(test, ())
+        for clause in (*heard, *longer) if longer else heard:
+            left = _left(clause, units, learnt)
+            if left is False:
+                return None
+            if isinstance(left, Guard):
+                todo.append(left)
+    return learnt
 
 
-def _two_constants(units: dict[Value, Guard], fresh: dict[Value, Guard]) -> bool:
-    """Whether what one value equals contradicts another guard about it, one of the two in ``fresh``."""
-    if all(guard.equals is None and guard.finds is None for guard in fresh.values()):
-        return False
-    said: dict[Value, object] = {}
-    for guard in (*fresh.values(), *units.values()):
-        if guard.equals is not None:
-            owner, constant = guard.equals
-            if said.setdefault(owner, constant) != constant:
+def _left(clause: Clause, units: dict[Value, Guard], learnt: dict[Value, Guard]) -> Guard | bool:
+    """The only guard of a clause that can still make it true; True when it is, or has several, False without any."""
+    open_: Guard | None = None
+    for guard in clause:
+        decided = units.get(guard.test) or learnt.get(guard.test)
+        if decided is None:
+            if open_ is not None:
                 return True
-    return any(
-        guard.finds is not None
-        and isinstance(known := said.get(guard.finds[0]), str)
-        and (guard.finds[1] in known) is not guard.taken
-        for guard in (*fresh.values(), *units.values())
-    )
+            open_ = guard
+        elif decided.taken is guard.taken:
+            return True
+    return False if open_ is None else open_
+
+
+def _contradicts(guard: Guard, others: Iterable[Guard]) -> bool:
+    """Whether one of ``others`` says that a value equals another constant, or finds in it what is not there."""
+    if guard.equals is not None:
+        owner, constant = guard.equals
+        return any(
+            (g.equals is not None and g.equals[0] is owner and g.equals[1] != constant)
+            or (g.finds is not None and g.finds[0] is owner and _misses(g, constant))
+            for g in others
+            if not g.is_plain
+        )
+    if guard.finds is None:
+        return False
+    owner = guard.finds[0]
+    return any(g.equals and g.equals[0] is owner and _misses(guard, g.equals[1]) for g in others)
+
+
+def _misses(guard: Guard, constant: object) -> bool:
+    """Whether a constant text is not as a guard found it."""
+    assert guard.finds is not None
+    return isinstance(constant, str) and (guard.finds[1] in constant) is not guard.taken
 
 
 def _equality(test: Value) -> tuple[Value, object] | None:
@@ -317,7 +398,7 @@ def _finding(test: Value) -> tuple[Value, str] | None:
 
 
 _remembering: list[Guards] = []
-"""Those that know with what they were joined."""
+"""Those that know with what they were joined or compared."""
 
 
 def forget_joins() -> None:
@@ -326,7 +407,7 @@ def forget_joins() -> None:
     Most of these conjunctions stand in no event; they are half of what a run leaves in memory.
     """
     for guards in _remembering:
-        guards._joined = None
+        guards._joined = guards._excluded = None
     _remembering.clear()
 
 

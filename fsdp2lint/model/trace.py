@@ -50,6 +50,8 @@ class Trace:
         self.truncated = False
         self.cut: tuple[str, Site] | None = None
         """The limit that the run met first, in words, and where; None where it met none."""
+        self.unread: dict[str, tuple[str, Site]] = {}
+        """The imported files that a limit leaves unread: which limit, in words, and who imports them."""
         self.visited: set[CSTNode] = set()
         self.events: list[Event] = []
         self._by_kind: dict[type[Event], list[Event]] = {}
