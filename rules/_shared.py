@@ -213,7 +213,8 @@ def together(one: Guards, other: Guards) -> bool:
     """Whether both surely can hold in one run.
 
     Two flags of a configuration may exclude each other although nothing in the script says so
-    (``cfg.fsdp`` and ``cfg.ddp``). So at most one side may ask for flags that the other does not.
+    (``cfg.fsdp`` and ``cfg.ddp``). So at most one side may ask for flags that the other does not. What the
+    program fails without (an ``assert``, a test before a ``raise``) is nobody's choice.
     """
     if one.excludes(other):
         return False
@@ -225,7 +226,7 @@ def _flags(guards: Guards, known: Guards) -> bool:
     return any(
         not any(known.units.get(g.test) == g for g in clause)
         and not any(all(map(_free, tests_in(g.test))) for g in clause)
-        for clause in guards.clauses - known.clauses
+        for clause in guards.clauses - known.clauses - guards.survived
     )
 
 

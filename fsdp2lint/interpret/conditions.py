@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fsdp2lint.model.guards import (
     ALWAYS,
+    FAILED,
     NEVER,
     Clause,
     Guards,
@@ -205,23 +206,28 @@ def joined(base: Guards, left: list[tuple[frozenset[Clause] | None, Guards]]) ->
     ends = [(entered, here) for entered, here in left if entered is not None]
     open_ends = [(entered, here) for entered, here in ends if not here.impossible]
     if not open_ends:
-        return NEVER
+        return FAILED if ends and all(here is FAILED for _, here in ends) else NEVER
     gained = [here.since(base.also(entered)) for entered, here in open_ends]
     if len(open_ends) == len(ends):
         if not any(gained):
             return base
-        added: frozenset[Clause] = frozenset()
-        for (entered, _), more in zip(open_ends, gained, strict=True):
-            added |= either(negated(entered), more) if entered else more
-        return base.also(added)
+        result = base
+        for (entered, here), more in zip(open_ends, gained, strict=True):
+            for lasting, survived in ((more - here.survived, False), (more & here.survived, True)):
+                added = either(negated(entered), lasting) if entered else lasting
+                result = result.also(added, survived=survived)
+        return result
+    failed = all(here is FAILED for _, here in ends if here.impossible)
     if len(open_ends) == 1:
         entered, here = open_ends[0]
-        return base.also(entered).also(here.since(base.also(entered)))
-    closed: frozenset[Clause] = frozenset()
+        result = base.also(entered, survived=failed)
+        result = result.also(gained[0] & here.survived, survived=True)
+        return result.also(gained[0])
+    result = base
     for entered, here in ends:
         if here.impossible:
-            closed |= negated(entered)
-    return base.also(closed)
+            result = result.also(negated(entered), survived=here is FAILED)
+    return result
 
 
 def invert(machine: Machine, value: Value) -> Value:

@@ -12,7 +12,7 @@ from fsdp2lint.interpret.displays import store
 from fsdp2lint.interpret.operators import operate
 from fsdp2lint.interpret.scopes import Scope, name_value
 from fsdp2lint.model.events import Augmented, Exited
-from fsdp2lint.model.guards import NEVER, Clause, Guards
+from fsdp2lint.model.guards import FAILED, NEVER, Clause, Guards
 from fsdp2lint.model.values import (
     Container,
     Literal,
@@ -190,7 +190,7 @@ def leave(machine: Machine, node: cst.CSTNode, how: str) -> None:
     """Control does not go on behind ``node``; a departure under a condition is written down."""
     if machine.here.clauses and not machine.here.impossible:
         machine.record(Exited(machine.moment(machine.site(node)), how, machine.here))
-    machine.here = NEVER
+    machine.here = FAILED if how == "raise" else NEVER
 
 
 @handles(cst.Assert)
@@ -200,7 +200,7 @@ def assert_(machine: Machine, node: cst.Assert) -> None:
         machine.eval(node.msg)
     added = conditions.clauses(machine, test, True, machine.site(node))
     if added is not None and not rank_dependent(test):
-        machine.here = machine.here.also(added)
+        machine.here = machine.here.also(added, survived=True)
     if isinstance(test, Literal) and not test.value:
         _known_otherwise(machine, node.test)
 

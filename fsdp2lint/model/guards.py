@@ -413,6 +413,8 @@ def forget_joins() -> None:
 
 ALWAYS = Guards()
 NEVER = Guards(impossible=True)
+FAILED = Guards(impossible=True)
+"""Behind a ``raise``: no run that comes to its end was there."""
 
 
 def unit(guard: Guard) -> frozenset[Clause]:
