@@ -40,7 +40,7 @@ _POLICIES = frozenset(
     and name.endswith(("_policy", ".ModuleWrapPolicy"))
 )
 MAX_DEPTH = 3
-WHY = "it is an ordinary function"
+WHY = "kept: an ordinary function"
 
 
 def asked(program: Program) -> Iterator[Step]:

@@ -145,7 +145,7 @@ def _step(
         for call in wraps:
             given = ", ".join([site.text(call.args[0].value), *said[parts[call]]])
             edits.append(Replace(source, call, f"{writer.shard}({given})"))
-    accounts += [Account(source, call, "changed", "fully_shard takes its place") for call in wraps]
+    accounts += [Account(source, call, "changed", "replaced by `fully_shard`") for call in wraps]
     edits.append(Unwrap(source, statement, text, item=item))
     elsewhere = [edit for one in site.elsewhere.values() for edit in one]
     edits += [*site.edits, *elsewhere, *writer.helpers.all_edits()]

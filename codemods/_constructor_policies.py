@@ -78,24 +78,28 @@ def policy_of(site: Construction) -> Policy | str:
         return Nothing()
     written = _written(site, argument.value)
     if written is not None:
-        site.account(argument.node, "changed", "the modules that it chose are chosen by a loop")
+        site.account(
+            argument.node, "changed", "wrap policy replaced by a loop over the same modules"
+        )
         return written
     if CUSTOM in _makers(site, argument):
         return _custom(site, argument)
     kept = _as_classes(site, argument)
     if kept is not None:
-        site.account(argument.node, "changed", "the modules that it chose are chosen by a loop")
+        site.account(
+            argument.node, "changed", "wrap policy replaced by a loop over the same modules"
+        )
         return kept
     return _asked(site, argument)
 
 
 def _asked(site: Construction, argument: Argument) -> Asked:
-    why = "the same policy is asked in the same order by a small function"
+    why = "a helper function asks the same policy in the same order"
     site.account(argument.node, "changed", why)
     for value in argument.values:
         at = born(value)
         if at is not None:
-            site.account(at.node, "preserved", "it is an ordinary function", at.source)
+            site.account(at.node, "preserved", "kept: an ordinary function", at.source)
     found = sources_of(site, argument)
     made = found is not None and all(_makes_one(site, one) for one in found)
     maybe = not argument.values or any(is_none(v) or not _sure(v) for v in argument.values)
@@ -155,7 +159,9 @@ def _written(site: Construction, node: cst.BaseExpression) -> Chosen | None:
             return None
         found = _written(site, made.value)
         if found is not None:
-            site.account(made.value, "changed", "the modules that it chose are chosen by a loop")
+            site.account(
+                made.value, "changed", "wrap policy replaced by a loop over the same modules"
+            )
         return found
     if not isinstance(node, cst.Call):
         return None

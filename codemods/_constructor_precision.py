@@ -308,7 +308,7 @@ def become_policy(site: Construction, one: Settings) -> None:
         args,
         *found.edits,
     )
-    why = "`MixedPrecisionPolicy` is its counterpart; the other fields are seen to at the call"
+    why = "replaced by `MixedPrecisionPolicy`; its other fields are handled at the call"
     site.account(one.call, "changed", why, one.source)
 
 

@@ -133,9 +133,7 @@ def _at_run_time(
     name = helpers.add("sharding_options", options)
     given = f", {plan.shared.pop('mesh')}" if meshed else ""
     plan.spread.append(f"{name}({text}{given}{_handed(device)})")
-    site.account(
-        argument.node, "changed", "the value of the run decides what is kept and on which mesh"
-    )
+    site.account(argument.node, "changed", "chosen at run time by `sharding_options()`")
 
 
 def _handed(device: Device) -> str:

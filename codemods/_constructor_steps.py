@@ -137,7 +137,7 @@ def _among_others(program: Program, one: Chosen) -> Step | Left:
         site.edits += writer.instead()
     else:
         site.edits.append(Replace(source, one.node, writer.shard))
-    site.account(one.node, "changed", "fully_shard takes its place")
+    site.account(one.node, "changed", "replaced by `fully_shard`")
     for each in one.calls:
         site.account(each.func, "changed", "what it names shards the module or wraps it")
     elsewhere = [edit for edits in site.elsewhere.values() for edit in edits]
@@ -207,7 +207,7 @@ def plan(site: Construction, helpers: Helpers) -> str:
     policy = planned(site, made, helpers)
     if isinstance(policy, str):
         return policy
-    site.account(site.call, "changed", "fully_shard takes its place")
+    site.account(site.call, "changed", "replaced by `fully_shard`")
     why = write(site, made, policy, helpers)
     of_records(site)
     beside |= site.taken

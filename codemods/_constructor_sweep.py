@@ -73,7 +73,7 @@ def sweep(program: Program) -> Iterator[Step | Left]:
         for node in walk(source.tree):
             if isinstance(node, cst.Assign) and _is_idle(program, source, node):
                 edits += [Remove(source, one) for one in (node, *_writes(source, node))]
-                accounts.append(Account(source, node, "dropped", "nothing reads it any more"))
+                accounts.append(Account(source, node, "dropped", "removed: no longer used"))
             elif isinstance(node, cst.Assign | cst.AnnAssign):
                 edits += unread_entries(source, node, partial(_does_nothing, program, source))
             elif isinstance(node, cst.Call) and not wrapped and not _inside(source, node, edits):

@@ -43,7 +43,7 @@ from ._states_asked import (
 from ._states_text import argument, function_of, unimports
 from ._states_uses import is_bare
 
-_WHY = "each call says itself which kind of state dict it wants"
+_WHY = "the state-dict type is now passed to each call"
 _TODO = "say the kind at each call (StateDictOptions), then take the `with` away"
 
 _HARMLESS = tuple(

@@ -51,7 +51,7 @@ from ._states_text import (
 )
 from ._states_turns import all_at_once, alone
 
-_WHY = "the optimizer gets the state as it is: FSDP2 has no flat parameters to prepare it for"
+_WHY = "the optimizer takes the state as it is: FSDP2 has no flat parameters"
 _AGAIN = "; `state_dict()` of the optimizer gives it by numbers, as what follows wants it"
 _EITHER = "; whole tensors are spread over the ranks, shards are taken as they are"
 _TURNS = "; all ranks load together, as that takes them all"

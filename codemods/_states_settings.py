@@ -42,8 +42,8 @@ from ._states_asked import (
 )
 from ._states_text import OF_STATES, unimports
 
-_WHY = "each call says itself which kind of state dict it wants"
-_UNUSED = "nothing asks FSDP1 for a state dict any more"
+_WHY = "the state-dict type is now passed to each call"
+_UNUSED = "removed: no call reads an FSDP1 state-dict setting any more"
 _IN_THE_RUN = "which kind it asks for shows only in the run, and what takes the state dict afterwards is out of sight"
 _TODO = "say the kind at each call (StateDictOptions) and remove this"
 

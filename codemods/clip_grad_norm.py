@@ -240,7 +240,7 @@ def _own_function(
     if parallel:
         return _Own(call, METHOD, of_meshes(), (model, *rest), _PARALLEL)
     if ignores_some(program, models):
-        why = "torch clips shards and whole gradients not together: a function of the script's own does"
+        why = "torch.nn.utils cannot clip DTensor and plain gradients together; a helper in this file does"
         return _Own(call, METHOD, of_shards_and_whole(), (model, *rest), why)
     return None
 
@@ -280,7 +280,7 @@ def _by_function(program: Program, source: Source, call: cst.Call, unbound: bool
     edits += clip.edits
     if unbound:
         edits += unimports(program, source, FSDP1)
-    why = "the same norm over all ranks, by the function that knows DTensors"
+    why = "the same norm over all ranks, from `torch.nn.utils.clip_grad_norm_`"
     if not is_dropped(source, call):
         edits.append(_read(source, call))
         why += "; full_tensor() makes its result a plain tensor"

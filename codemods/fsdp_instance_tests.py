@@ -105,7 +105,7 @@ def rewrite(program: Program) -> Iterator[Step | Left]:
         source, node = reference.source, reference.node
         dropped = _tells_the_inside(program, source, node)
         if dropped is not None:
-            why = "where the module and its wrapper are one, this would leave out what it is for"
+            why = "FSDP2 has no wrapper, so this check would skip the model itself"
             account = Account(source, node, "changed", why)
             yield Step((dropped, *unimports(program, source, FSDP1)), (account,))
         elif _is_asked(program, reference):

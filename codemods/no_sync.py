@@ -109,7 +109,7 @@ from ._loop_text import has_comment, is_path, text_of
 _UNUSED = ("contextlib.nullcontext", "contextlib")
 _NOTHING_BACKWARDS = "no backward runs here: modules of FSDP2 take the default"
 _DDP = "DDP's own: modules of FSDP2 do not come here"
-WHY = "gradients are kept back by the module's switch, which the backward reads"
+WHY = "`set_requires_gradient_sync` replaces the context"
 
 
 @codemod()
