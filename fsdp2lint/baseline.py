@@ -10,11 +10,11 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fsdp2lint.diagnostics import shown
+from fsdp2lint.journal import NotWritten, replace_all
 from fsdp2lint.toolrules import ALWAYS_ON
 
 if TYPE_CHECKING:
@@ -86,15 +86,10 @@ class Baseline:
         ]
         raw = msgspec.json.encode(StoredBaseline(VERSION, findings))
         text = msgspec.json.format(raw, indent=1) + b"\n"
-        temporary = f"{self.file}.{os.getpid()}.tmp"
         try:
-            with open(temporary, "wb") as stream:
-                stream.write(text)
-            os.replace(temporary, self.file)
-        except OSError as error:
-            with suppress(OSError):
-                os.unlink(temporary)
-            raise BadBaseline(f"{self.file}: {error.strerror or error}") from error
+            replace_all({self.file: text})
+        except NotWritten as error:
+            raise BadBaseline(str(error)) from error
 
     def compare(
         self, found: Iterable[Diagnostic], passed: Collection[str], ran: Collection[str]

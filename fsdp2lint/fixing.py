@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import difflib
 import os
-import stat
-import tempfile
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
+from fsdp2lint.files import is_below, read
+from fsdp2lint.journal import NotWritten as NotWritten
+from fsdp2lint.journal import Switch
 from fsdp2lint.source import Source, Unreadable
 
 if TYPE_CHECKING:
@@ -34,10 +35,6 @@ class Fixable(Protocol):
 
 
 F = TypeVar("F", bound=Fixable)
-
-
-class NotWritten(Exception):
-    """A file could not be written, or must not be; the message says which and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,27 +110,44 @@ def diff(old: Source, new: str) -> str:
 
 
 def write(
-    changed: Iterable[tuple[Source, Source]], paths: Mapping[str, Path] | None = None
+    changed: Iterable[tuple[Source, Source]],
+    paths: Mapping[str, Path] | None = None,
+    *,
+    named: Sequence[str] | None = None,
 ) -> None:
-    """Write the new texts to their files (``paths`` tells where the file of a shown path is).
-
-    All of them or none: nothing is written when one of the files must not be, and when the disk fails on
-    the way those already written get their old bytes back.
+    """Write the new texts to their files, all of them or none, as :func:`prepare` says.
 
     Raises:
-        NotWritten: a file is read-only, has changed since it was read, cannot be encoded, or is gone.
+        NotWritten: nothing was changed, and why.
     """
-    ready = [
-        _checked(old, new, (paths or {}).get(old.path, Path(old.path))) for old, new in changed
-    ]
-    old = [path.read_bytes() for path, _ in ready]
-    for number, (path, raw) in enumerate(ready):
-        try:
-            replace(path, raw)
-        except NotWritten:
-            for (done, _), bytes_before in zip(ready[:number], old, strict=False):
-                replace(done, bytes_before)
-            raise
+    with Switch() as switch:
+        prepare(switch, changed, paths, named=named)
+
+
+def prepare(
+    switch: Switch,
+    changed: Iterable[tuple[Source, Source]],
+    paths: Mapping[str, Path] | None = None,
+    *,
+    named: Sequence[str] | None = None,
+) -> None:
+    """Have the new texts written to their files by the switch (``paths`` tells where that of a shown path is).
+
+    A link is followed to the file that it leads to; with ``named``, the paths that the user gave, only to one
+    below them, or where the link itself is among them.
+
+    Raises:
+        NotWritten: a file is read-only, has changed since it was read, cannot be encoded, or is gone; it has
+            further names on the disk, or lies outside of what the user gave.
+    """
+    ready: dict[Path, tuple[Path, bytes]] = {}
+    for old, new in changed:
+        path = (paths or {}).get(old.path, Path(old.path))
+        real, raw = _checked(old, new, path, named)
+        if ready.setdefault(real, (path, raw))[1] != raw:
+            raise NotWritten(f"{path}: not written, it is {ready[real][0]} under another name")
+    for real, (path, raw) in ready.items():
+        switch.put(real, raw, shown=str(path))
 
 
 def _name(source: Source) -> str:
@@ -228,39 +242,39 @@ def _key(finding: Fixable) -> Hashable:
     return frozenset(edit.source.path for edit in _edits(finding)), finding.message, title
 
 
-def _checked(old: Source, new: Source, path: Path) -> tuple[Path, bytes]:
+def _checked(
+    old: Source, new: Source, path: Path, named: Sequence[str] | None
+) -> tuple[Path, bytes]:
+    """The file behind a path, and the bytes that it gets."""
     try:
-        raw = path.read_bytes()
+        raw = read(str(path))
         if raw != old.encode(old.text):
             raise NotWritten(f"{path}: not written, its bytes are not those that were analysed")
         if not os.access(path, os.W_OK):
             raise NotWritten(f"{path}: not written, the file is read-only")
-        return path, new.encode(new.text)
+        real = path.resolve(strict=True)
+        if named is not None and not _is_given(path, named):
+            raise NotWritten(
+                f"{path}: not written, it is a link to {real}, outside of what was given; "
+                "give the link itself to have that file changed"
+            )
+        if real.stat().st_nlink > 1:
+            raise NotWritten(
+                f"{path}: not written, the file has other names (hard links), which would keep the old "
+                "text; copy it over itself first to part them"
+            )
+        return real, new.encode(new.text)
     except OSError as error:
         raise NotWritten(f"{path}: not written, {error.strerror or error}") from error
     except (UnicodeEncodeError, Unreadable) as error:
         raise NotWritten(f"{path}: not written, {error}") from error
 
 
-def replace(path: Path, raw: bytes) -> None:
-    """Put ``raw`` in place of a file in one step; links stay links, the mode stays.
-
-    Raises:
-        NotWritten: it cannot be written; then it is as it was.
-    """
-    target = path.resolve()
-    temporary = ""
-    try:
-        mode = stat.S_IMODE(target.stat().st_mode)
-        handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-        with os.fdopen(handle, "wb") as file:
-            file.write(raw)
-        os.chmod(temporary, mode)
-        os.replace(temporary, target)
-    except OSError as error:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
-        raise NotWritten(f"{path}: not written, {error.strerror or error}") from error
+def _is_given(path: Path, named: Sequence[str]) -> bool:
+    """Whether the user named the path, or the file behind it lies below a folder that the user named."""
+    if os.path.normpath(path) in map(os.path.normpath, named):
+        return True
+    return is_below(str(path), [one for one in named if os.path.isdir(one)])
 
 
 def _lines(text: str) -> list[str]:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
 from contextlib import suppress
 
+JOURNALS = "journal"
 SECRET = "secret"
 SECRET_BYTES = 32
 
 
-def own_folder() -> str | None:
+def own_folder(*, make: bool = True) -> str | None:
     """The folder, made when it is missing; None where the user has none that others cannot write to.
 
     ``$XDG_STATE_HOME/fsdp2lint`` or ``~/.local/state/fsdp2lint``; without a home that can be written to, a
@@ -22,10 +24,21 @@ def own_folder() -> str | None:
     """
     for folder in _candidates():
         with suppress(OSError):
-            os.makedirs(folder, mode=0o700, exist_ok=True)
+            if make:
+                os.makedirs(folder, mode=0o700, exist_ok=True)
             if is_private(folder) and os.access(folder, os.W_OK):
                 return folder
     return None
+
+
+def journals() -> list[str]:
+    """The journals of writes that go on, or that were stopped."""
+    home = own_folder(make=False)
+    try:
+        names = os.listdir(os.path.join(home, JOURNALS)) if home is not None else []
+    except OSError:
+        return []
+    return [os.path.join(home or "", JOURNALS, name) for name in sorted(names)]
 
 
 def secret(folder: str) -> bytes | None:
@@ -48,17 +61,17 @@ def is_private(folder: str) -> bool:
     return stat.S_ISDIR(status.st_mode) and _is_own(status, 0o022)
 
 
-def _candidates() -> list[str]:
-    import tempfile
-
+def _candidates() -> Iterator[str]:
     state = os.environ.get("XDG_STATE_HOME") or os.environ.get("LOCALAPPDATA")
     home = os.path.expanduser("~")
-    found = [state] if state and os.path.isabs(state) else []
-    if not found and os.path.isabs(home):
-        found = [os.path.join(home, ".local", "state")]
+    if state and os.path.isabs(state):
+        yield os.path.join(state, "fsdp2lint")
+    elif os.path.isabs(home):
+        yield os.path.join(home, ".local", "state", "fsdp2lint")
+    import tempfile  # only where it must be: it costs more to import than all of this
+
     user = os.getuid() if hasattr(os, "getuid") else os.environ.get("USERNAME", "")
-    folders = [os.path.join(folder, "fsdp2lint") for folder in found]
-    return [*folders, os.path.join(tempfile.gettempdir(), f"fsdp2lint-{user}")]
+    yield os.path.join(tempfile.gettempdir(), f"fsdp2lint-{user}")
 
 
 def _is_own(status: os.stat_result, others: int) -> bool:

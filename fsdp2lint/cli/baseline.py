@@ -11,6 +11,7 @@ from fsdp2lint.cli.known import against, file_of, load
 from fsdp2lint.cli.options import CONFIGURATION, DISCOVERY, SELECTION, Given
 from fsdp2lint.cli.sessions import DEFAULTS, opened
 from fsdp2lint.discover import NoSuchPath
+from fsdp2lint.files import is_below
 from fsdp2lint.settings import BadSetting
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def _do(action: str, session: Session, given: Given) -> None:
     if action == "show":
         _show(baseline)
         return
+    _refuse_outside(session, given, file)
     outcome = against(baseline, session, session.check())
     after = baseline.without(outcome.stale)
     if action != "prune":
@@ -61,6 +63,16 @@ def _do(action: str, session: Session, given: Given) -> None:
     dropped = (baseline.entries - after.entries).total()
     added = (after.entries - baseline.entries).total()
     click.echo(f"{file}: {added} added, {dropped} dropped, {after.entries.total()} in all.")
+
+
+def _refuse_outside(session: Session, given: Given, file: str) -> None:
+    """A project's configuration has a file written in the project only."""
+    home = session.main.folder if session.main.file else os.getcwd()
+    if not given["baseline"] and not is_below(file, (home,)):
+        place = session.main.places.get("baseline", "")
+        raise click.ClickException(
+            f"{place}: `baseline`: {file} lies outside of the project; name such a file with --baseline"
+        )
 
 
 def _show(baseline: Baseline) -> None:

@@ -188,7 +188,7 @@ def _on_disk(session: Session, given: Given) -> tuple[int, Report]:
     if given["diff"]:
         return _show_diff(mended), mended.report
     if mended.changed:
-        _write_back(mended)
+        _write_back(mended, session)
     return _finish(session, mended.report, targets, given), mended.report
 
 
@@ -304,12 +304,12 @@ def _show_diff(mended: Mended) -> int:
     return 2 if mended.report.crashed else int(bool(mended.diff))
 
 
-def _write_back(mended: Mended) -> None:
+def _write_back(mended: Mended, session: Session) -> None:
     from fsdp2lint.fixing import NotWritten
     from fsdp2lint.fixing import write as write_files
 
     try:
-        write_files(mended.changed)
+        write_files(mended.changed, named=session.paths)
     except NotWritten as error:
         raise click.ClickException(str(error)) from error
 

@@ -37,7 +37,7 @@ def add(session: Session, reason: str) -> tuple[int, Report]:
         old = found[0].place.source
         changed.append((old, old.with_text(silenced(old, found, reason))))
     try:
-        write(changed)
+        write(changed, named=session.paths)
     except NotWritten as error:
         raise click.ClickException(str(error)) from error
     number = sum(map(len, by_file.values()))

@@ -7,14 +7,13 @@ import os
 import shutil
 import sys
 from importlib import metadata
-from pathlib import Path
+from typing import NamedTuple
 
 import click
 
 from fsdp2lint import __version__
-from fsdp2lint.cli.output import save
 from fsdp2lint.config import toml
-from fsdp2lint.fixing import NotWritten, replace
+from fsdp2lint.journal import NotWritten, replace_all
 
 _KEYS = """\
 # select = ["correctness", "suspicious"]
@@ -55,23 +54,36 @@ def command(folder: str) -> None:
     Appends `[tool.fsdp2lint]` to pyproject.toml, or creates fsdp2lint.toml if there is none. Existing
     settings are never changed; what you would have to change is printed.
     """
-    _configuration(folder)
-    _pre_commit(folder)
+    new = _configuration(folder), _pre_commit(folder)
+    try:
+        replace_all({one.path: one.raw for one in new if one is not None})
+    except NotWritten as error:
+        raise click.ClickException(str(error)) from error
+    for one in new:
+        if one is not None:
+            click.echo(one.said)
 
 
-def _configuration(folder: str) -> None:
+class _New(NamedTuple):
+    """A file as it is to be, and what is said of it then."""
+
+    path: str
+    raw: bytes
+    said: str
+
+
+def _configuration(folder: str) -> _New | None:
     for name in (".fsdp2lint.toml", "fsdp2lint.toml"):
         if os.path.exists(os.path.join(folder, name)):
             click.echo(f"{os.path.join(folder, name)} already exists.")
-            return
+            return None
     pyproject = os.path.join(folder, "pyproject.toml")
     if not os.path.exists(pyproject):
-        _create(os.path.join(folder, "fsdp2lint.toml"), _KEYS.format(prefix=""))
-        return
+        return _created(os.path.join(folder, "fsdp2lint.toml"), _KEYS.format(prefix=""))
     text = _text(pyproject)
     if "[tool.fsdp2lint" in text:
         click.echo(f"{pyproject} already has [tool.fsdp2lint].")
-        return
+        return None
     table = "[tool.fsdp2lint]\n" + _KEYS.format(prefix="tool.fsdp2lint.")
     more = ("" if text.endswith("\n") or not text else "\n") + "\n" + table
     try:
@@ -81,17 +93,19 @@ def _configuration(folder: str) -> None:
         raise click.ClickException(
             f"{pyproject}:{line}: no [tool.fsdp2lint] can follow: {said}"
         ) from error
-    _append(pyproject, more)
+    said = f"Added [tool.fsdp2lint] to {pyproject}."
+    return _New(pyproject, (text + _as_in(text, more)).encode(), said)
 
 
-def _pre_commit(folder: str) -> None:
+def _pre_commit(folder: str) -> _New | None:
     path = os.path.join(folder, ".pre-commit-config.yaml")
     if not os.path.exists(path):
-        _create(path, "repos:\n" + _hook())
-    elif "fsdp2lint" in _text(path):
+        return _created(path, "repos:\n" + _hook())
+    if "fsdp2lint" in _text(path):
         click.echo(f"{path} already runs fsdp2lint.")
     else:
         click.echo(f"Add this to {path} under `repos:`:\n\n{_hook()}", nl=False)
+    return None
 
 
 def _hook() -> str:
@@ -133,18 +147,10 @@ def _text(path: str) -> str:
         raise click.ClickException(f"{path}: {error}") from error
 
 
-def _create(path: str, text: str) -> None:
-    save(path, text)
-    click.echo(f"Wrote {path}.")
+def _created(path: str, text: str) -> _New:
+    return _New(path, text.encode(), f"Wrote {path}.")
 
 
-def _append(path: str, text: str) -> None:
-    try:
-        raw = Path(path).read_bytes()
-        ended = text.replace("\n", "\r\n") if b"\r\n" in raw else text
-        replace(Path(path), raw + ended.encode())
-    except OSError as error:
-        raise click.ClickException(f"{path}: {error.strerror or error}") from error
-    except NotWritten as error:
-        raise click.ClickException(str(error)) from error
-    click.echo(f"Added [tool.fsdp2lint] to {path}.")
+def _as_in(text: str, more: str) -> str:
+    """More lines, ended as those of the text."""
+    return more.replace("\n", "\r\n") if "\r\n" in text else more

@@ -14,6 +14,7 @@ from fsdp2lint.cli.options import CONFIGURATION, DISCOVERY, TARGET, Given, listi
 from fsdp2lint.cli.output import coloured, on_terminal, save
 from fsdp2lint.cli.sessions import configured
 from fsdp2lint.discover import NoSuchPath
+from fsdp2lint.journal import NotWritten, Switch
 from fsdp2lint.settings import BadSetting, unknown
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def command(paths: tuple[str, ...], **given: Any) -> int:
         click.echo(f"{problem.path}: not migrated, {problem.why}", err=True)
     proving = given["verify"] and migration.changed
     code = _proved(migration, paths or (".",), given["verify"]) if proving else 0
-    applied = _applied(migration, given, _PROOFS[min(code, 2)] if proving else "", code)
+    applied = _applied(migration, session, given, _PROOFS[min(code, 2)] if proving else "", code)
     _save(migration, targets, applied)  # what the reports say of the files is true by now
     _print(migration, targets, given, applied)
     return code or _exit_code(migration, chosen, given)
@@ -105,35 +106,61 @@ _PROOFS = (
 """What ``--verify`` found, by the exit code of ``verify``."""
 
 
-def _applied(migration: Migration, given: Given, proof: str, code: int) -> Applied:
+def _applied(
+    migration: Migration, session: Session, given: Given, proof: str, code: int
+) -> Applied:
     """Write or commit what was asked for, unless ``--verify`` failed with ``code``."""
+    from fsdp2lint.fixing import prepare
     from fsdp2lint.migrate.show import Applied
 
     if code or not migration.changed or not (given["write"] or given["create_commits"]):
         return Applied(proof=proof)
-    backup = "" if given["allow_no_git"] else _back_up([old.path for old, _ in migration.changed])
-    if given["create_commits"]:
-        _commit(migration)
-    else:
-        _write(migration.changed)
+    from fsdp2lint.git import GitProblem
+
+    try:
+        with Switch() as switch:
+            prepare(switch, migration.changed, named=session.paths)
+            backup = "" if given["allow_no_git"] else _back_up(switch, migration)
+            if given["create_commits"]:
+                _commit(switch, migration)
+    except (NotWritten, GitProblem) as error:
+        raise click.ClickException(str(error)) from error
     return Applied(written=True, backup=backup, proof=proof)
 
 
-def _back_up(files: Sequence[str]) -> str:
+def _back_up(switch: Switch, migration: Migration) -> str:
     """Copy the files that no git repository holds; the folder of the copies, if there are any."""
     from fsdp2lint.git import root_of
     from fsdp2lint.migrate.backup import back_up
 
+    files = [old.path for old, _ in migration.changed]
     folders = {os.path.dirname(os.path.abspath(file)) for file in files}
     outside = {folder for folder in folders if root_of(folder) is None}
     alone = [file for file in files if os.path.dirname(os.path.abspath(file)) in outside]
     try:
-        return back_up(alone) if alone else ""
-    except OSError as error:
+        return back_up(switch, alone) if alone else ""
+    except (OSError, NotWritten) as error:
         raise click.ClickException(
             f"no backup could be made ({error}) and the files are in no git repository:"
             " nothing was written; `--allow-no-git` writes without a backup"
         ) from error
+
+
+def _commit(switch: Switch, migration: Migration) -> None:
+    """A commit for each codemod; the branch, the index and the files change together."""
+    from fsdp2lint.git import commits, root_of
+    from fsdp2lint.journal import Ref
+    from fsdp2lint.migrate.show import message
+
+    root = root_of(migration.changed[0][0].path) or "."
+    stages = [
+        ({new.path: new.encode(new.text) for _, new in stage.changed}, message(stage))
+        for stage in migration.stages
+        if stage.changed
+    ]
+    made = commits(root, stages)
+    switch.put(made.index_file, made.raw, lock=f"{made.index_file}.lock")
+    switch.move_branch(Ref(root, made.branch, made.old, made.new))
 
 
 def _codemods(given: Given) -> Sequence[Codemod]:
@@ -337,29 +364,6 @@ def _proved(migration: Migration, paths: tuple[str, ...], command: str) -> int:
         return prove(command, paths[0], migration.changed, render(migration, "json"))
     except NoProof as error:
         raise click.ClickException(str(error)) from error
-
-
-def _write(changed: Sequence[tuple[Any, Any]]) -> None:
-    from fsdp2lint.fixing import NotWritten, write
-
-    try:
-        write(changed)
-    except NotWritten as error:
-        raise click.ClickException(str(error)) from error
-
-
-def _commit(migration: Migration) -> None:
-    from fsdp2lint.git import GitProblem, commit, root_of
-    from fsdp2lint.migrate.show import message
-
-    for stage in migration.stages:
-        if stage.changed:
-            _write(stage.changed)
-            files = [old.path for old, _ in stage.changed]
-            try:
-                commit(root_of(files[0]) or ".", files, message(stage))
-            except GitProblem as error:
-                raise click.ClickException(str(error)) from error
 
 
 def _exit_code(migration: Migration, chosen: Chosen, given: Given) -> int:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 import click
 
+from fsdp2lint.journal import NotWritten, replace_all
 from fsdp2lint.reporters import formats, render
 from fsdp2lint.settings import unknown
 
@@ -78,24 +78,19 @@ def save(file: str, text: str) -> None:
     if os.path.exists(file) and not os.path.isfile(file):
         _put(file, text, "w")
         return
-    temporary = f"{file}.{os.getpid()}.tmp"
     try:
-        _put(temporary, text, "w", file)
-        os.replace(temporary, file)
-    except OSError as error:
-        raise click.FileError(file, error.strerror) from error
-    finally:
-        with suppress(OSError):
-            os.unlink(temporary)
+        replace_all({file: text.encode("utf-8", "backslashreplace")}, folders=True)
+    except NotWritten as error:
+        raise click.ClickException(str(error)) from error
 
 
-def _put(path: str, text: str, mode: str, named: str = "") -> None:
+def _put(path: str, text: str, mode: str) -> None:
     try:
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         with open(path, mode, encoding="utf-8", errors="backslashreplace") as stream:
             stream.write(text)
     except OSError as error:
-        raise click.FileError(named or path, error.strerror) from error
+        raise click.FileError(path, error.strerror) from error
 
 
 def coloured(choice: str) -> bool:

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import click
 
 from fsdp2lint import __version__
+from fsdp2lint.home import journals
 
 COMMANDS = (
     "baseline",
@@ -83,6 +84,11 @@ def _hint(name: str, args: list[str]) -> str:
 @click.version_option(__version__, "-V", "--version", message="fsdp2lint %(version)s")
 def program() -> None:
     """A linter for PyTorch FSDP2 training code."""
+    if journals():
+        from fsdp2lint.journal import recover
+
+        for sentence in recover():
+            click.echo(f"note: {sentence}", err=True)
 
 
 def _drop_output() -> None:

@@ -7,7 +7,7 @@ import sys
 import click
 
 from fsdp2lint.cli.output import coloured
-from fsdp2lint.cli.signals import cleaning_up
+from fsdp2lint.signals import cleaning_up
 
 
 @click.command(

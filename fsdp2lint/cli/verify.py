@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fsdp2lint.cli.output import coloured
-from fsdp2lint.cli.signals import cleaning_up
+from fsdp2lint.signals import cleaning_up
 
 if TYPE_CHECKING:
     from fsdp2lint.verify.compare import Verification
@@ -193,6 +193,7 @@ def command(
 def _report(
     verification: Verification, before: Place, after: Place, ledger: Sequence[Entry], file: str
 ) -> None:
+    from fsdp2lint.journal import NotWritten
     from fsdp2lint.verify.places import diff
     from fsdp2lint.verify.report import report_of, write_report
 
@@ -200,8 +201,8 @@ def _report(
     page = report_of(verification, plans=verification.plans, diff=changes, ledger=ledger)
     try:
         write_report(page, file)
-    except OSError as problem:
-        raise click.ClickException(f"cannot write {file}: {problem.strerror}") from problem
+    except NotWritten as problem:
+        raise click.ClickException(str(problem)) from problem
 
 
 def _resume(

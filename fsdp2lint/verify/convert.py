@@ -11,14 +11,14 @@ Sources: torch/distributed/checkpoint/format_utils.py, default_planner.py, files
 from __future__ import annotations
 
 import importlib
-import os
 import pickle
-import shutil
 import warnings
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from fsdp2lint.journal import NotWritten, Switch
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
@@ -342,25 +342,25 @@ def _numbered(states: dict[Any, Any]) -> bool:
 
 
 def _write(states: dict[Any, Any], new: Path, kind: str) -> None:
-    """Write beside the place, then put it there at once."""
+    """Write beside the place, then put it there in one step."""
     import torch
     from torch.distributed.checkpoint.filesystem import FileSystemWriter
     from torch.distributed.checkpoint.state_dict_saver import save
 
-    part = new.with_name(f".{new.name}.{os.getpid()}.part")
     try:
-        new.parent.mkdir(parents=True, exist_ok=True)
-        if kind == "file" and new.suffix == WEIGHTS_ONLY:
-            _safetensors().save_file(_compact(states), part, metadata={"format": "pt"})
-        elif kind == "file":
-            torch.save(states, part)
-        else:
-            save(states, storage_writer=FileSystemWriter(part))
-        _replace(part, new)
+        with Switch() as switch:
+            switch.make_folders(new.parent)
+            part = switch.add(new.parent.resolve() / new.name, shown=str(new))
+            if kind == "file" and new.suffix == WEIGHTS_ONLY:
+                _safetensors().save_file(_compact(states), part, metadata={"format": "pt"})
+            elif kind == "file":
+                torch.save(states, part)
+            else:
+                save(states, storage_writer=FileSystemWriter(part))
     except OSError as problem:
         raise CannotConvert(f"{new}: cannot be written: {problem.strerror or problem}") from problem
-    finally:
-        _remove(part)
+    except NotWritten as problem:
+        raise CannotConvert(str(problem)) from problem
 
 
 def _compact(weights: dict[str, Any]) -> dict[str, Any]:
@@ -371,25 +371,3 @@ def _compact(weights: dict[str, Any]) -> dict[str, Any]:
         size = whole.numel() * whole.element_size()
         found[name] = whole if whole.untyped_storage().nbytes() == size else whole.clone()
     return found
-
-
-def _replace(part: Path, new: Path) -> None:
-    """``new`` becomes ``part``; a folder cannot be replaced in one go, so the old one steps aside."""
-    if not new.is_dir() and not (new.exists() and part.is_dir()):
-        part.replace(new)
-        return
-    aside = new.with_name(f".{new.name}.{os.getpid()}.old")
-    new.replace(aside)
-    try:
-        part.replace(new)
-    except OSError:
-        aside.replace(new)
-        raise
-    _remove(aside)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)

@@ -6,10 +6,9 @@ data of a finished verification. PyTorch is not imported here.
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
 
+from fsdp2lint.journal import replace_all
 from fsdp2lint.verify.report.data import Curve, Entry, Report
 from fsdp2lint.verify.report.gathering import report_of
 from fsdp2lint.verify.report.page import html
@@ -21,17 +20,6 @@ def write_report(report: Report, path: str | Path) -> None:
     """Write the page to a file, whole or not at all.
 
     Raises:
-        OSError: the file cannot be written.
+        NotWritten: the file cannot be written.
     """
-    target = Path(path)
-    handle, passing = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}-")
-    try:
-        with open(handle, "w", encoding="utf-8", newline="\n") as stream:
-            stream.write(html(report))
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(passing, 0o666 & ~mask)
-        os.replace(passing, target)
-    except BaseException:
-        os.unlink(passing)
-        raise
+    replace_all({path: html(report).encode()})
