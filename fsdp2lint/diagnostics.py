@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from fsdp2lint.plain import one_line
 from fsdp2lint.report import Report as Report
 from fsdp2lint.report import Severity
 from fsdp2lint.report import order as order
@@ -49,7 +50,7 @@ class Place:
     @property
     def path(self) -> str:
         """The file's name, safe to print."""
-        return shown(self.source.path)
+        return one_line(shown(self.source.path))
 
     @property
     def part(self) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 from fsdp2lint.files import is_below, read
 from fsdp2lint.journal import NotWritten as NotWritten
 from fsdp2lint.journal import Switch
+from fsdp2lint.plain import one_line
 from fsdp2lint.source import Source, Unreadable
 
 if TYPE_CHECKING:
@@ -155,6 +156,7 @@ def _name(source: Source) -> str:
 
 
 def _diff(name: str, old: str, new: str) -> str:
+    name = one_line(name)
     lines = difflib.unified_diff(_lines(old), _lines(new), f"a/{name}", f"b/{name}", lineterm="\n")
     return "".join(_ended(line) for line in lines)
 

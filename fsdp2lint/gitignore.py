@@ -3,10 +3,28 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING
+
+from fsdp2lint.files import MAX_TEXT, read
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
+
+
+MAX_LINES = 10_000
+MAX_STARS = 5
+"""Stars in one part of a pattern: the time that matching takes grows with the power of their number."""
+
+
+def _is_bearable(line: str) -> bool:
+    """Whether a pattern can be matched in time; one that cannot hides nothing."""
+    return len(line) <= 1_000 and all(
+        len(_STARS.findall(part)) <= MAX_STARS for part in line.split("/")
+    )
+
+
+_STARS = re.compile(r"\*+")
 
 
 class Ignored:
@@ -37,14 +55,13 @@ class Ignored:
 
     def _with(self, file: str, folder: str) -> Ignored:
         try:
-            with open(file, encoding="utf-8", errors="surrogateescape") as lines:
-                text = lines.read()
+            text = read(file, MAX_TEXT).decode("utf-8", "surrogateescape")
         except OSError:
             return self
         from pathspec import GitIgnoreSpec
 
         try:
-            spec = GitIgnoreSpec.from_lines(text.splitlines())
+            spec = GitIgnoreSpec.from_lines(filter(_is_bearable, text.splitlines()[:MAX_LINES]))
         except ValueError:
             return self  # git skips a pattern that it cannot read; so nothing is hidden by mistake
         return Ignored((*self._specs, (folder, spec)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import warnings
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,11 @@ def parse(source: Source) -> cst.Module:
     depth_line = _too_deep(source.text)
     if depth_line:
         raise Unreadable("nested too deeply to be analysed", depth_line)
+    chain_line = _too_long(source.text)
+    if chain_line:
+        raise Unreadable(
+            f"an expression of more than {MAX_CHAIN:,} words is too long to be analysed", chain_line
+        )
     try:
         tree = _in_parts(source) or _module(source.text)
     except cst.ParserSyntaxError as error:
@@ -91,17 +97,83 @@ def _syntax_error(text: str, error: cst.ParserSyntaxError) -> Unreadable:
     return Unreadable(f"syntax error: {said}", error.editor_line, error.editor_column)
 
 
+MAX_CHAIN = 1_500
+"""Words of one expression, those in brackets not counted: libcst's parser takes time by the square of their number, or
+by its cube, and memory for each."""
+
+_WORD = re.compile(
+    r"(?P<string>(?:\b[A-Za-z]{1,2})?(?:\"\"\"(?:[^\\]|\\.)*?\"\"\"|'''(?:[^\\]|\\.)*?'''"
+    r"|\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*'))"
+    r"|(?P<comment>#[^\n]*)|(?P<word>\w+)|(?P<end>\n)|(?P<joined>\\\r?\n)|(?P<space>[ \t\r\f]+)"
+    r"|(?P<sign>.)",
+    re.DOTALL,
+)
+
+
+def _too_long(text: str) -> int:
+    """The first line on which an expression is longer than the parser can take in time, or 0."""
+    for first, statement in _long_statements(text):
+        line, counts = first, [0]
+        for match in _WORD.finditer(statement):
+            kind, word = match.lastgroup, match[0]
+            if kind == "end" and len(counts) == 1:
+                counts[-1] = 0
+            elif kind == "sign" and word in "([{":
+                counts[-1] += 1
+                counts.append(0)
+            elif kind == "sign" and word in ")]}":
+                if len(counts) > 1:
+                    counts.pop()
+            elif kind == "sign" and word in ",;":
+                counts[-1] = 0
+            elif kind in ("word", "sign"):
+                counts[-1] += 1
+            if counts[-1] > MAX_CHAIN:
+                return line
+            line += word.count("\n")
+    return 0
+
+
+def _long_statements(text: str) -> Iterator[tuple[int, str]]:
+    """The statements with room for so many words, each with its first line: those that go on in brackets too."""
+    depth, begun, size = 0, 0, 0
+    lines = text.split("\n")
+    for number, line in enumerate(lines):
+        if depth <= 0:
+            if size > MAX_CHAIN:
+                yield begun + 1, "\n".join(lines[begun:number])
+            depth, begun, size = 0, number, 0
+        size += len(line)
+        depth += sum(map(line.count, "([{")) - sum(map(line.count, ")]}"))
+        depth = max(depth, int(line.endswith(("\\", "\\\r"))))
+    if size > MAX_CHAIN:
+        yield begun + 1, "\n".join(lines[begun:])
+
+
 def _too_deep(text: str) -> int:
     """The first line on which brackets nest deeper than the parser can take, or 0."""
     if max(text.count("("), text.count("["), text.count("{")) < MAX_NESTING:
         return 0
     depth = 0
-    for number, line in enumerate(text.splitlines(), 1):
+    for line in text.splitlines():
         for character in line:
             if character in "([{":
                 depth += 1
                 if depth > MAX_NESTING:
-                    return number
+                    return _deep_line(text)
             elif character in ")]}" and depth:
                 depth -= 1
+    return 0
+
+
+def _deep_line(text: str) -> int:
+    """The same, brackets in strings and comments not counted."""
+    depth, line = 0, 1
+    for match in _WORD.finditer(text):
+        word = match[0]
+        if match.lastgroup == "sign":
+            depth = max(depth + (word in "([{") - (word in ")]}"), 0)
+            if depth > MAX_NESTING:
+                return line
+        line += word.count("\n")
     return 0

@@ -140,12 +140,12 @@ class Settings(NamedTuple):
 
 
 def _version(text: str) -> Version:
-    from packaging.version import InvalidVersion, Version
+    from packaging.version import Version
 
     try:
         return Version(text)
-    except InvalidVersion as error:
-        raise BadSetting(f"`{text}` is not a torch version such as 2.8", text) from error
+    except ValueError as error:  # InvalidVersion is one; so is a number of thousands of digits
+        raise BadSetting(f"`{text[:40]}` is not a torch version such as 2.8", text) from error
 
 
 def _supported(text: str) -> Version:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from fsdp2lint.files import NOTEBOOK as NOTEBOOK
 from fsdp2lint.files import SETTINGS
+from fsdp2lint.files import read as read_bytes
 
 if TYPE_CHECKING:
     import libcst as cst
@@ -103,7 +104,7 @@ class Source:
             Unreadable: the file cannot be opened or decoded.
         """
         try:
-            raw = Path(path).read_bytes()
+            raw = read_bytes(str(path))
         except OSError as error:
             raise Unreadable(f"cannot read the file: {error.strerror or error}") from error
         return cls.decode(raw, shown or str(path))

@@ -38,6 +38,7 @@ LAYERS = (
         "globs",
         "home",
         "journal",
+        "plain",
         "signals",
     }
     | {"parsing", "positions", "source", "torch_api", "walk"},

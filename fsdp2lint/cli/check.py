@@ -20,6 +20,7 @@ from fsdp2lint.cli.options import (
 from fsdp2lint.cli.output import Target, coloured, on_terminal, parse_targets, write
 from fsdp2lint.cli.sessions import opened
 from fsdp2lint.discover import NoSuchPath
+from fsdp2lint.plain import lines, no_command
 from fsdp2lint.reporters import View
 from fsdp2lint.runner import Mended
 from fsdp2lint.settings import BadSetting
@@ -297,7 +298,7 @@ def _view(session: Session, given: Given) -> View:
 
 
 def _show_diff(mended: Mended) -> int:
-    sys.stdout.write(mended.diff)
+    sys.stdout.write(no_command(lines(mended.diff)))
     fixed = len(mended.report.fixed)
     said = f"Would fix {fixed} finding{'' if fixed == 1 else 's'}." if fixed else "Nothing to fix."
     click.echo(said, err=True)

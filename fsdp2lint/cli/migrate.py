@@ -15,6 +15,7 @@ from fsdp2lint.cli.output import coloured, on_terminal, save
 from fsdp2lint.cli.sessions import configured
 from fsdp2lint.discover import NoSuchPath
 from fsdp2lint.journal import NotWritten, Switch
+from fsdp2lint.plain import lines, no_command, one_line
 from fsdp2lint.settings import BadSetting, unknown
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def command(paths: tuple[str, ...], **given: Any) -> int:
         _refuse_dirty(chosen, given)
     migration = _migrate(chosen, codemods, settings, given)
     for problem in chosen.problems:
-        click.echo(f"{problem.path}: not migrated, {problem.why}", err=True)
+        click.echo(one_line(f"{problem.path}: not migrated, {problem.why}"), err=True)
     proving = given["verify"] and migration.changed
     code = _proved(migration, paths or (".",), given["verify"]) if proving else 0
     applied = _applied(migration, session, given, _PROOFS[min(code, 2)] if proving else "", code)
@@ -343,14 +344,15 @@ def _print(
 
 
 def _painted(text: str, colour: bool) -> str:
+    text = no_command(lines(text))
     if not colour:
         return text
     shades = {"+": "green", "-": "red", "@": "cyan"}
-    lines = (
+    painted = (
         click.style(line, fg=shades[line[0]]) if line[:1] in shades else line
         for line in text.splitlines(keepends=True)
     )
-    return "".join(lines)
+    return "".join(painted)
 
 
 def _proved(migration: Migration, paths: tuple[str, ...], command: str) -> int:

@@ -6,6 +6,7 @@ import errno
 import gc
 import importlib
 import os
+import signal
 import sys
 from typing import Any, NoReturn
 
@@ -13,6 +14,7 @@ import click
 
 from fsdp2lint import __version__
 from fsdp2lint.home import journals
+from fsdp2lint.plain import guard_streams, one_line
 
 COMMANDS = (
     "baseline",
@@ -126,12 +128,18 @@ def main() -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
+    guard_streams()
     gc.disable()  # one run a process: what it makes is needed to the end
     try:
+        if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         code = program.main(prog_name="fsdp2lint", standalone_mode=False)
         sys.stdout.flush()
-    except click.ClickException as error:
+    except click.UsageError as error:
         error.show()
+        code = EXIT_ERROR
+    except click.ClickException as error:
+        click.echo(one_line(f"Error: {error.format_message()}"), err=True)
         code = EXIT_ERROR
     except (click.exceptions.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
@@ -149,5 +157,7 @@ def main() -> NoReturn:
             click.echo("Error: the current folder does not exist any more", err=True)
         else:
             _say_that_it_is_a_bug()
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing is left to be cleaned up
     gc.freeze()  # or the exit would spend its time on trees that nobody needs
     sys.exit(code if isinstance(code, int) else 0)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fsdp2lint.config import toml
+from fsdp2lint.plain import no_command, one_line
 from fsdp2lint.settings import OLDEST_TORCH, BadSetting, Settings
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ def show(session: Session, *, files: bool) -> None:
     """Print the files that would be looked at, or what holds for each group of them."""
     if files:
         for path in session.files:
-            click.echo(path)
+            click.echo(no_command(one_line(path)))
         return
     for config, paths in session.groups():
         by_target: dict[Settings, list[str]] = {}

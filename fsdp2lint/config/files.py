@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import stat
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from fsdp2lint.discover import CONFIGURATIONS
+from fsdp2lint.files import MAX_TEXT, read
 from fsdp2lint.settings import BadSetting
 
 _ADDING = ("extend-select", "extend-ignore", "extend-exclude")
@@ -73,7 +75,7 @@ def load(path: str) -> Config:
     Raises:
         BadConfig: it cannot be read, is no TOML, holds an unknown key or a wrong type.
     """
-    raw = _read(path)
+    raw = _read(path, named=True)
     found = _parsed(path, raw)
     if found is None:
         raise BadConfig(f"{_shown(path)}: has no [tool.fsdp2lint]")
@@ -139,16 +141,30 @@ def _parsed(path: str, raw: bytes, above: tuple[str, ...] = ()) -> Config | None
         if not isinstance(table, dict):
             raise BadConfig(f"{shown}:{toml.line_of(text, prefix)}: `tool.fsdp2lint` is no table")
     from fsdp2lint.config.options import Wrong, checked
+    from fsdp2lint.globs import spelled_out
 
     try:
         given = checked(table)
     except Wrong as error:
         line = toml.line_of(text, (*prefix, *error.path))
         raise BadConfig(f"{shown}:{line}: {error}") from error
+    for key, pattern in _patterns(given):
+        try:
+            spelled_out(pattern)
+        except ValueError as error:
+            line = toml.line_of(text, (*prefix, key))
+            raise BadConfig(f"{shown}:{line}: `{key}`: {error}") from error
     folder = os.path.dirname(os.path.abspath(path))
     places = {key: f"{shown}:{toml.line_of(text, (*prefix, key))}" for key in given}
     own = Config(folder, os.path.abspath(path), _absolute(given, folder), places)
     return _extended(own, (*above, os.path.realpath(path))) if "extend" in given else own
+
+
+def _patterns(given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The patterns of paths in a table, each with the key under which it stands."""
+    for key in ("exclude", "extend-exclude", "per-file-ignores"):
+        for pattern in given.get(key, ()):
+            yield key, pattern
 
 
 def _extended(own: Config, above: tuple[str, ...]) -> Config:
@@ -193,10 +209,12 @@ def _absolute(given: Mapping[str, Any], folder: str) -> dict[str, Any]:
     return made
 
 
-def _read(path: str) -> bytes:
+def _read(path: str, *, named: bool = False) -> bytes:
     try:
-        with open(path, "rb") as file:
-            return file.read()
+        if named and not stat.S_ISREG(os.stat(path).st_mode):
+            with open(path, "rb") as file:  # `--config <(…)` of a shell
+                return file.read(MAX_TEXT)
+        return read(path, MAX_TEXT)
     except OSError as error:
         raise BadConfig(f"{_shown(path)}: {error.strerror or error}") from error
 

@@ -65,17 +65,20 @@ def exclusion(config: Config, given: Given) -> Exclusion:
     """What discovery leaves out."""
     patterns = value("exclude", config, given, EXCLUDED)
     more = (*config.given.get("extend-exclude", ()), *(given.get("extend-exclude") or ()))
-    return Exclusion(
-        (*patterns, *more),
-        gitignore=value("respect-gitignore", config, given, True),
-        force=value("force-exclude", config, given, False),
-        top=config.folder,
-        suffixes=(
-            *SUFFIXES,
-            *SETTINGS,
-            *(f".{extension}" for extension in languages(config, given)),
-        ),
-    )
+    try:
+        return Exclusion(
+            (*patterns, *more),
+            gitignore=value("respect-gitignore", config, given, True),
+            force=value("force-exclude", config, given, False),
+            top=config.folder,
+            suffixes=(
+                *SUFFIXES,
+                *SETTINGS,
+                *(f".{extension}" for extension in languages(config, given)),
+            ),
+        )
+    except ValueError as error:
+        raise BadConfig(f"exclude: {error}") from error
 
 
 def languages(config: Config, given: Given) -> dict[str, str]:

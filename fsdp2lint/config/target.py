@@ -10,10 +10,12 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from fsdp2lint.files import MAX_TEXT, read
+
 _TORCH = re.compile(r"^\s*torch\b(?!-)", re.IGNORECASE)
 _MARKS = ("pyproject.toml", "setup.py", "setup.cfg")
 _REPOSITORY = ".git"
-_BOUND = re.compile(r"(>=|==|~=|>|\^|~)\s*v?(\d+(?:\.\d+)*)")
+_BOUND = re.compile(r"(>=|==|~=|>|\^|~)\s*v?(\d{1,9}(?:\.\d{1,9}){0,9})(?!\d)")
 _REQUIREMENTS = re.compile(r"requirements.*\.(in|txt)")
 _FOLDER = "requirements"
 
@@ -116,8 +118,8 @@ def _of_setup_cfg(path: str) -> Iterator[Iterable[str]]:
 
     config = ConfigParser(interpolation=None)
     try:
-        config.read(path, encoding="utf-8")
-    except (Error, UnicodeDecodeError):
+        config.read_string(read(path, MAX_TEXT).decode("utf-8"))
+    except (OSError, Error, UnicodeDecodeError):
         return
     yield config.get("options", "install_requires", fallback="").splitlines()
     if config.has_section("options.extras_require"):
@@ -131,8 +133,7 @@ def _of_setup_py(path: str) -> list[str]:
     import ast
 
     try:
-        with open(path, "rb") as file:
-            tree = ast.parse(file.read())
+        tree = ast.parse(read(path, MAX_TEXT))
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
         return []
     lists = (node for node in ast.walk(tree) if isinstance(node, ast.List | ast.Tuple | ast.Set))
@@ -144,8 +145,7 @@ def _pyproject(path: str) -> dict[str, Any]:
     from fsdp2lint.config import toml
 
     try:
-        with open(path, encoding="utf-8-sig") as file:
-            return toml.loads(file.read())
+        return toml.loads(read(path, MAX_TEXT).decode("utf-8-sig").replace("\r\n", "\n"))
     except (OSError, ValueError):
         return {}
 
@@ -170,8 +170,8 @@ def _poetry(table: dict[str, Any]) -> list[str]:
 
 def _lines(path: str) -> list[str]:
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return [line.partition("#")[0] for line in file]
+        lines = read(path, MAX_TEXT).decode("utf-8", "replace").splitlines()
+        return [line.partition("#")[0] for line in lines]
     except OSError:
         return []
 

@@ -27,7 +27,14 @@ def loads(text: str) -> dict[str, Any]:
     Raises:
         TOMLDecodeError: the text is no TOML.
     """
-    tables: dict[str, Any] = tomllib.loads(text)
+    try:
+        tables: dict[str, Any] = tomllib.loads(text)
+    except RecursionError as error:
+        raise TOMLDecodeError("nested too deeply") from error
+    except TOMLDecodeError:
+        raise
+    except ValueError as error:  # a number of thousands of digits
+        raise TOMLDecodeError(str(error)) from error
     return tables
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from fsdp2lint.discover import Exclusion, project_roots
 from fsdp2lint.files import SETTINGS, Files
+from fsdp2lint.files import read as read_bytes
 from fsdp2lint.frameworks.asked import asked
 from fsdp2lint.frameworks.document import NotSettings, read
 from fsdp2lint.links import Finder, Folder
@@ -62,7 +63,7 @@ def choose(files: Sequence[str], texts: Sequence[str] = ()) -> Chosen:
     files = [path for path in files if path not in settings]
     for path in files:
         try:
-            contents[path] = Path(path).read_bytes()
+            contents[path] = read_bytes(path)
         except OSError as error:
             problems.append(Problem(path, f"cannot read the file: {error.strerror or error}"))
     roots = project_roots(files)
@@ -127,8 +128,7 @@ def _serves(path: str, files: Sequence[str], marked: set[str]) -> bool:
 def _texts(paths: Sequence[str]) -> Iterator[Source]:
     for path in paths:
         try:
-            with open(path, encoding="utf-8", newline="") as file:
-                text = file.read(MAX_BYTES)
+            text = read_bytes(path, MAX_BYTES).decode("utf-8")
         except (OSError, UnicodeDecodeError):
             continue  # nothing of it is promised to be understood
         yield Source(path, text)

@@ -16,6 +16,7 @@ from fsdp2lint.fixing import diff
 from fsdp2lint.migrate.contract import site_of
 from fsdp2lint.migrate.engine import Migration, Stage
 from fsdp2lint.migrate.ledger import FATES, Entry, Status
+from fsdp2lint.plain import in_json, no_command, one_line
 
 FORMATS = ("text", "markdown", "json", "html")
 
@@ -95,7 +96,7 @@ def text(migration: Migration, columns: int = 0, applied: Applied = DRY) -> str:
             head = f"  {row.place:>{margin}}  {row.fate:<9}  {row.what:<{width}}  "
             lines += _hanging(head, row.note, columns)
         lines.append("")
-    return "\n".join([*lines, *_conclusion(migration, applied)]) + "\n"
+    return "\n".join(map(one_line, [*lines, *_conclusion(migration, applied)])) + "\n"
 
 
 def markdown(migration: Migration, applied: Applied = DRY) -> str:
@@ -104,7 +105,7 @@ def markdown(migration: Migration, applied: Applied = DRY) -> str:
     lines += ["| file | line | what | fate | why |", "|---|---|---|---|---|"]
     for row in rows(migration.ledger.entries):
         cells = (row.path, row.place, f"`{row.what}`", row.fate, row.note)
-        lines.append("| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |")
+        lines.append("| " + " | ".join(one_line(c).replace("|", "\\|") for c in cells) + " |")
     return "\n".join(lines) + "\n"
 
 
@@ -136,8 +137,9 @@ def html(migration: Migration, applied: Applied = DRY) -> str:
 def render(migration: Migration, kind: str, columns: int = 0, applied: Applied = DRY) -> str:
     """The account in one of :data:`FORMATS`; ``columns`` are those of a terminal."""
     if kind == "text":
-        return text(migration, columns, applied)
-    return {"markdown": markdown, "json": json, "html": html}[kind](migration, applied)
+        return no_command(text(migration, columns, applied))
+    made = {"markdown": markdown, "json": json, "html": html}[kind](migration, applied)
+    return in_json(made) if kind == "json" else no_command(made)
 
 
 def message(stage: Stage) -> str:

@@ -11,6 +11,8 @@ import pkgutil
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
+from fsdp2lint.plain import in_json, no_command
+
 if TYPE_CHECKING:
     from fsdp2lint.diagnostics import Report
 
@@ -53,7 +55,11 @@ def render(name: str, report: Report, view: View) -> str:
     if view.statistics and name in FOR_PEOPLE:
         from fsdp2lint.reporters._statistics import statistics
 
-        return "".join(line + "\n" for line in statistics(report, view))
+        return no_command("".join(line + "\n" for line in statistics(report, view)))
     module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
     text: str = module.render(report, view)
-    return text
+    if name == "github":
+        return text  # commands are what it is made of
+    if name in ("json", "json-lines", "sarif", "gitlab"):
+        return in_json(text)
+    return no_command(text, "##&#91;" if name == "junit" else "## [")

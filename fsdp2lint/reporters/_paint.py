@@ -6,6 +6,8 @@ import io
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from fsdp2lint.plain import one_line
+
 if TYPE_CHECKING:
     from fsdp2lint.reporters import View
 
@@ -29,7 +31,8 @@ STYLES = {
 
 def shown(lines: Sequence[Line], view: View) -> str:
     """The lines with colours and links, or without."""
-    return painted(lines, links=view.links) if view.colour and lines else plain(lines)
+    safe = [[(one_line(text), role) for text, role in line] for line in lines]
+    return painted(safe, links=view.links) if view.colour and safe else plain(safe)
 
 
 def plain(lines: Iterable[Line]) -> str:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fsdp2lint.plain import lines as lines_of
+from fsdp2lint.plain import one_line
 from fsdp2lint.reporters._places import from_top
 from fsdp2lint.reporters._summary import summary
 
@@ -32,7 +34,7 @@ def step_summary(report: Report, view: View) -> str:
         lines += ["| place | rule | finding |", "|---|---|---|"]
     for diagnostic in report.found:
         at = f"{diagnostic.place.part}:{diagnostic.place.range.line}"
-        what = diagnostic.message.replace("|", "\\|").replace("\n", " ")
+        what = one_line(diagnostic.message).replace("|", "\\|")
         lines.append(f"| {at} | {diagnostic.rule.code} {diagnostic.rule.name} | {what} |")
     return "\n".join(lines) + "\n"
 
@@ -50,7 +52,9 @@ def _command(diagnostic: Diagnostic) -> str:
     else:
         properties["endLine"] = at.end_line
     said = ",".join(f"{key}={_property(str(value))}" for key, value in properties.items())
-    message = f"{diagnostic.place.part}:{at.line}:{at.column}: {code} {diagnostic.message}"
+    message = (
+        f"{diagnostic.place.part}:{at.line}:{at.column}: {code} {lines_of(diagnostic.message)}"
+    )
     return f"::{COMMANDS[diagnostic.severity]} {said}::{_data(message)}"
 
 

@@ -12,6 +12,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape, quoteattr
 
+from fsdp2lint.plain import lines as lines_of
 from fsdp2lint.toolrules import ALWAYS_ON
 
 if TYPE_CHECKING:
@@ -74,8 +75,10 @@ def _counts(found: Sequence[Diagnostic]) -> str:
 
 
 def _text(text: str) -> str:
-    return escape(_NOT_XML.sub("\N{REPLACEMENT CHARACTER}", text))
+    return escape(lines_of(_NOT_XML.sub("\N{REPLACEMENT CHARACTER}", text)))
 
 
 def _attribute(text: str) -> str:
-    return quoteattr(_NOT_XML.sub("\N{REPLACEMENT CHARACTER}", text), {"\n": "&#10;", "\t": "&#9;"})
+    return quoteattr(
+        lines_of(_NOT_XML.sub("\N{REPLACEMENT CHARACTER}", text)), {"\n": "&#10;", "\t": "&#9;"}
+    )
