@@ -128,7 +128,7 @@ class _Check:
         self.roots = project_roots(batch.passed)
         self.unsure = self._unsure()
         aim = partial(means.aim, settings)
-        self.tasks = list(tasks(self._planned(settings.told.shards), batch.passed, aim))
+        self.tasks = list(tasks(self._planned(settings.told.marks), batch.passed, aim))
         every = dict.fromkeys(task.settings for task in self.tasks)
         if every or not settings.default:
             known = self._known_rules()

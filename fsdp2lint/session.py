@@ -19,6 +19,8 @@ from fsdp2lint.settings import BadSetting, Settings
 
 if TYPE_CHECKING:
     from fsdp2lint.config.target import Targets
+    from fsdp2lint.files import Files
+    from fsdp2lint.frameworks.launches import Launched
     from fsdp2lint.prefilter import Content
 
 
@@ -46,6 +48,8 @@ class Session:
         self.inline = inline
         self.means = means or Means()
         self.listed = listed
+        self._whole = False
+        """Whether all files are looked at, not one text of an editor: then the launches around them count."""
 
     def using(self, means: Means) -> Session:
         """The same, done in another way."""
@@ -151,7 +155,32 @@ class Session:
 
     def settings(self, config: Config) -> Settings:
         """The settings of a group, the torch release left open when nobody names it."""
-        return resolve.settings(config, self.given)
+        settings = resolve.settings(config, self.given)
+        if not self._whole or not self.launched:
+            return settings
+        return settings._replace(told=settings.told._replace(launched=self.launched))
+
+    @cached_property
+    def launched(self) -> Launched:
+        """The scripts that settings of accelerate around them launch with FSDP."""
+        files = self.means.files(digests=False)
+        settings = [path for path in self.files if path.endswith(SETTINGS)]
+        scripts = [path for path in self.files if path.endswith(".py")]
+        if not settings and (self.covered or not self._may_be_launched(scripts, files)):
+            return ()
+        from fsdp2lint.frameworks.launches import launched
+
+        return launched(scripts, settings, self.covered, files)
+
+    def _may_be_launched(self, scripts: Sequence[str], files: Files) -> bool:
+        """Whether one script was passed, with what accelerate shards."""
+        if len(scripts) != 1:
+            return False
+        try:
+            raw = files.read(os.path.abspath(scripts[0]))
+        except OSError:
+            return False
+        return b"Accelerator(" in raw or b"Trainer(" in raw
 
     def aimed(self, settings: Settings, folder: str) -> Settings:
         """The settings with the torch release that the project around a folder asks for."""
@@ -187,7 +216,7 @@ class Session:
             return _together(every)
         instead = {**self.means.instead, os.path.abspath(path): raw}
         there = self.using(self.means._replace(instead=instead))
-        told = self.settings(config).told.shards
+        told = self.settings(config).told.marks
         batch = Batch.of_text(raw, path, told)._replace(covered=self.covered)
         return there._one(config, batch, fix=fix, unsafe=unsafe)
 
@@ -197,6 +226,7 @@ class Session:
         return path.endswith(resolve.documents(config, self.given))
 
     def _each(self, *, fix: bool, unsafe: bool) -> Iterator[Mended]:
+        self._whole = True
         named = {os.path.normpath(path) for path in self.paths if os.path.isfile(path)}
         named.update(self.listed or ())
         for config, found in self.groups():
@@ -206,7 +236,7 @@ class Session:
             documents = [path for path in files if path.endswith(ends)]
             python = [path for path in files if path not in documents] if documents else files
             mine = [path for path in python if path in named]
-            told = self.settings(config).told.shards
+            told = self.settings(config).told.marks
             batch = Batch.of_files(python, mine, self.means, told)._replace(covered=self.covered)
             yield self._one(config, batch, fix=fix, unsafe=unsafe)
             for path, raw in self.means.sift(documents):

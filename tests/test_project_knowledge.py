@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 import pytest
 
@@ -50,7 +51,7 @@ if parallel.is_chief():
 """
 
 
-def trace_of(text: str, **told: tuple[str, ...]) -> Trace:
+def trace_of(text: str, **told: Any) -> Trace:
     project = Project.of([Source("train.py", MODEL + text)], told=Told(**told))
     return next(iter(traces(project)))
 

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 Role = Literal["shards", "optimizers", "rank_guards", "collectives", "models"]
+
+
+_ENGINES = (
+    *("accelerate.Accelerator", "transformers.Trainer", "transformers.Seq2SeqTrainer"),
+    *(f"trl.{kind}Trainer" for kind in ("SFT", "DPO", "GRPO", "KTO", "ORPO", "Reward", "RLOO")),
+)
+"""What shards a model by the settings that the launch gives."""
 
 
 class Told(NamedTuple):
@@ -23,11 +30,23 @@ class Told(NamedTuple):
     models: tuple[str, ...] = ()
     """Build a model and return it."""
 
+    launched: tuple[tuple[str, int], ...] = ()
+    """Not functions: scripts (absolute paths) that accelerate launches with FSDP, and its version; settings files
+    around them say so."""
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """Dotted names whose call makes a file worth looking at."""
+        return (*self.shards, *(_ENGINES if self.launched else ()))
+
+    def version(self, script: str) -> int | None:
+        """The version of FSDP that a script is launched with; None where no settings say it."""
+        return dict(self.launched).get(script)
+
     def roles(self) -> Iterator[tuple[str, Role]]:
         """Each name with its role."""
-        for field, names in zip(self._fields, self, strict=True):
-            role: Role = field  # type: ignore[assignment]
-            for name in names:
+        for role in get_args(Role):
+            for name in getattr(self, role):
                 yield name, role
 
 

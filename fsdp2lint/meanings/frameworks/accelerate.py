@@ -3,11 +3,14 @@
 Sources: accelerate/accelerator.py, accelerate/utils/{dataclasses,operations,other,fsdp_utils}.py (1.13).
 
 By which FSDP ``prepare`` shards is often said at the launch, not in the script. It is known when the script itself
-gives ``Accelerator`` a plugin with its ``fsdp_version``: version 2 calls ``fully_shard`` on the model in place and
+gives ``Accelerator`` a plugin with its ``fsdp_version``, or when settings around it do
+(:mod:`fsdp2lint.frameworks.launches`): version 2 calls ``fully_shard`` on the model in place and
 puts the new parameters into the optimizers that come in the same call.
 """
 
 from __future__ import annotations
+
+import os
 
 from fsdp2lint.meanings.call import Call
 from fsdp2lint.meanings.frameworks.objects import renewed, shard
@@ -43,6 +46,17 @@ def settings(call: Call) -> Value | None:
     return instance(call)
 
 
+def launched_version(call: Call) -> int | None:
+    """The version of FSDP that the settings of this program's launch ask for."""
+    told = call.machine.project.told
+    return told.version(os.path.abspath(call.machine.trace.source.path)) if told.launched else None
+
+
+def is_left_open(value: Value | None) -> bool:
+    """Whether the script does not say a setting, or not in sight."""
+    return value is None or isinstance(value, Part | Unknown)
+
+
 def fsdp_version(call: Call) -> int | None:
     """The version of FSDP that the accelerator was built for; None when the script does not say.
 
@@ -51,6 +65,8 @@ def fsdp_version(call: Call) -> int | None:
     if constant(setting(call, call.receiver, "cpu")) is True:
         return None
     plugin = setting(call, call.receiver, "fsdp_plugin")
+    if is_left_open(plugin) and made_by(call.receiver, "accelerate.Accelerator"):
+        return launched_version(call)
     if not made_by(plugin, _ACCELERATE):
         return None
     version = constant(setting(call, plugin, "fsdp_version"))

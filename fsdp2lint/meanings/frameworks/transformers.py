@@ -14,6 +14,7 @@ import re
 from fsdp2lint.interpret.classes import outside
 from fsdp2lint.meanings.call import Call
 from fsdp2lint.meanings.families import family, is_class_name, last
+from fsdp2lint.meanings.frameworks.accelerate import is_left_open, launched_version
 from fsdp2lint.meanings.frameworks.objects import shard
 from fsdp2lint.meanings.modules import module
 from fsdp2lint.meanings.registry import calls, method
@@ -118,6 +119,8 @@ def quiet(call: Call) -> Value | None:
 def _shards(call: Call) -> bool:
     """Whether the arguments say ``fsdp="full_shard …"``, ``fsdp=True`` or a list of options."""
     asked = _argument(call, "fsdp")
+    if is_left_open(asked) and launched_version(call) is not None:
+        return True
     if isinstance(asked, Container):
         return bool(call.items(asked))
     return isinstance(asked, Literal) and bool(asked.value)
@@ -126,6 +129,8 @@ def _shards(call: Call) -> bool:
 def _version(call: Call) -> int | None:
     """What ``fsdp_config={"fsdp_version": …}`` says; the prefix may be left out."""
     config = _argument(call, "fsdp_config")
+    if is_left_open(config) and is_left_open(_argument(call, "fsdp")):
+        return launched_version(call)
     if not isinstance(config, Container) or config.open:
         return None
     for key, value in call.machine.memory.entries(config, call.machine.here):

@@ -1,0 +1,152 @@
+"""Scripts that say nothing of FSDP are analysed under the settings that they are launched with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.running import invoke
+
+TRAIN = """\
+import torch
+from accelerate import Accelerator
+from torch import nn
+
+
+def main():
+    accelerator = Accelerator()
+    model = nn.Linear(8, 8)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model, optimizer = accelerator.prepare(model, optimizer)
+    accelerator.backward(model(torch.ones(1, 8)).sum())
+    optimizer.step()
+    if accelerator.is_main_process:
+        torch.save(model.state_dict(), "model.pt")
+
+
+if __name__ == "__main__":
+    main()
+"""
+SAVED = "train.py:14:9: FSDP301"
+
+TRAINER = """\
+from transformers import AutoModelForCausalLM, HfArgumentParser, Trainer, TrainingArguments
+
+(args,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()
+trainer = Trainer(model=AutoModelForCausalLM.from_pretrained("m"), args=args)
+trainer.train()
+if trainer.is_world_process_zero():
+    trainer.save_model("out")
+"""
+
+FSDP2 = "distributed_type: FSDP\nfsdp_config:\n  fsdp_version: 2\n"
+FSDP1 = "distributed_type: FSDP\nfsdp_config:\n  fsdp_version: 1\n"
+DDP = "distributed_type: MULTI_GPU\nnum_processes: 8\n"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "pyproject.toml").write_text("")
+    (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "fsdp.yaml").write_text(FSDP2)
+    (tmp_path / "configs" / "ddp.yaml").write_text(DDP)
+    return tmp_path
+
+
+def found(folder: Path, *paths: str) -> str:
+    return invoke("check", "--isolated", "-q", "-f", "concise", *paths, cwd=folder).stdout
+
+
+COMMAND = "accelerate launch --config_file configs/fsdp.yaml train.py --lr 1\n"
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("run.sh", COMMAND),
+        (
+            "job.slurm",
+            "srun accelerate launch \\\n  --config_file ${HERE}/configs/fsdp.yaml \\\n  train.py\n",
+        ),
+        ("Makefile", "train:\n\t" + COMMAND),
+        ("README.md", f"# Train\n\n```bash\n{COMMAND}```\n"),
+        (".github/workflows/ci.yml", f"jobs:\n  train:\n    steps:\n      - run: {COMMAND}"),
+        (
+            "run.sh",
+            COMMAND.replace("--config_file ", "--config_file=").replace("launch ", "launch -m "),
+        ),
+    ],
+)
+@pytest.mark.parametrize("path", [".", "train.py"])
+def test_a_command_names_the_settings(project: Path, file: str, text: str, path: str) -> None:
+    if file.startswith(".github") and path != ".":
+        pytest.skip("commands for a single file are looked for beside it")
+    (project / file).parent.mkdir(parents=True, exist_ok=True)
+    (project / file).write_text(text)
+    if path == "train.py":  # the settings are those that lie where the command is
+        (project / "fsdp.yaml").write_text(FSDP2)
+        (project / file).write_text(text.replace("configs/", ""))
+    assert SAVED in found(project, path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "accelerate launch --config_file configs/ddp.yaml train.py\n",
+        "accelerate launch --config_file configs/fsdp.yaml other.py\n",
+        "accelerate launch --config_file configs/fsdp.yaml --fsdp_version 1 train.py\n",
+        "accelerate launch --config_file configs/fsdp.yaml --cpu train.py\n",
+        "accelerate launch --config_file $CONFIG train.py\n",
+        COMMAND + "accelerate launch --config_file configs/ddp.yaml train.py\n",
+        "torchrun train.py configs/fsdp.yaml\n",
+    ],
+)
+def test_no_command_says_so_alone(project: Path, text: str) -> None:
+    (project / "run.sh").write_text(text)
+    assert "train.py" not in found(project, ".")
+
+
+def test_settings_of_version_1(project: Path) -> None:
+    (project / "configs" / "fsdp.yaml").write_text(FSDP1)
+    (project / "run.sh").write_text(COMMAND)
+    assert "FSDP301" not in found(project, ".")
+
+
+def test_settings_beside_the_script(project: Path) -> None:
+    (project / "fsdp.yaml").write_text(FSDP2)
+    assert SAVED in found(project, "train.py")
+    (project / "ddp.yaml").write_text(DDP)
+    assert "train.py" not in found(project, "train.py")
+
+
+def test_two_scripts_of_one_name_are_not_told_apart(project: Path) -> None:
+    (project / "other").mkdir()
+    (project / "other" / "train.py").write_text(TRAIN)
+    (project / "other" / "run.sh").write_text(COMMAND.replace("train.py", "src/train.py"))
+    assert "train.py" not in found(project, ".")
+
+
+def test_a_trainer_whose_arguments_come_from_the_command_line(project: Path) -> None:
+    (project / "sft.py").write_text(TRAINER)
+    (project / "run.sh").write_text(COMMAND.replace("train.py", "sft.py"))
+    assert "sft.py:7:5: FSDP401" in found(project, ".")
+
+
+def test_a_plugin_in_the_script_counts_more(project: Path) -> None:
+    plugin = "Accelerator(fsdp_plugin=FullyShardedDataParallelPlugin(fsdp_version=1))"
+    text = TRAIN.replace("Accelerator()", plugin)
+    text = text.replace("import Accelerator", "import Accelerator, FullyShardedDataParallelPlugin")
+    (project / "train.py").write_text(text)
+    (project / "run.sh").write_text(COMMAND)
+    assert "FSDP301" not in found(project, ".")
+
+
+def test_kept_results_know_the_settings(project: Path) -> None:
+    (project / "run.sh").write_text(COMMAND)
+    assert SAVED in found(project, ".")
+    assert SAVED in found(project, ".")
+    (project / "configs" / "fsdp.yaml").write_text(FSDP1)
+    assert "FSDP301" not in found(project, ".")
