@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from fsdp2lint.api import (
     Assigned,
+    Container,
     Either,
     Event,
     External,
@@ -231,17 +232,31 @@ def _flags(guards: Guards, known: Guards) -> bool:
 
 
 def _free(test: Value) -> bool:
-    """Whether a test is about a rank, a number or one round of a loop: no choice of the configuration."""
+    """Whether a test is no choice of the configuration.
+
+    It is about a rank, a number, one round of a loop, what a list of the run holds, or whether a value is plain data.
+    """
     if is_choice(test) or rank_dependent(test):
         return True
     seen: Value | None = test
     while isinstance(seen, Part):
         if isinstance(seen.key, Round):
             return True
-        if isinstance(seen.key, tuple) and seen.key[0] in _ORDERINGS:
-            return True
+        if isinstance(seen.key, tuple):
+            asked = seen.key[0]
+            if asked in _ORDERINGS or (
+                asked in ("any", "all") and isinstance(seen.owner, Container)
+            ):
+                return True
+            if asked == "isinstance" and all(map(_is_data, seen.key[1:])):
+                return True
         seen = seen.owner
     return False
+
+
+def _is_data(cls: object) -> bool:
+    """Whether a class is one of plain data: a list, a dictionary, a text."""
+    return isinstance(cls, External) and cls.name.startswith(("builtins.", "omegaconf."))
 
 
 def overlap(trace: Trace, one: Value, other: Value) -> Value | None:

@@ -57,35 +57,44 @@ def test_what_a_run_fails_without(name: str) -> None:
     assert survived(text) == (conditions, expected)
 
 
+SCRIPT = HEADER + dedent(
+    """
+    import torch
+    from torch import nn
+
+    def optimizer_of(model):
+        return torch.optim.AdamW(model.parameters())
+
+    def prepare(model):
+    {}
+
+    model = nn.Linear(8, 8)
+    if cfg.fused:
+        optimizer = optimizer_of(model)
+    prepare(model)
+    model(torch.ones(2, 8)).sum().backward()
+    optimizer.step()
+    """
+)
+SHARD = "\nfully_shard(model)"
+SHARD_INSIDE = "\n    fully_shard(model)"
+
+
 @pytest.mark.parametrize(
     ("lines", "found"),
     [
-        ("if cfg.old:\n    raise ValueError", True),
-        ("assert not cfg.old", True),
-        ("if cfg.old:\n    sys.exit()", False),
+        ("if cfg.old:\n    raise ValueError" + SHARD, True),
+        ("assert not cfg.old" + SHARD, True),
+        ("try:\n    cfg.load()\nexcept OSError:\n    return" + SHARD, True),
+        ("if isinstance(cfg.names, dict):" + SHARD_INSIDE, True),
+        ("if any([test(model) for test in cfg.tests]):" + SHARD_INSIDE, True),
+        ("if cfg.old:\n    sys.exit()" + SHARD, False),
+        ("if cfg.shards:" + SHARD_INSIDE, False),
+        ("if isinstance(model, cfg.Kind):" + SHARD_INSIDE, False),
     ],
 )
-def test_a_check_parts_nothing(lines: str, found: bool, tmp_path: Path) -> None:
-    """The model is sharded behind the check, the optimizer is built on another flag."""
-    script = HEADER + dedent(
-        """
-        import torch
-        from torch import nn
-
-        def optimizer_of(model):
-            return torch.optim.AdamW(model.parameters())
-
-        def prepare(model):
-        {}
-            fully_shard(model)
-
-        model = nn.Linear(8, 8)
-        if cfg.fused:
-            optimizer = optimizer_of(model)
-        prepare(model)
-        model(torch.ones(2, 8)).sum().backward()
-        optimizer.step()
-        """
-    ).format("\n".join(f"    {line}" for line in lines.splitlines()))
-    (tmp_path / "train.py").write_text(script)
+def test_what_parts_two_events(lines: str, found: bool, tmp_path: Path) -> None:
+    """The optimizer is built on one flag, the model is sharded behind another test."""
+    body = "\n".join(f"    {line}" for line in lines.splitlines())
+    (tmp_path / "train.py").write_text(SCRIPT.format(body))
     assert ("FSDP201" in invoke("check", "-n", cwd=tmp_path).stdout) is found

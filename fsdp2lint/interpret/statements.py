@@ -355,7 +355,7 @@ def try_(machine: Machine, node: cst.Try | cst.TryStar) -> None:
     elif body_end.impossible:
         machine.here = base.also(was_raised)
     elif len(open_ends) == 1:
-        machine.here = body_end.also(not_raised) if handled else body_end
+        machine.here = body_end.also(not_raised, survived=True) if handled else body_end
     else:
         machine.here = base
 
