@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load as load_in_place
 
-from fsdp2lint.verify.equality.shards import parted, rebuild
+from fsdp2lint.verify.equality.shards import Part, parted, rebuild
 
 
 class Unreadable(Exception):
@@ -55,7 +55,7 @@ def _parts(tree: Any) -> Any:
         return {key: _parts(value) for key, value in tree.items()}
     if isinstance(tree, list | tuple):
         return [_parts(value) for value in tree]
-    if isinstance(tree, torch.Tensor | type) or callable(tree):
+    if isinstance(tree, torch.Tensor | Part | type) or callable(tree):
         return parted(tree)
     held = getattr(
         tree, "__dict__", None
