@@ -261,6 +261,16 @@ def root_first(tree: cst.Module) -> Places:
             yield call, with_body(tree, block, [*block.body[:first], block.body[index], *rest])
 
 
+@operator("root-by-rank", "FSDP418", "FSDP401")
+def root_by_rank(tree: cst.Module) -> Places:
+    """Only the first rank shards the root."""
+    for block, index, call, _ in roots(tree):
+        if knows_torch(tree):
+            line = block.body[index]
+            assert isinstance(line, cst.SimpleStatementLine)
+            yield call, put(tree, block, index, under(f"{RANK} == 0", line))
+
+
 @operator("root-twice", "FSDP209")
 def root_twice(tree: cst.Module) -> Places:
     """The root is sharded twice."""

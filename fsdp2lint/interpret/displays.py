@@ -9,7 +9,7 @@ import libcst as cst
 from fsdp2lint.interpret import loops
 from fsdp2lint.interpret.handlers import handles
 from fsdp2lint.model.events import Called
-from fsdp2lint.model.values import Container, External, Literal, Value
+from fsdp2lint.model.values import Container, External, Literal, Module, Value
 
 if TYPE_CHECKING:
     from fsdp2lint.interpret.machine import Machine
@@ -64,6 +64,8 @@ def store(
         moment, name = machine.moment(machine.site(node)), f"{owner.name}.__setitem__"
         nothing = machine.literal(None)
         machine.record(Called(moment, name, None, (key, value), {}, False, nothing))
+    if isinstance(owner, Module):
+        value.sit(owner, f"[{key.value!r}]" if isinstance(key, Literal) else "[*]")
     if isinstance(key, Literal):
         machine.memory.write(owner, f"[{key.value!r}]", machine.here, value)
         return

@@ -144,7 +144,7 @@ def _fill(call: Call, made: Module, given: Value) -> None:
         return
     for key, child in list(memory.entries(given, here)):
         memory.write(made, key, here, child)
-        child.sit(made, str(key))
+        child.sit(made, key if isinstance(key, str) else "[*]")
 
 
 def _put(call: Call, owner: Value, index: object, child: Value) -> None:
