@@ -130,8 +130,9 @@ def given(call: cst.Call, position: int, keyword: str) -> cst.Arg | None:
 def roots(tree: cst.Module) -> Iterator[tuple[Block, int, cst.Call, str]]:
     """The lines that shard a whole model: ``fully_shard(model, …)`` outside of any loop, with its name.
 
-    The block holds the sharding of parts too, a loop in most programs.
+    The block holds the sharding of parts too, a loop in most programs; ``model.head`` beside ``model`` is a part.
     """
+    found = []
     for block, index, statement in lines(tree):
         call = only_call(statement)
         if call is None or called(call) != "fully_shard" or not call.args:
@@ -139,6 +140,10 @@ def roots(tree: cst.Module) -> Iterator[tuple[Block, int, cst.Call, str]]:
         name = get_full_name_for_node(call.args[0].value) or ""
         parts = [one for one in block.body if isinstance(one, cst.For) and shards(one)]
         if name and parts and isinstance(call.args[0].value, cst.Name | cst.Attribute):
+            found.append((block, index, call, name))
+    for block, index, call, name in found:
+        beside = [other for home, _, _, other in found if home is block]
+        if not any(name.startswith(f"{other}.") for other in beside):
             yield block, index, call, name
 
 
