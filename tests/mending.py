@@ -9,7 +9,7 @@ from fsdp2lint.declare import Rule
 from fsdp2lint.diagnostics import Diagnostic
 from fsdp2lint.runner import Batch, Mended
 from fsdp2lint.settings import Settings
-from tests.evidence.header import Fixture, fixtures
+from tests.evidence.header import RULES, Fixture, fixtures
 
 
 @cache
@@ -28,11 +28,13 @@ def rule_of(fixture: Fixture) -> Rule:
     return rules()[fixture.path.parent.name]
 
 
-def said(fixture: Fixture) -> list[Diagnostic]:
-    """What its own rule says of a fixture."""
-    rule = rule_of(fixture)
-    report = runner.check(_batch(fixture), _only(rule))
-    return [one for one in report.found if one.rule is rule]
+def found_in_bad_fixtures(rule: Rule) -> list[Diagnostic]:
+    """What a rule reports in its bad fixtures: scripts, or settings files of a framework."""
+    scripts = [_batch(fixture) for fixture in bad_fixtures() if rule_of(fixture) is rule]
+    folder = RULES / rule.name.replace("-", "_")
+    settings = [Batch.of_files([str(file)]) for file in sorted(folder.glob("bad_*.yaml"))]
+    reports = [runner.check(batch, _only(rule)) for batch in (*scripts, *settings)]
+    return [one for report in reports for one in report.found if one.rule is rule]
 
 
 def mended(copy: Fixture, rule: Rule) -> Mended:

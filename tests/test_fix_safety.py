@@ -10,19 +10,20 @@ from pathlib import Path
 import pytest
 
 from fsdp2lint.declare import Rule
-from tests.mending import bad_fixtures, rule_of, rules, said
+from tests.mending import found_in_bad_fixtures, rules
 from tests.running import TOUR, program
 
 SAFE = """
     FSDP203 FSDP206 FSDP208 FSDP209 FSDP218 FSDP219 FSDP224 FSDP228 FSDP229 FSDP230 FSDP234 FSDP235
     FSDP241 FSDP250 FSDP254 FSDP255 FSDP256 FSDP302 FSDP304 FSDP308 FSDP309 FSDP312 FSDP320 FSDP321
     FSDP238 FSDP243 FSDP248 FSDP262 FSDP325 FSDP403 FSDP404 FSDP408 FSDP410 FSDP413 FSDP415
+    FSDP604
 """
 UNSAFE = """
     FSDP201 FSDP202 FSDP204 FSDP205 FSDP207 FSDP214 FSDP215 FSDP220 FSDP222 FSDP226 FSDP227 FSDP231
     FSDP240 FSDP242 FSDP246 FSDP249 FSDP251 FSDP252 FSDP301 FSDP303 FSDP306 FSDP307 FSDP310 FSDP313 FSDP314
     FSDP318 FSDP319 FSDP322 FSDP324 FSDP327 FSDP328 FSDP401 FSDP406 FSDP416
-    FSDP501 FSDP510 FSDP511
+    FSDP501 FSDP510 FSDP511 FSDP602 FSDP603 FSDP605
 """
 EITHER = "FSDP210 FSDP216 FSDP405 FSDP417"
 ONLY_UNSAFE = {
@@ -50,10 +51,7 @@ def promised(rule: Rule) -> set[str]:
 @cache
 def offered(rule: Rule) -> set[str]:
     """The safeties of the fixes that a rule offers for its bad fixtures."""
-    findings = (
-        one for fixture in bad_fixtures() if rule_of(fixture) is rule for one in said(fixture)
-    )
-    return {one.fix.safety for one in findings if one.fix is not None}
+    return {one.fix.safety for one in found_in_bad_fixtures(rule) if one.fix is not None}
 
 
 every_rule = pytest.mark.parametrize("rule", rules().values(), ids=lambda rule: rule.name)

@@ -36,9 +36,9 @@ HOOK = (
 """What a hook does when a file without FSDP was changed; it prints the modules that this took."""
 
 OURS = """
-    cli cli.check cli.known cli.options cli.output cli.program cli.progress cli.sessions config config.files coverage
-    config.resolve discover files gitignore links means model model.told plan prefilter report reporters
-    reporters._paint reporters._summary reporters.full runner session settings
+    cli cli.check cli.known cli.options cli.output cli.program cli.progress cli.sessions config config.files
+    config.resolve coverage discover files gitignore home links means model model.told plain plan prefilter
+    report reporters reporters._paint reporters._summary reporters.full runner session settings
 """
 NOT_FOR_NOTHING = {
     "asyncio", "concurrent", "dataclasses", "difflib", "hashlib", "ipaddress", "json", "multiprocessing",

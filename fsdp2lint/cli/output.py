@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 import click
 
-from fsdp2lint.journal import NotWritten, replace_all
 from fsdp2lint.reporters import formats, render
 from fsdp2lint.settings import unknown
 
@@ -78,6 +77,11 @@ def save(file: str, text: str) -> None:
     if os.path.exists(file) and not os.path.isfile(file):
         _put(file, text, "w")
         return
+    from fsdp2lint.journal import (
+        NotWritten,
+        replace_all,
+    )  # a check that writes no file needs neither
+
     try:
         replace_all({file: text.encode("utf-8", "backslashreplace")}, folders=True)
     except NotWritten as error:

@@ -203,7 +203,9 @@ def _hanging(head: str, note: str, columns: int) -> list[str]:
     """A line, or several whose ends stand under each other if there is room for that."""
     if columns - len(head) < 24:
         return [f"{head}{note}".rstrip()]
-    pieces = textwrap.wrap(note, columns - len(head), break_on_hyphens=False) or [""]
+    pieces = textwrap.wrap(
+        note, columns - len(head), break_on_hyphens=False, break_long_words=False
+    ) or [""]
     heads = [head, *[" " * len(head)] * (len(pieces) - 1)]
     return [f"{one}{piece}".rstrip() for one, piece in zip(heads, pieces, strict=True)]
 
