@@ -35,7 +35,7 @@ def mapped(site: Construction, function: cst.BaseExpression) -> Mapped | str:
     """Rewrite the dictionaries that the function of a ``CustomPolicy`` returns; why it cannot be done, if so."""
     found = _definition(site, function)
     if found is None:
-        return "the function of its policy is not in sight"
+        return "the function of its policy cannot be resolved"
     source, node = found
     if source not in site.program.sources or not _is_only_this(site, source, node, function):
         return "the function of its policy is used elsewhere too"

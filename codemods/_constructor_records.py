@@ -30,7 +30,7 @@ from ._constructor_fields import Entry, Field
 from ._constructor_names import function_scope
 from ._constructor_origins import definitions, meaning
 
-UNSEEN = "its keywords are the attributes of an object whose class is not in sight"
+UNSEEN = "its keywords are the attributes of an object whose class cannot be resolved"
 MORE = "its keywords are the attributes of an object that may have others than its class declares"
 WRITTEN = "the dictionary of its keywords is changed after it was made"
 FOREIGN = "its keywords are the fields of a class, and FSDP1 has none named {}"

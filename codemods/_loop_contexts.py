@@ -21,7 +21,7 @@ from ._loop_models import FSDP_MODULE
 from ._loop_text import text_of
 from ._shared import Build, Helpers, Naming
 
-WHY = "a context manager of the script's own switches the synchronisation off and on"
+WHY = "a helper context manager in this file switches the synchronisation off and on"
 
 
 def by_helper(source: Source, sites: Sequence[cst.BaseExpression], ddp: bool) -> Step:

@@ -68,7 +68,7 @@ def _type_name(
         step = _compared(program, source, comparison, node)
         if step is not None:
             return step
-    why = "a word of the script's own: nothing looks it up in torch"
+    why = "an unrelated string: nothing looks it up in torch"
     return Step((), (Account(source, node, "preserved", why),))
 
 

@@ -81,7 +81,7 @@ def loads(program: Program) -> Iterator[Step | Left]:
             else:
                 yield _step(program, [found], _in_place(found, None, field))
         elif len({r.at.node for r in restored}) != 1:
-            why = "its result is loaded into no optimizer in sight"
+            why = "no optimizer is found that loads its result"
             if restored:
                 why = "its result is loaded in several places"
             yield Left(found.source, found.call, why, _TODO)

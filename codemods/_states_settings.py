@@ -44,7 +44,7 @@ from ._states_text import OF_STATES, unimports
 
 _WHY = "the state-dict type is now passed to each call"
 _UNUSED = "removed: no call reads an FSDP1 state-dict setting any more"
-_IN_THE_RUN = "which kind it asks for shows only in the run, and what takes the state dict afterwards is out of sight"
+_IN_THE_RUN = "the kind is decided at run time, and the code that takes the state dict afterwards cannot be resolved"
 _TODO = "say the kind at each call (StateDictOptions) and remove this"
 
 
@@ -64,7 +64,12 @@ def settings(program: Program) -> Iterator[Step | Left]:
         elif not any(kind_of(c) or _decides(t, c) for t, c in mine):
             yield Left(source, call, _IN_THE_RUN, _TODO)
         elif not any(_asked_for(t, c) for t, c in mine):
-            yield Left(source, call, "what takes the state dict afterwards is out of sight", _TODO)
+            yield Left(
+                source,
+                call,
+                "the code that takes the state dict afterwards cannot be resolved",
+                _TODO,
+            )
         elif _can_go(source, statement):
             edits = (Remove(source, call), *unimports(program, source))
             yield Step(edits, (Account(source, call, "changed", _WHY),))

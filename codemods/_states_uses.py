@@ -31,7 +31,7 @@ from fsdp2lint.api import (
 
 from ._states_asked import context_of, setter_of
 
-MIXED = "what it is asked of is sharded in some runs only"
+MIXED = "the model is sharded in some runs only"
 NEW_NAMES = ("unwrapped", "inner_model")
 """What a model is called that has to be asked about and that the script computes in place."""
 

@@ -35,7 +35,7 @@ apply_activation_checkpointing(model, check_fn=lambda m: isinstance(m, nn.Linear
 
 ## What it leaves
 
-A `check_fn` that is not in sight.
+A `check_fn` that cannot be resolved.
 
 ## References
 

@@ -263,7 +263,7 @@ def _loaded_in_another_way(
     """Where a sharded model or an optimizer gets a state of a kind that is saved from somewhere else."""
     for _, called in program.of(Called):
         if called.name in FLATTENERS:
-            why = "a state for flat parameters is left to a person"
+            why = "a state for flat parameters is left for manual migration"
             yield Obstacle(called.at.source, called.at.node, why)
     kinds = {state.kind for save in written for state in save.states}
     known = {setter for load in read for setter in load.setters.values()}

@@ -232,7 +232,7 @@ def _own_function(
     if not model or "max_norm" not in given:
         return None
     if is_infinite(given.get("norm_type", "")):
-        why = "a shard may be empty, and torch has no largest entry of nothing: the script's own function"
+        why = "a shard may be empty, and torch cannot take the largest entry of an empty tensor: a helper in this file does it"
         return _Own(
             call, "clip_grad_max_norm_", by_largest_entry(), (model, given["max_norm"]), why
         )
@@ -247,7 +247,7 @@ def _own_function(
 
 _PARALLEL = (
     "not the same norm: under tensor parallelism FSDP1 gave each tensor parallel rank that of its own part,"
-    " this function of the script's own gives one over all ranks"
+    " this helper gives one over all ranks"
 )
 
 

@@ -51,7 +51,7 @@ average(kept, model, 0.99)
 
 - Handles that are used for anything else: their sizes, their storage, their unsharding.
 - Models of which FSDP1 leaves some parameters alone: a handle never had those.
-- Functions that no run in sight calls with a model that FSDP1 wraps.
+- Functions that the project never calls with a model that FSDP1 wraps.
 
 ## References
 

@@ -74,7 +74,7 @@ POSITIONS = (
 )
 """The parameters of ``ShardedGradScaler.__init__``, in order, before ``process_group``."""
 WHY = "the class of the scaler that knows the gradients of FSDP2"
-OWN_NAME = "a name of the script's own for what it is given"
+OWN_NAME = "a local name for the scaler class"
 SHARED = 2
 """So many of them stand at the same position in ``torch.amp.GradScaler``."""
 

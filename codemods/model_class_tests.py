@@ -1,4 +1,4 @@
-"""Tests of a wrapped model for a class of its own are left to a person.
+"""Tests of a wrapped model for its own class are left for manual migration.
 
 ## What it does
 

@@ -160,11 +160,11 @@ def _of_others(call: cst.CSTNode) -> str:
     """Why a call of this name is none of FSDP's; empty where it may be one."""
     given = call.args if isinstance(call, cst.Call) else ()
     if given:
-        return "a method of the script's own: FSDP1's takes no arguments"
+        return "a method of the project: FSDP1's takes no arguments"
     method = call.func if isinstance(call, cst.Call) else call
     asked = dotted(method.value) if isinstance(method, cst.Attribute) else ""
     if "optim" in asked.rpartition(".")[2].lower():
-        return "an optimizer's own: FSDP1's is asked of the model"
+        return "an optimizer's own: FSDP1's is a method of the model"
     return ""
 
 

@@ -50,7 +50,7 @@ set_optimizer_state_dict(
 
 ## What it leaves
 
-Results that no optimizer in sight loads, and `rekey_optim_state_dict`: a state by numbers has to be loaded into the
+Results that no optimizer loads, and `rekey_optim_state_dict`: a state by numbers has to be loaded into the
 unsharded model first.
 
 ## References

@@ -1,4 +1,4 @@
-"""Tests of the shape of FSDP1's flat parameters are left to a person.
+"""Tests of the shape of FSDP1's flat parameters are left for manual migration.
 
 ## What it does
 

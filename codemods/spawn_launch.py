@@ -172,7 +172,7 @@ def _obstacle(program: Program, source: Source, call: cst.Call) -> str | None:
     if not isinstance(Layout.of(source).parents.get(call), cst.Expr):
         return "what `mp.spawn` returns is used"
     if given is None or "fn" not in given:
-        return "its arguments are not in sight"
+        return "its arguments cannot be resolved"
     join = given.get("join")
     if join is not None and getattr(join.value, "value", "") != "True":
         return "the program goes on while the ranks run"

@@ -41,7 +41,7 @@ weights = get_model_state_dict(model)
 ## What it leaves
 
 A context in which something still takes a state dict of FSDP1 or hands the model to code that cannot be followed,
-one that is put together at run time, a setting whose kind shows only in the run where nobody in sight asks for it,
+one that is put together at run time, a setting whose kind is decided at run time and that the project never uses,
 and `get_state_dict_type`.
 
 ## References

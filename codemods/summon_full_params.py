@@ -2,7 +2,7 @@
 
 ## What it does
 
-A block that reads parameters gets a context manager of the script's own, which puts whole parameters (in the dtype
+A block that reads parameters gets a helper context manager, which puts whole parameters (in the dtype
 that they are kept in) in place of the shards, and what is written to them back into the shards when the block
 writes; `model.apply(function)` gets such a block, as FSDP1 made one for it. A block that runs the model (`generate`) is gathered by `unshard()`. Around nothing but `get_model_state_dict`, which gathers by itself, no block is left.
 
@@ -110,11 +110,11 @@ from ._shared import Helpers, unimports
 SUMMON = f"{FSDP1}.summon_full_params"
 POSITIONS = ("module", "recurse", "writeback", "rank0_only", "offload_to_cpu", "with_grads")
 FEATURES = POSITIONS[2:]
-READ = "a context manager of the script's own puts whole parameters in place of the shards"
+READ = "a helper context manager puts whole parameters in place of the shards"
 RUN = (
     "submodules gather their own parameters as they run; what is left of the model is gathered here"
 )
-APPLIED = "FSDP1 gathered the parameters for `apply` and kept what it wrote: so does the script's own block"
+APPLIED = "FSDP1 gathered the parameters for `apply` and kept what it wrote: so does this block"
 EMPTY = "nothing is done with the parameters that it gathers"
 TAKEN = "get_model_state_dict gathers what it takes by itself"
 

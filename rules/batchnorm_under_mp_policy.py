@@ -51,7 +51,7 @@ all layers), or where other modules inside were sharded before and a norm has no
 
 ## Known limits
 
-Only layers that the script builds itself, and policies in sight. The output of a BatchNorm in a group of its
+Only layers that the script builds itself, and policies that can be resolved. The output of a BatchNorm in a group of its
 own is of the dtype of its input: give it `output_dtype` where the next layer is strict.
 
 ## References

@@ -54,7 +54,7 @@ twice the bytes, and the loss is another one in its last digits.
 ## Known limits
 
 How many ranks there will be is not known: on two the loss of accuracy is small. Silent where a dtype comes from
-a configuration, and where no optimizer steps over the module in sight.
+a configuration, and where no optimizer is seen to step over the module.
 
 ## References
 

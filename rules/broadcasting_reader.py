@@ -1,4 +1,4 @@
-"""`BroadcastingTorchSaveReader` reads into a sharded model, and never comes to an end.
+"""`BroadcastingTorchSaveReader` reads into a sharded model and never returns.
 
 ## What it does
 

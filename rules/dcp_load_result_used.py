@@ -7,7 +7,7 @@ Finds `dcp.load(…)` whose value is assigned, passed on, or asked for an entry.
 ## Why is this bad
 
 `dcp.load` fills the dictionary that it is given and returns None. What is assigned from it is None: the first
-entry asked of it raises, or a `load_state_dict(None)` follows.
+entry looked up in it raises, or a `load_state_dict(None)` follows.
 
 ## Example
 
@@ -47,7 +47,7 @@ Safe: the call stands alone, and the dictionary goes where its value went.
 
 ## Known limits
 
-`return dcp.load(…)` counts when the caller, in sight, does something with the value.
+`return dcp.load(…)` counts when a caller that can be resolved does something with the value.
 
 ## References
 

@@ -58,7 +58,7 @@ Other pieces get no fix.
 
 The own shard of a parameter (`DTensor.from_local(p.to_local(), p.device_mesh, p.placements)`) counts when a layer of
 the model has an odd number of rows, which no usual number of ranks divides. Otherwise only pieces whose sizes can be computed for each rank: from constants, the rank and the number of ranks, for
-tensors that are made in sight. Where the number of ranks is not written down, the pieces must be uneven for two,
+tensors that the project makes. Where the number of ranks is not written down, the pieces must be uneven for two,
 four and eight of them (for those that the script does not refuse): seven rows are reported, ten are not. Only
 meshes of one dimension over all ranks. Given shapes are not compared with the pieces. Scripts without any word of
 FSDP or of distributed checkpoints are not read.

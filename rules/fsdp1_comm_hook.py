@@ -43,7 +43,7 @@ fully_shard(model, mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.bfloat16))
 
 ## Known limits
 
-The hooks of DDP have the same name; a model whose wrapper is not in sight is not reported.
+The hooks of DDP have the same name; a model whose wrapper cannot be resolved is not reported.
 
 ## References
 

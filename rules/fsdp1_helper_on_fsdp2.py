@@ -50,7 +50,7 @@ what it does. The others have no fix: what comes instead depends on what the ten
 
 Attributes of FSDP1's wrapper (`model.module`, `_fsdp_wrapped_module`) are judged only on a model whose class is in
 sight; `isinstance` and `hasattr` only in a script that never asks whether the model is FSDP2's, and not where
-the same test is asked of a model that FSDP1 has wrapped.
+the same test is made for a model that FSDP1 has wrapped.
 
 ## References
 

@@ -44,7 +44,7 @@ model(torch.randn(4, 8)).sum().backward()
 
 ## Known limits
 
-A model whose wrapper is not in sight could be one of DDP, which keeps its `no_sync`.
+A model whose wrapper cannot be resolved could be one of DDP, which keeps its `no_sync`.
 
 ## References
 

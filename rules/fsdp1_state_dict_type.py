@@ -6,7 +6,7 @@ Finds `state_dict_type`, `set_state_dict_type`, `StateDictType` and the configur
 
 ## Why is this bad
 
-They belong to the wrapper; on a sharded model the context ends with `KeyError: None`. What is wanted is said for each
+They belong to the wrapper; on a sharded model the context ends with `KeyError: None`. FSDP2 takes the options with each
 call by `StateDictOptions`. They are deprecated since torch 2.4.
 
 ## Example

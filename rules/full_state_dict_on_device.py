@@ -57,7 +57,7 @@ that a setter shares, and those that are not written in a call, are left alone.
 ## Known limits
 
 Silent where another rank looks into the dictionary (but for its length), where it is handed to code that cannot
-be followed, and where no save of it is in sight.
+be followed, and where no save of it is found.
 
 ## References
 

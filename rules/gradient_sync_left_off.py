@@ -47,7 +47,7 @@ for step in range(8):
 
 ## Known limits
 
-Speaks only about models that are built in sight and never handed to code that cannot be followed.
+Reports only models that the project builds and never hands to code that cannot be followed.
 
 ## References
 

@@ -44,7 +44,7 @@ Safe: `set(…)` is put around a list that is written in the call, which could n
 
 ## Known limits
 
-The argument exists since torch 2.7. Only what the script puts in is judged, not what a helper out of sight returns.
+The argument exists since torch 2.7. Only what the script puts in is judged, not what an unresolved helper returns.
 
 ## References
 

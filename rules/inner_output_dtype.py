@@ -75,7 +75,7 @@ the call by name (`**kwargs`), or where one call shards the root and its parts.
 
 ## Known limits
 
-Only policies and layers in sight: the root's forward must be in the project and call a layer of `torch.nn`
+Only policies and layers that can be resolved: the root's forward must be in the project and call a layer of `torch.nn`
 after the inner module.
 
 ## References

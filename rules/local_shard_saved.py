@@ -45,7 +45,7 @@ if dist.get_rank() == 0:
 
 ## Known limits
 
-Files whose path is made of the rank are left alone: each rank then keeps its own part. So are tensors that were
+Files whose path contains the rank are left alone: each rank then keeps its own part. So are tensors that were
 redistributed before.
 
 ## References

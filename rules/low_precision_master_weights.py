@@ -52,7 +52,7 @@ Unsafe: the cast goes. The shards and the optimizer's state need twice the memor
 ## Known limits
 
 Silent where parameters are frozen or adapters are added (a base model in 16 bits is usual there), for
-policies that are not in sight, and when the model is cast back.
+policies that cannot be resolved, and when the model is cast back.
 
 ## References
 

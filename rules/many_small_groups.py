@@ -8,7 +8,7 @@ shards them beside larger layers.
 ## Why is this bad
 
 Each call makes a group that is gathered before its forward and before its backward and whose gradients are
-reduced on their own. A norm has one or two vectors: its collectives take the time in which they are started, and
+reduced on their own. A norm has one or two vectors: their cost is almost all launch latency, and
 more of them keep the GPU from the large ones. In the group of the block around it a norm costs nothing.
 
 ## Example

@@ -51,7 +51,7 @@ with torch.no_grad():
 ## Known limits
 
 A tensor of one element is taken for the same on all ranks and may be mixed. Tensors of unknown origin
-(loaded, or arguments of functions that nobody in sight calls) are left alone, and so are scripts that make
+(loaded, or arguments of functions that the project never calls) are left alone, and so are scripts that make
 distributed tensors by other means too. Copies are FSDP239.
 
 ## References

@@ -47,7 +47,7 @@ optimizer.step()
 
 ## Known limits
 
-Silent when the new module is frozen, when its class is out of sight, for adapters that are only read
+Silent when the new module is frozen, when its class cannot be resolved, for adapters that are only read
 (`inference_mode`, `PeftModel.from_pretrained` without `is_trainable`), and for other libraries that add modules
 (`resize_token_embeddings`). There is no fix: what else happens between the two has to move too.
 

@@ -9,7 +9,7 @@ Finds modules that are sharded with a low `param_dtype` and called with float32 
 
 `MixedPrecisionPolicy` casts every floating-point input of a module to `param_dtype` unless `cast_forward_inputs=False`
 is given; FSDP1 did so at the root only. bfloat16 has eight bits: position 299 arrives as 300, timestep 999 as
-1000, and neighbours of a table of angles become equal. Nothing raises, long positions are simply not told apart.
+1000, and neighbours of a table of angles become equal. Nothing raises: long positions simply become equal.
 
 ## Example
 

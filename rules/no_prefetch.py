@@ -2,7 +2,7 @@
 
 ## What it does
 
-Finds stacks of sharded blocks that a forward in sight runs in order, in a script that never tells FSDP2 the order:
+Finds stacks of sharded blocks that a forward of the project runs in order, in a script that never tells FSDP2 the order:
 neither `set_modules_to_forward_prefetch` nor `set_modules_to_backward_prefetch` nor `unshard` is called.
 
 ## Why is this bad
@@ -73,7 +73,7 @@ model(torch.randn(4, 8)).sum().backward()
 
 ## Known limits
 
-Only forwards in sight that loop over the blocks, of models that the script runs itself: `nn.Sequential`, blocks in a
+Only forwards of the project that loop over the blocks, of models that the script runs itself: `nn.Sequential`, blocks in a
 `ModuleDict` and blocks that are called one after the other by name are not judged. Whether the CPU falls behind shows in a profile alone, so this is advice.
 
 ## References

@@ -1,4 +1,4 @@
-"""`no_sync()` is asked of a sharded model, which has no such method.
+"""`no_sync()` is called on a sharded model, which has no such method.
 
 ## What it does
 

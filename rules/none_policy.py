@@ -44,7 +44,7 @@ Safe: `mp_policy=None` is left out, which is what was meant by it and could not 
 
 ## Known limits
 
-A default of None that every caller in sight replaces is not reported, nor is one that nobody in sight calls.
+A default of None that every caller replaces is not reported, nor one in a function that the project never calls.
 
 ## References
 

@@ -98,8 +98,8 @@ def check(trace: Trace) -> Iterator[Finding]:
                 continue
             yield Finding(
                 at=built,
-                message=f"`{built.optimizer.words()}` holds the parameters that the load on "
-                f"{line_of(restored, built)} replaces: nothing of them is trained",
+                message=f"`{built.optimizer.words()}` was built before the load on "
+                f"{line_of(restored, built)} replaced the parameters, so it never updates the model",
                 because=((restored, "new parameters are put in their place here"),),
                 fix=moved_below(
                     built,

@@ -93,9 +93,9 @@ def check(trace: Trace) -> Iterator[Finding]:
             shard = (*whole, *replacing)[0]
             yield Finding(
                 at=built,
-                message=f"`{built.optimizer.words()}` holds the parameters that "
-                f"`fully_shard({shard.module.words()})` on {line_of(shard.event, built)} replaces: "
-                "nothing of them is trained",
+                message=f"`{built.optimizer.words()}` was built before "
+                f"`fully_shard({shard.module.words()})` on {line_of(shard.event, built)} replaced the "
+                "parameters, so it never updates the model",
                 because=((shard.event, f"`{shard.module.words()}` is sharded here, later"),),
                 fix=moved_below(
                     built,

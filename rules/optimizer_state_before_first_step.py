@@ -63,7 +63,7 @@ optimizer.step()
 
 ## Known limits
 
-Silent where the script sets what is in `optimizer.state` back with `zero_()`, where the optimizer was built out of sight, and where a number decides whether the state is taken, but for
+Silent where the script sets what is in `optimizer.state` back with `zero_()`, where the optimizer cannot be resolved, and where a number decides whether the state is taken, but for
 `step % n == 0` of a loop that begins at zero. Optimizers that count no steps (SGD, RMSprop, Adagrad) lose nothing.
 
 ## References

@@ -59,7 +59,7 @@ stand in one block and nothing between them uses the state.
 
 ## Known limits
 
-Silent where the optimizer was built out of sight, and where a number decides whether the state is taken, but for
+Silent where the optimizer cannot be resolved, and where a number decides whether the state is taken, but for
 `step % n == 0` of a loop that begins at zero.
 
 ## References

@@ -57,8 +57,8 @@ fully_shard(model)
 
 ## Known limits
 
-Only bitsandbytes, and only where the dtype of the storage is written in sight. Where `ignored_params` are given
-nobody knows which parameters are sharded, and nothing is said. When the torch that the code is for is not known,
+Only bitsandbytes, and only where the dtype of the storage is written in the project. Where `ignored_params` are given
+it is unknown which parameters are sharded, and nothing is reported. When the torch that the code is for is not known,
 the oldest one counts.
 
 ## References

@@ -2,7 +2,7 @@
 
 ## What it does
 
-Finds `dcp.save` and `dcp.async_save` whose `checkpoint_id` (or the path of whose writer) is made of the rank.
+Finds `dcp.save` and `dcp.async_save` whose `checkpoint_id` (or the path of whose writer) contains the rank.
 
 ## Why is this bad
 

@@ -45,7 +45,7 @@ Or, on GPUs, `nn.SyncBatchNorm.convert_sync_batchnorm(model)` before `fully_shar
 
 ## Known limits
 
-Only layers that are built in sight. Silent where the script converts to `SyncBatchNorm`, where it walks over
+Only layers that the project builds. Silent where the script converts to `SyncBatchNorm`, where it walks over
 `buffers()`, and where a layer is put into evaluation mode.
 
 ## References

@@ -48,7 +48,7 @@ again = F.linear(hidden, model[0].weight)
 
 ## Known limits
 
-Only layers of `torch.nn` and the parameters of classes in sight. Silent while the group may be gathered: that
+Only layers of `torch.nn` and the parameters of classes of the project. Silent while the group may be gathered: that
 of a root is from its forward to the backward. Fused losses of libraries that are handed the weight are not
 followed.
 

@@ -48,7 +48,7 @@ stay gathered between forward and backward, which a run at the edge of its memor
 
 ## Known limits
 
-Silent where a root has no parameters of its own in sight, where the value comes from a configuration, where
+Silent where no parameters of the root's own are found, where the value comes from a configuration, where
 `set_reshard_after_forward` is called, and where the model only evaluates. A module that is sharded here and
 again inside a larger one elsewhere is taken for a root.
 

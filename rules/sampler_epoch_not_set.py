@@ -59,7 +59,7 @@ stand in one function. The order of the data changes from the second epoch on.
 
 ## Known limits
 
-Silent when anything in sight is asked for `set_epoch`, when the sampler or the loader is handed to code that
+Silent when `set_epoch` is called on anything, when the sampler or the loader is handed to code that
 cannot be followed, and when a backward is not seen in the walk. Only samplers of PyTorch itself are judged.
 
 ## References

@@ -44,7 +44,7 @@ fully_shard(model)
 
 ## Known limits
 
-Tensors of unknown origin (loaded, or arguments of functions that nobody in sight calls) are left alone, and
+Tensors of unknown origin (loaded, or arguments of functions that the project never calls) are left alone, and
 so are scripts that make distributed tensors by other means too. Arithmetic is FSDP245, `p.data = …` is
 FSDP249.
 

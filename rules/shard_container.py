@@ -42,7 +42,7 @@ container too, there is no fix.
 
 ## Known limits
 
-Only containers whose class is in sight: `model.layers` of a model from elsewhere is not judged by its name.
+Only containers whose class can be resolved: `model.layers` of a model from elsewhere is not judged by its name.
 
 ## References
 

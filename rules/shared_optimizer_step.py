@@ -65,7 +65,7 @@ Unsafe: the tensors of the state are copied, which takes its size once more for 
 
 ## Known limits
 
-A file that another program wrote does not say that it comes from FSDP1: where only a path is in sight the rule is
+A file that another program wrote does not say that it comes from FSDP1: where only a path is known the rule is
 silent. `fsdp2lint migrate` writes the clones into every load that it moves over.
 
 ## References

@@ -10,7 +10,7 @@ the other has not. The weights are followed through variables, helpers and a fil
 
 `state_dict()` of a wrapped module puts the wrapper's prefix before every name, `get_model_state_dict` never does,
 and the setters expect names without it. When none of the names fits, `strict=False` takes all of them for
-unexpected: nothing is loaded and nothing is said. Training goes on from the initial weights.
+unexpected: nothing is loaded and nothing is reported. Training goes on from the initial weights.
 
 ## Example
 
@@ -104,7 +104,7 @@ def check(trace: Trace) -> Iterator[Finding]:
             yield Finding(
                 at=restored,
                 message=f"the names of these weights begin with {_said(given)}, those of the model with "
-                f"{_said(wanted or '')}: with `strict=False` nothing is loaded and nothing is said",
+                f"{_said(wanted or '')}: with `strict=False` nothing is loaded and nothing is raised",
                 because=((taken, "the weights are taken here"),),
             )
             break

@@ -54,7 +54,7 @@ or hand its parameters to an optimizer, and when `fully_shard` is not given a me
 
 ## Known limits
 
-Only plans in sight with `ColwiseParallel` or `RowwiseParallel` are reported.
+Only plans that can be resolved, with `ColwiseParallel` or `RowwiseParallel` are reported.
 
 ## References
 

@@ -67,7 +67,7 @@ within `forward`, where the hooks run already.
 
 ## Known limits
 
-Only methods of classes in sight, and only what they compute by calling layers: a weight used by hand
+Only methods of classes of the project, and only what they compute by calling layers: a weight used by hand
 (`x @ self.weight`) is not seen. Silent between a forward of the root and the next backward: the root's own
 parameters stay gathered for that long, unless `reshard_after_forward=True` says otherwise. `generate` of a
 library calls the module itself and is fine.

@@ -72,7 +72,7 @@ A layer that must stay, for a later stage of training, is frozen with `requires_
 
 ## Known limits
 
-Only attributes of classes in sight that are derived from `nn.Module` and nothing else, and only those whose name
+Only attributes of classes of the project that are derived from `nn.Module` and nothing else, and only those whose name
 is read nowhere, not even as a string: a layer that some branch of `forward` uses counts as used, and so does one
 that is only initialised by hand. Silent where the class walks over its own modules or
 parameters, and where a penalty is computed from all parameters. A run may be too short to reach everything (an

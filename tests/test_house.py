@@ -223,21 +223,6 @@ def test_the_readme_shows_what_the_program_prints(bless: bool) -> None:
         assert block.findall(text) == [finding]
 
 
-def test_the_readme_lists_the_rules(bless: bool) -> None:
-    """The table between the marks holds every rule; ``--bless`` renews it."""
-    rows = [
-        f"| {rule.code} | {rule.name} | {rule.group} | {rule.summary.replace('|', '/')} |"
-        for rule in knowledge.rules()
-    ]
-    table = "\n".join(("| code | name | group | what it reports |", "|---|---|---|---|", *rows))
-    text = README.read_text(encoding="utf-8")
-    block = re.compile(r"(?<=<!-- rules -->\n).*?(?=\n<!-- end -->)", re.DOTALL)
-    if bless:
-        README.write_text(block.sub(lambda _: table, text), encoding="utf-8")
-    else:
-        assert block.findall(text) == [table]
-
-
 def test_the_readme_says_which_damage_was_not_run(bless: bool) -> None:
     """Rules whose bad fixtures all say ``not shown on CPU`` are named between the marks; ``--bless`` renews them."""
 
@@ -256,18 +241,6 @@ def test_the_readme_says_which_damage_was_not_run(bless: bool) -> None:
         README.write_text(block.sub(lambda _: f"{named}\n", text), encoding="utf-8")
     else:
         assert block.findall(text) == [f"{named}\n"]
-
-
-def test_the_readme_lists_the_codemods(bless: bool) -> None:
-    """The table between the marks holds every codemod in its order; ``--bless`` renews it."""
-    rows = [f"| {one.name} | {one.summary.replace('|', '/')} |" for one in knowledge.codemods()]
-    table = "\n".join(("| codemod | what it does |", "|---|---|", *rows, ""))
-    text = README.read_text(encoding="utf-8")
-    block = re.compile(r"(?<=<!-- codemods -->\n).*?(?=<!-- end -->)", re.DOTALL)
-    if bless:
-        README.write_text(block.sub(lambda _: table, text, count=1), encoding="utf-8")
-    else:
-        assert block.findall(text) == [table]
 
 
 def test_ci_installs_as_the_readme_says() -> None:
