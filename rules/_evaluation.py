@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fsdp2lint.api import Called, Event, External, Forward, Trace, Value, options, unwrapped
+from fsdp2lint.api import Event, External, Forward, Trace, Value, options, unwrapped
 
 from ._shared import class_name, overlap
 
@@ -29,8 +29,8 @@ def evaluates(trace: Trace, event: Event) -> bool:
 
 def _in_evaluation_mode(trace: Trace, event: Event, module: Value) -> bool:
     """Whether the last switch of a module's mode before an event was ``eval()``."""
-    for called in trace.before(event, Called):
-        if called.name in (".eval", ".train") and called.receiver is not None:
+    for called in reversed(list(trace.calls(".eval", ".train"))):
+        if called.receiver is not None and trace.precedes(called, event):
             if overlap(trace, unwrapped(called.receiver), module) is not None:
                 return called.name == ".eval"
     return False

@@ -86,8 +86,8 @@ def check(trace: Trace) -> Iterator[Finding]:
     evaluated = {
         under(m.event, guard).node
         for m in meetings(trace)
-        if evaluates(trace, m.event)
         for guard in rank_guards(m.event)
+        if evaluates(trace, m.event)
     }
     for meeting in meetings(trace):
         for guard in rank_guards(meeting.event):
