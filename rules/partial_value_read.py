@@ -84,6 +84,7 @@ from fsdp2lint.api import (
     Finding,
     Fix,
     Forward,
+    Guard,
     Literal,
     Parameters,
     ParametersUsed,
@@ -102,7 +103,7 @@ from ._fixes import call_of
 from ._meetings import asks_for_dtensor
 from ._origins import origins
 from ._parts import parameter_of
-from ._shared import Shard, cases, overlap, sharded
+from ._shared import Shard, asks_for_fsdp2, cases, overlap, sharded
 
 _PARTIAL = "sum mean norm max min amax amin any all prod count_nonzero".split()
 _METHODS = tuple(f".{name}" for name in _PARTIAL)
@@ -191,9 +192,17 @@ def _norm_of(trace: Trace, event: Event, value: Value) -> _Norm | None:
     """The norm that a value is on some path to an event, unless the script knows there that it is no DTensor."""
     for guards, one in cases(event, value):
         norm = _norms(trace).get(_below(one))
-        if norm is not None and not any(asks_for_dtensor(g.test) and not g.taken for g in guards):
+        if norm is not None and not any(_says_plain(g) for g in guards):
             return norm
     return None
+
+
+def _says_plain(guard: Guard) -> bool:
+    """Whether a condition holds only where a tensor is no DTensor, or a model not sharded."""
+    test = guard.test
+    return not guard.taken and (
+        asks_for_dtensor(test) or (isinstance(test, Part) and asks_for_fsdp2(test))
+    )
 
 
 def _norms_read(trace: Trace) -> Iterator[Finding]:

@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from fsdp2lint.journal import NotWritten
 from fsdp2lint.verify.compare import Verification
 from fsdp2lint.verify.equality.results import Compared, Difference
 from fsdp2lint.verify.ladder import Rung
@@ -305,7 +306,7 @@ def test_a_report_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     write_report(REPORT, target)
     assert target.read_text("utf-8") == html(REPORT)
     assert list(tmp_path.iterdir()) == [target]
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(NotWritten, match="No such file"):
         write_report(REPORT, tmp_path / "nowhere" / "report.html")
 
 
