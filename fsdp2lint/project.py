@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 MAX_FOLLOWED = 400_000
 """Files beyond this size (bytes) are not followed into when another file imports them."""
 
-MAX_FOLLOWED_TOTAL = 8_000_000
+MAX_FOLLOWED_TOTAL = 2_000_000
 """How many characters of imported files belong to one project before imports stay unfollowed."""
 
 TOTAL_STEPS = 330_000
 """Expressions evaluated for all entries that no program reaches together, before each gets less and less."""
 
-PROGRAM_STEPS = 10
+PROGRAM_STEPS = 4
 """So many times the usual steps a program may take, as long as all together have taken no more than these:"""
 
-ALL_PROGRAMS_STEPS = 2_800_000
+ALL_PROGRAMS_STEPS = 800_000
 
 LEAST_STEPS = 1_500
 """What each entry gets at the least."""

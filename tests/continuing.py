@@ -12,7 +12,7 @@ from fsdp2lint.verify.compare import SEED
 from fsdp2lint.verify.equality import steps
 from fsdp2lint.verify.equality.results import Compared, Difference, Task
 from fsdp2lint.verify.launch import Launch
-from fsdp2lint.verify.outcome import RankReport, Request
+from fsdp2lint.verify.outcome import RankReport, Request, Step
 from fsdp2lint.verify.places import Place
 from fsdp2lint.verify.rehearse import Rehearsal, rehearse
 
@@ -43,17 +43,31 @@ def run(
     return rehearse(request, lambda _: None, launch)
 
 
-def stretch(run: Rehearsal, start: int, end: int | None = None) -> list[RankReport]:
-    """Some of the steps that each rank reported."""
-    return [msgspec.structs.replace(r, steps=r.steps[start:end]) for r in run.run.ranks]
-
-
 def different_steps(whole: Rehearsal, saved: Rehearsal, resumed: Rehearsal) -> list[Difference]:
-    """How the steps of a run in two parts differ from those of one at a stretch."""
+    """How the training steps of a run in two parts differ from those of one at a stretch.
+
+    What is evaluated is left out: where the two parts meet it may come before the save or after the load, and
+    programs evaluate what their checkpoints do not hold (the best weights so far, a rank's own statistics).
+    """
     count = len(saved.run.ranks[0].steps)
-    compared = steps.compare(stretch(whole, 0, count), saved.run.ranks, 0.0)
-    compared += steps.compare(stretch(whole, count), resumed.run.ranks, 0.0)
+    compared = steps.compare(_trained(whole, 0, count), _trained(saved), 0.0)
+    compared += steps.compare(_trained(whole, count), _trained(resumed), 0.0)
     return [one for part in compared for one in part.differences]
+
+
+def _trained(run: Rehearsal, start: int = 0, end: int | None = None) -> list[RankReport]:
+    """Some of the steps that each rank reported, without what was evaluated between them."""
+    return [
+        msgspec.structs.replace(
+            rank, steps=[_without_evaluation(s) for s in rank.steps[start:end]], rest=Step()
+        )
+        for rank in run.run.ranks
+    ]
+
+
+def _without_evaluation(step: Step) -> Step:
+    calls = [call for call in step.calls if not call.evaluates]
+    return msgspec.structs.replace(step, calls=calls)
 
 
 def different_ends(whole: Rehearsal, resumed: Rehearsal) -> list[Difference]:

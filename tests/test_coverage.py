@@ -9,6 +9,7 @@ import pytest
 
 from fsdp2lint.coverage import Lost, Program, Seen, gaps, merged
 from fsdp2lint.interpret import machine
+from fsdp2lint.project import PROGRAM_STEPS
 from fsdp2lint.runner import Batch, check
 from tests.running import invoke
 
@@ -124,7 +125,7 @@ def test_the_limit_that_cut_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     path.write_text(WHOLE.replace("    main()\n", "    x = [" + "1, " * 2_000 + "]\n    main()\n"))
     (one,) = check(Batch.of_files([str(path)])).programs
     assert one.lost[0].what == "the run"
-    assert "200 expressions" in one.lost[0].why
+    assert f"{20 * PROGRAM_STEPS} expressions" in one.lost[0].why
 
 
 def test_a_main_that_nothing_leads_to(tmp_path: Path) -> None:

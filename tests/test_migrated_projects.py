@@ -5,6 +5,7 @@ The programs are ``fixtures/projects/*/before`` (see the README there); the tool
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -109,7 +110,9 @@ def test_it_goes_on_from_its_own_checkpoint(name: str, ranks: Ranks, tmp_path: P
     assert tuple(len(one.run.ranks[0].steps) for one in runs) == counts
     assert [one.message for one in different_steps(*runs)] == []
     if "otherwise" not in resume:
-        assert [one.message for one in different_ends(whole, resumed)] == []
+        # a checkpoint holds one rank's buffers: the statistics of the others begin anew
+        ends = [one.message for one in different_ends(whole, resumed)]
+        assert [end for end in ends if not re.search(r" on rank [1-9]", end)] == []
 
 
 def _counts(difference: Difference, rtol: float) -> bool:
