@@ -39,7 +39,7 @@ def codes(folder: Path, *args: str) -> list[tuple[str, int, int]]:
 def test_a_folder_is_searched_for_notebooks(late: Path) -> None:
     shown = invoke("check", "-f", "concise", cwd=late.parent)
     assert shown.returncode == 1
-    assert shown.stdout.startswith(f"{HERE}: FSDP201 `optimizer` holds")
+    assert shown.stdout.startswith(f"{HERE}: FSDP201 `optimizer` was built before")
     assert "on line 2 of cell 5" in shown.stdout
 
 
