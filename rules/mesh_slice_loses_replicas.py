@@ -47,8 +47,8 @@ larger.
 ## Known limits
 
 The dimension is known by its name, as PyTorch's guides spell it. Silent when it is used anywhere else
-(another wrapper, a reduction by hand, the data), when it has one rank, and when the mesh is handed to code
-that cannot be followed.
+(another wrapper, a reduction by hand, the data), when it has one rank, when the dimension
+that shards has one rank and no optimizer holds the model, and when the mesh is handed to code that cannot be followed.
 
 ## References
 
@@ -70,6 +70,7 @@ from fsdp2lint.api import (
     Layout,
     Literal,
     Mesh,
+    OptimizerBuilt,
     Sharded,
     Trace,
     rule,
@@ -77,6 +78,7 @@ from fsdp2lint.api import (
 
 from ._fixes import call_of
 from ._meshes import given_meshes, made
+from ._shared import overlap
 
 _REPLICAS = ("dp_replicate", "replicate", "replica", "replicas", "dp_rep", "ddp")
 
@@ -95,6 +97,9 @@ def check(trace: Trace) -> Iterator[Finding]:
                 continue
             if _used(trace, whole, lost[0], called) or _alone(trace, whole, lost[0], called):
                 continue
+            alone = all(_alone(trace, whole, name, called) for name in mesh.names or ())
+            if alone and not _optimized(trace, sharded):
+                continue  # one rank holds all: a way to offload a model that only computes
             if any(e.value in (whole, mesh) for e in trace.escapes(whole)):
                 continue
             yield Finding(
@@ -105,6 +110,14 @@ def check(trace: Trace) -> Iterator[Finding]:
                 fix=_both(sharded, lost[0]),
             )
             break
+
+
+def _optimized(trace: Trace, sharded: Sharded) -> bool:
+    """Whether an optimizer holds parameters of what is sharded."""
+    held = [p.of for built in trace.of(OptimizerBuilt) for p in built.over]
+    return any(
+        overlap(trace, one, module) is not None for one in held for module in sharded.modules
+    )
 
 
 def _used(trace: Trace, whole: Mesh, name: str, called: Called) -> bool:
