@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+
+import libcst as cst
 
 from fsdp2lint.api import (
     Assigned,
@@ -37,6 +40,7 @@ from fsdp2lint.api import (
     once,
     options,
     rank_dependent,
+    scope_of,
     tests_in,
     unwrapped,
 )
@@ -83,12 +87,37 @@ def shards(trace: Trace) -> tuple[Shard, ...]:
 
 
 def shards_before(trace: Trace, event: Event) -> Iterator[Shard]:
-    """The shardings that surely precede ``event`` on a path they share, latest first."""
+    """The shardings that surely precede ``event`` on a path they share, latest first.
+
+    None where the script has put other parameters in place of the shards.
+    """
+    if any(first <= event.order <= last for first, last in _exchanges(trace)):
+        return iter(())
     return (
         s
         for s in reversed(shards(trace))
         if trace.precedes(s.event, event) and not returned_from(s.event, event)
     )
+
+
+@once
+def _exchanges(trace: Trace) -> tuple[tuple[int, int], ...]:
+    """Where other parameters stand in the modules: from which event on and until which.
+
+    A context manager that gathers whole parameters puts them in with ``setattr(module, name, whole)`` and
+    puts the shards back in with another ``setattr`` of the same function.
+    """
+    found = []
+    unnamed = [one for one in trace.of(Assigned) if one.name == "…"]
+    for put, back in pairwise(unnamed):
+        source = put.at.source
+        if source is back.at.source and put.at.node is not back.at.node:
+            layout = Layout.of(source)
+            home, other = (scope_of(layout.ancestors(one.at.node)) for one in (put, back))
+            earlier = layout.span(put.at.node) < layout.span(back.at.node)
+            if home is other and isinstance(home, cst.FunctionDef) and earlier:
+                found.append((put.order, back.order))
+    return tuple(found)
 
 
 def shards_after(trace: Trace, event: Event) -> Iterator[Shard]:
