@@ -48,7 +48,7 @@ def contexts(program: Program) -> Iterator[Step | Left]:
             continue
         item = _context(program, at.source, node)
         if item is None:
-            why = "the context that it is called in stands in another function"
+            why = "its `enable_wrap` context is in another function"
             yield Left(at.source, node, why, TODO.format(why=why))
         else:
             inside.setdefault(item, []).append(events)
@@ -134,7 +134,7 @@ def _step(
     source = site.source
     statement = Layout.of(source).parents[item]
     assert isinstance(statement, cst.With)
-    accounts = [Account(source, site.call, "changed", "what it asks for stands at each call")]
+    accounts = [Account(source, site.call, "changed", "its arguments are now passed to each call")]
     edits: list[Edit] = []
     if writer.needs_name():
         name, text = writer.function()

@@ -74,7 +74,7 @@ def _planned(
 ) -> tuple[Policy, Precision | None, dict[str, str]] | str:
     """The policy and the precision of a dictionary, and what its entries become."""
     if isinstance(inside.scope, cst.Module) and _makes_mesh(inside):
-        return "a mesh cannot be made where the dictionary of its keywords stands"
+        return "a mesh cannot be made at the top of a file, where the dictionary of its keywords is built"
     if "param_init_fn" in inside.arguments:
         return "the function that initialises comes in a dictionary that is built elsewhere"
     drop(inside)
@@ -86,7 +86,7 @@ def _planned(
     if isinstance(policy, str):
         return policy
     if isinstance(policy, Mapped) or (isinstance(policy, Chosen) and not policy.classes):
-        return "the test of its modules stands in a dictionary that is built elsewhere"
+        return "the dictionary with the test of its modules is built elsewhere"
     ignored(inside, made)
     offload(inside, made)
     why = sharding(inside, made, helpers)

@@ -303,7 +303,7 @@ def _as_classes(site: Construction, argument: Argument) -> Chosen | None:
             made.append((one.source, one.node, text))
     for source, call, text in made:
         site.elsewhere[call] = (Replace(source, call, text),)
-        site.account(call, "changed", "the classes are what is left of the policy", source)
+        site.account(call, "changed", "wrap policy replaced by its module classes", source)
     text = site.text(argument.value)
     is_name = "(" not in text
     if any(one.is_none for one in found):

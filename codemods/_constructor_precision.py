@@ -327,7 +327,7 @@ def _at_run_time(site: Construction, plan: Plan, helpers: Helpers, argument: Arg
     for value in argument.values:
         at = born(value)
         if at is not None and class_of(value) == OLD:
-            why = "it is plain data; the policies are made of it at the call"
+            why = "kept as plain data; the call builds the policies from it"
             site.account(at.node, "preserved", why, at.source)
     return Precision(text, buffers, guard, "False", run_time=helper)
 

@@ -103,7 +103,7 @@ class Writer:
             self._edit(Replace(self.site.source, self.site.call, self._root(model)))
             return ""
         if isinstance(statement, cst.BaseCompoundStatement):
-            return "it stands in the header of a compound statement"
+            return "it is in the header of a compound statement"
         name, text = self.function()
         inside = bound_between(self.site.layout, self.site.call, statement)
         if any(re.search(rf"\b{one}\b", text) for one in inside):

@@ -167,7 +167,7 @@ def _find_test(save: Save) -> str:
     """The ``if rank == 0:`` around the save; nothing may keep ranks away in another way."""
     guarded = [[g for g in e.guards if rank_dependent(g.test)] for _, e in save.events]
     if any(_may_ask_for_the_rank(t, g.test) for t, e in save.events for g in e.guards):
-        return "whether all ranks come to it is not known: unseen code decides"
+        return "it is unknown whether all ranks reach it: code outside these files decides"
     if not any(guarded):
         return ""
     layout = Layout.of(save.source)

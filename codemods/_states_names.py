@@ -13,7 +13,7 @@ from ._states_text import text_of, unimports
 
 _WHY = "only the name of a kind of checkpoint now, which the program compares"
 
-_KEPT = "the program's own setting; the enumeration asks nothing of FSDP1"
+_KEPT = "kept: a setting of this program; the enumeration alone uses no FSDP1"
 
 
 def kinds(program: Program) -> Iterator[Step]:

@@ -222,7 +222,7 @@ def _obstacles(program: Program, written: list[Save], read: list[Load]) -> Itera
     for save in (one for one in written if not one.unclear):
         for load in read:
             if _match(save, load) and (key := _without_template(save, load)):
-                why = f"nothing tells what the entry `{key}` that it reads is made of"
+                why = f"the contents of the entry `{key}` that it reads are unknown"
                 yield Obstacle(load.source, load.call, why)
     for one in _both(written, read):
         if any(is_searched(path) for path in one.paths):

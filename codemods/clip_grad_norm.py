@@ -4,7 +4,7 @@
 
 Rewrites `model.clip_grad_norm_(max_norm)` and `FSDP.clip_grad_norm_(model, max_norm)`. Where the norm is used
 (logged, compared, added up), `.full_tensor()` follows the call, on all ranks; the same for
-`torch.nn.utils.clip_grad_norm_` of such a model, asking for a DTensor first where the model may be another. Two branches that come to the same become one. For the norm of order infinity, for models with ignored
+`torch.nn.utils.clip_grad_norm_` of such a model, asking for a DTensor first where the model may be another. Two branches that become equal are merged. For the norm of order infinity, for models with ignored
 parameters and under tensor parallelism a function comes into the file: `torch.nn.utils` raises for empty shards, for a
 mixture with plain tensors and for gradients on several meshes.
 
@@ -146,7 +146,7 @@ def rewrite(program: Program) -> Iterator[Step | Left]:
             why = "the wrapping by FSDP1 is in branches that exclude this one"
             yield Step((), (Account(source, call, "preserved", why),))
         elif models and is_of_the_project(program, METHOD):
-            why = "a method of the program's own models, which FSDP1 wraps nowhere in it"
+            why = "a method of models that FSDP1 never wraps in this program"
             yield Step((), (Account(source, call, "preserved", why),))
         elif models and "fsdp1" in kinds(program, models):
             own = _own_function(

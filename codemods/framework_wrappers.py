@@ -360,7 +360,7 @@ def _of_hidden_wrappers(program: Program) -> Iterator[Step | Left]:
 
 def _later(framework: str, instead: str) -> str:
     """What a person has to do when the framework's settings have changed."""
-    when = f"once {framework} is told to use FSDP2"
+    when = f"once the settings of {framework} ask for FSDP2"
     if instead.startswith("nothing: "):
         return f"{when}, take this away: {instead.removeprefix('nothing: ')}"
     return f"{when}: {instead or 'look at this'}"

@@ -2,10 +2,10 @@
 
 ## What it does
 
-Rewrites `FullyShardedDataParallel(model, …)` wherever it stands, with all of its arguments: wrap policies become
+Rewrites `FullyShardedDataParallel(model, …)` wherever it is called, with all of its arguments: wrap policies become
 loops, strategies become meshes and `reshard_after_forward`, mixed precision becomes two policies, and what FSDP1 did
 to the module beside (broadcasting, materialising, casting buffers) is written out. Keywords that are the fields of a
-dataclass (`**settings.__dict__`) are asked of the object.
+dataclass (`**settings.__dict__`) are read from the object.
 
 ## Why
 

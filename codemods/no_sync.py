@@ -54,7 +54,7 @@ for step in range(8):
 
 ## What it leaves
 
-- An exception that nobody in the function catches leaves the flag as it is.
+- An exception that the function does not catch leaves the flag as it is.
 - With mixed precision, gradients are accumulated in `reduce_dtype`; FSDP1 accumulated them in `param_dtype`.
 
 ## References

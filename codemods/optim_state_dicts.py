@@ -52,7 +52,7 @@ if dist.get_rank() == 0:
 ## What it leaves
 
 `LOCAL_STATE_DICT`, which has no counterpart; a state that is given as the third argument; a function that
-is asked for different kinds by different callers. An object of the script's own that holds the optimizer hands it
+is asked for different kinds by different callers. A helper object that holds the optimizer hands it
 over where its methods show which attribute it is.
 
 ## References

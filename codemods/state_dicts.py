@@ -4,7 +4,7 @@
 
 Rewrites `model.state_dict()` and `model.load_state_dict(state)` of models that FSDP1 wraps. The kind that
 `state_dict_type` or `set_state_dict_type` asks for becomes `StateDictOptions` of the call; without either it is
-the full state dict. A gather that stood below a test of the rank comes above it. What FSDP1 brought to the CPU of
+the full state dict. A gather below a test of the rank moves above it. What FSDP1 brought to the CPU of
 every rank, a small function gathers there, one tensor after the other.
 
 ## Why

@@ -111,9 +111,7 @@ SUMMON = f"{FSDP1}.summon_full_params"
 POSITIONS = ("module", "recurse", "writeback", "rank0_only", "offload_to_cpu", "with_grads")
 FEATURES = POSITIONS[2:]
 READ = "a helper context manager puts whole parameters in place of the shards"
-RUN = (
-    "submodules gather their own parameters as they run; what is left of the model is gathered here"
-)
+RUN = "submodules gather their own parameters as they run; the rest of the model is gathered here"
 APPLIED = "FSDP1 gathered the parameters for `apply` and kept what it wrote: so does this block"
 EMPTY = "nothing is done with the parameters that it gathers"
 TAKEN = "get_model_state_dict gathers what it takes by itself"

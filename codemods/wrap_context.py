@@ -44,7 +44,7 @@ class Net(nn.Module):
 
 ## What it leaves
 
-Calls of `wrap` whose context stands in another function, or that have arguments of their own.
+Calls of `wrap` whose context is in another function, or that have arguments of their own.
 
 ## References
 

@@ -161,7 +161,7 @@ def _unwrapped(program: Program, source: Source, node: cst.Attribute, ddp: bool)
     branch, is_one = without_branch(program, source, node, WHY)
     if is_one:
         todo = "take the branch away: nothing is inside an FSDP2 module, and what it asks stays so"
-        return branch or Left(source, node, "comments stand in a branch that has to go", todo)
+        return branch or Left(source, node, "the branch to remove contains comments", todo)
     account = Account(source, node, "changed", WHY)
     if isinstance(parent, cst.IfExp) and text_of(source, parent.orelse) == model:
         return Step(_choice(program, source, parent, model, ddp), (account,))

@@ -61,7 +61,7 @@ if __name__ == "__main__":
 
 ## Known limits
 
-Silent where another condition stands around the start of the training, and where the kind of the checkpointer comes
+Silent where the training starts under another condition, and where the kind of the checkpointer comes
 from a setting.
 
 ## References

@@ -89,15 +89,15 @@ from ._shared import use_of
 
 @rule(code="FSDP307", group="correctness")
 def check(trace: Trace) -> Iterator[Finding]:
-    """Saves that nobody waits for."""
+    """Asynchronous saves that are never awaited."""
     for saved in trace.of(Saved):
         if saved.future is None:
             continue
         if use_of(saved.at) == "Expr":
             yield Finding(
                 at=saved,
-                message="the future of `async_save` is dropped: nobody waits for the checkpoint "
-                "and its errors are never seen",
+                message="the future of `async_save` is dropped, so the checkpoint is never "
+                "awaited and its errors are lost",
                 fix=_await(saved),
             )
         elif _in_sight(trace, saved.future):
@@ -149,7 +149,7 @@ def _overtaken(trace: Trace, saved: Saved, future: Future) -> Iterator[Finding]:
     if first is None and not list(trace.beside(saved, Awaited)):
         yield Finding(
             at=saved,
-            message="nobody asks for the result of this `async_save`: its errors are never seen",
+            message="the result of this `async_save` is never read, so its errors are lost",
         )
 
 

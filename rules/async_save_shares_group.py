@@ -52,7 +52,7 @@ saving.result()
 
 ## Fix safety
 
-Unsafe: a second group of all ranks is made where the first is started. There is a fix where both calls stand in
+Unsafe: a second group of all ranks is made where the first is started. There is a fix where both calls are in
 one function or at the top of one file.
 
 ## Known limits

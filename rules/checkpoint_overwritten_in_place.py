@@ -58,7 +58,7 @@ the script does not load from the path.
 
 ## Known limits
 
-Paths are compared as far as they are made of texts, environment variables and arguments of the program. Silent
+Paths are compared as far as they are built from texts, environment variables and arguments of the program. Silent
 where the script moves or copies files, and where it saves anything under changing names.
 
 ## References

@@ -80,7 +80,7 @@ from ._meetings import has_counterpart, inside_test, meetings, rank_guards, unde
 
 @rule(code="FSDP401", group="correctness")
 def check(trace: Trace) -> Iterator[Finding]:
-    """Meetings that some ranks do not come to."""
+    """Collectives that some ranks never call."""
     if trace.truncated:  # the other ranks' call may be in what was not walked
         return
     evaluated = {

@@ -52,7 +52,7 @@ model(torch.randn(4, 8)).sum().backward()
 
 Unsafe: the statement (a call, the loop or the `if` around it, the call of a helper) moves above the `fully_shard`
 of the blocks, together with the settings between them that it reads. Where a loop shards each block and replaces
-it by its wrapper at once, `fully_shard` gets the wrapper. There is no fix when the two stand in different blocks,
+it by its wrapper at once, `fully_shard` gets the wrapper. There is no fix when the two are in different blocks,
 when the sharding would still find the unwrapped block (a list that was made before, `isinstance` tests), and when
 anything between does more to the model than shard it or hand its parameters to an optimizer.
 

@@ -43,7 +43,7 @@ dcp.load(state, checkpoint_id="step_1")
 
 ## Fix safety
 
-Safe: the call stands alone, and the dictionary goes where its value went.
+Safe: the call becomes a statement, and the dictionary is used where its value was.
 
 ## Known limits
 

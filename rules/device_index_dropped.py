@@ -2,8 +2,8 @@
 
 ## What it does
 
-Finds `torch.accelerator.device_index(i)` and `torch.cuda.device(i)` (also `torch.xpu.device`) that stand
-alone, outside a `with`.
+Finds `torch.accelerator.device_index(i)` and `torch.cuda.device(i)` (also `torch.xpu.device`) that are
+called outside a `with`.
 
 ## Why is this bad
 
@@ -91,7 +91,7 @@ _ASKING = (".is_available", ".device_count")
 
 @rule(code="FSDP413", group="correctness")
 def check(trace: Trace) -> Iterator[Finding]:
-    """Contexts that nobody enters."""
+    """Device contexts that are never entered."""
     for called in trace.calls(*_SETTERS):
         if use_of(called.at) == "Expr":
             setter = _SETTERS[called.name]

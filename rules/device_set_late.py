@@ -48,7 +48,7 @@ fully_shard(model)
 ## Fix safety
 
 Unsafe: the statement moves above the first sharding, and above meshes and moves to the GPU before that, when
-all stand in one block, it does nothing else, and nothing between binds what it reads. What else was made on the
+all are in one block, it does nothing else, and nothing between binds what it reads. What else was made on the
 first device stays there. Safe for the global rank, in whose place the local one comes, in a script that cannot
 run without `LOCAL_RANK`: on one host both are the same, and on several the call raised. There is no fix where the
 script also makes or names devices by that number, and where the function is handed it.

@@ -2,7 +2,7 @@
 
 ## What it does
 
-Finds `torch.save` (pickle, joblib) of tensors that are made of a sharded model's parameters or gradients: moving
+Finds `torch.save` (pickle, joblib) of tensors computed from a sharded model's parameters or gradients: moving
 averages, kept weights, accumulated gradients, alone or inside lists, dictionaries and objects.
 
 ## Why is this bad

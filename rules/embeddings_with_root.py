@@ -63,7 +63,7 @@ fully_shard(model)
 ## Known limits
 
 Only layers that the project builds with known sizes: where the size of the vocabulary comes from a
-configuration file nobody knows whether it is large. Weights that are tied, and a weight that the script reads
+configuration file, it is unknown. Weights that are tied, and a weight that the script reads
 beside its layer (`x @ model.words.weight.T`, a fused loss), must stay where they are and are left alone. There is no
 fix: code that the analysis does not see may use a weight so.
 

@@ -7,7 +7,7 @@ Finds `torch.save` of a full optimizer state of a sharded model to a path that t
 
 ## Why is this bad
 
-Nobody but a resumed run needs the state of an optimizer. A full state dict gathers every tensor of it on every
+Only a resumed run needs the state of an optimizer. A full state dict gathers every tensor of it on every
 rank, three tensors for each parameter with Adam, through the memory of one host into one file, and all of it is
 cut into shards again at the resume. `dcp.save` writes the shards where they are, from all ranks at once, and
 `dcp.load` reads them at any number of ranks.

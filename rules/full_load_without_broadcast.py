@@ -1,4 +1,4 @@
-"""Only rank 0 has the full state dict, and the others are not told to get it by broadcast.
+"""Only rank 0 has the full state dict, and `broadcast_from_rank0` is not set for the others.
 
 ## What it does
 

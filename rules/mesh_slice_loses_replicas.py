@@ -1,4 +1,4 @@
-"""`fully_shard` gets the sharding dimension of a mesh alone, and nobody synchronises the replicas.
+"""`fully_shard` gets only the sharding dimension of a mesh, so the replicas are never synchronised.
 
 ## What it does
 
@@ -85,7 +85,7 @@ _REPLICAS = ("dp_replicate", "replicate", "replica", "replicas", "dp_rep", "ddp"
 
 @rule(code="FSDP416", group="correctness")
 def check(trace: Trace) -> Iterator[Finding]:
-    """Replicas that nobody synchronises."""
+    """Replicas that are never synchronised."""
     for sharded in trace.of(Sharded):
         for mesh in given_meshes(sharded):
             whole = mesh.owner if isinstance(mesh, Mesh) else None
@@ -104,8 +104,8 @@ def check(trace: Trace) -> Iterator[Finding]:
                 continue
             yield Finding(
                 at=sharded,
-                message=f"`{whole.words()}` has the dimension `{lost[0]}`, over which nobody reduces the gradients: "
-                "the replicas drift apart, silently; give `fully_shard` both dimensions",
+                message=f"`{whole.words()}` has the dimension `{lost[0]}`, over which gradients are never reduced: "
+                "the replicas drift apart silently; give `fully_shard` both dimensions",
                 because=((called, "the mesh is made here"),),
                 fix=_both(sharded, lost[0]),
             )

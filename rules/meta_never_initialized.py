@@ -51,7 +51,7 @@ optimizer.step()
 ## Fix safety
 
 Unsafe: below the statement each layer's `reset_parameters` is called, and then what the constructor applies to
-itself (`self.apply(self.initialise)`), if it does. There is no fix unless all layers of the model are in sight
+itself (`self.apply(self.initialise)`), if it does. There is no fix unless all layers of the model are resolved
 and have that method, own no parameters or buffers beside it, share no weights, and get no values in another way.
 
 ## Known limits
@@ -105,7 +105,7 @@ from ._shared import class_name, together
 
 @rule(code="FSDP251", group="correctness")
 def check(trace: Trace) -> Iterator[Finding]:
-    """Memory that nobody has written to."""
+    """Allocated parameters that are never initialised."""
     for moved in trace.of(Moved):
         if moved.how != "to_empty":
             continue

@@ -46,8 +46,8 @@ model(torch.randn(4, 8)).sum().backward()
 
 Unsafe: below the `fully_shard` of the whole model come `to_empty`, on the device of the mesh or of the process
 group, each layer's `reset_parameters`, and what the constructor applies to itself (`self.apply(self.initialise)`),
-if it does. There is no fix when the device is not in sight, when the model is built on the meta device only under a
-condition or in parts, and unless all its layers are in sight and have that method, own no parameters or buffers
+if it does. There is no fix when the device is not resolved, when the model is built on the meta device only under a
+condition or in parts, and unless all its layers are resolved and have that method, own no parameters or buffers
 beside it, share no weights, and get no values in another way.
 
 ## Known limits

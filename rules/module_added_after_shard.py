@@ -9,7 +9,7 @@ adapters that PEFT puts into a sharded model (`get_peft_model`, `inject_adapter_
 ## Why is this bad
 
 `fully_shard` manages the parameters that it finds when it is called. What comes later belongs to no group: its
-gradients are reduced by nobody, nothing raises, and each rank trains a copy of its own that drifts away.
+gradients are never reduced, nothing raises, and each rank trains a copy of its own that drifts away.
 
 ## Example
 

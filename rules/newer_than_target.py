@@ -2,7 +2,7 @@
 
 ## What it does
 
-Finds names, methods and arguments of FSDP2, Distributed Checkpoint, DTensor and DeviceMesh that came to torch after
+Finds names, methods and arguments of FSDP2, Distributed Checkpoint, DTensor and DeviceMesh that were added to torch after
 the release that the project names as its oldest: `target-torch`, `--target-torch`, or the lower bound of its own
 dependencies. Names that are gone from that release on are found too.
 
@@ -43,7 +43,7 @@ if hasattr(model, "set_keep_unsharded_storage"):
 ## Known limits
 
 There is no fix: either the lower bound is too low, or the older release needs another way.
-Without a target nothing is reported. What stands under `if` or `try`, and what runs only under a condition, is how
+Without a target nothing is reported. What is under `if` or `try`, and what runs only under a condition, is how
 code serves several releases and is not reported; nor is what only functions do that the script does not call. The
 releases that are known are those in the data file of the installed version.
 

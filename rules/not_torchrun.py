@@ -8,7 +8,7 @@ the ranks themselves, from the environment that torchrun sets.
 ## Why is this bad
 
 torchrun tells every rank where its own store listens (`MASTER_ADDR`, `MASTER_PORT`) and the ranks connect to it;
-none of them starts one. With another port they knock where nobody listens until the timeout of the process group,
+none of them starts one. With another port they try to connect where nothing listens, until the process group times out
 ten minutes later. The line is a rest of `mp.spawn`, where the script had to choose. On several hosts
 `MASTER_ADDR = "localhost"` does the same to all but the first.
 
@@ -89,7 +89,7 @@ _ENVIRONMENT = ("os.environ", "os.getenv", "torch.distributed.is_")
 
 @rule(code="FSDP406", group="suspicious")
 def check(trace: Trace) -> Iterator[Finding]:
-    """Ports that nobody listens at."""
+    """Rendezvous ports at which nothing listens."""
     if not trace.of(Sharded) or not from_torchrun(trace):
         return
     for written in trace.calls(_SET):

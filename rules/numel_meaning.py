@@ -9,7 +9,7 @@ summed over the ranks by `dist.all_reduce`.
 
 `numel()`, like `shape`, of a parameter that `fully_shard` has made a `DTensor` is that of the whole parameter, on
 every rank. FSDP1's flat parameters had only the part of their rank, and there the sum had to be made over all
-ranks. What is printed now is too large by the number of ranks; learning rates, budgets and tables that are made of
+ranks. What is printed now is too large by the number of ranks; learning rates, budgets and tables computed from
 it are wrong with it.
 
 ## Example

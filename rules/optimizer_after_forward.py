@@ -50,7 +50,7 @@ optimizer.step()
 
 ## Fix safety
 
-Unsafe: the statement moves above the forward when both stand in one block, all `fully_shard` calls are above
+Unsafe: the statement moves above the forward when both are in one block, all `fully_shard` calls are above
 them, and nothing between them binds or changes what it reads. Look at what else was meant to happen between them.
 
 ## Known limits

@@ -52,7 +52,7 @@ optimizer.step()
 
 ## Fix safety
 
-Unsafe: the statement moves below the load when both stand in one block and nothing between them uses the
+Unsafe: the statement moves below the load when both are in one block and nothing between them uses the
 optimizer.
 
 ## Known limits

@@ -46,7 +46,7 @@ optimizer.step()
 
 ## Fix safety
 
-Unsafe: the statement moves below the last `fully_shard` call when both stand in one block and nothing
+Unsafe: the statement moves below the last `fully_shard` call when both are in one block and nothing
 between them uses the optimizer. Look at what else was meant to happen between them.
 
 ## Known limits

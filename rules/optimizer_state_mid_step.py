@@ -9,7 +9,7 @@ parameters have gradients.
 
 An optimizer has no state before its first step. The getters make one up, but not where gradients lie ready: a
 step would use them. They then return a state that has hyperparameters and nothing else, without a word. A
-checkpoint of it is complete for nobody: `dcp.load` into the state of another run of the same script finds none
+checkpoint of it cannot be resumed: `dcp.load` into the state of another run of the same script finds none
 of its keys and raises `CheckpointException`.
 
 ## Example
@@ -55,7 +55,7 @@ dcp.save({"optimizer": states}, checkpoint_id="step_1")
 ## Fix safety
 
 Unsafe: the statement moves below the step, so the state is that of one step later. There is a fix where both
-stand in one block and nothing between them uses the state.
+are in one block and nothing between them uses the state.
 
 ## Known limits
 

@@ -8,7 +8,7 @@ same path and none before.
 ## Why is this bad
 
 Both need the default process group and start it themselves where there is none, from the environment that
-torchrun sets. The script's own `init_process_group` then raises "trying to initialize the default process group
+torchrun sets. The `init_process_group` call of the script then raises "trying to initialize the default process group
 twice!" on every rank, and its backend and timeout were not used. Without torchrun's environment the sharding
 itself raises.
 
@@ -38,8 +38,8 @@ fully_shard(model)
 
 ## Known limits
 
-Scripts that never start the group themselves are fine under torchrun and are left alone. Silent where the start
-stands under a test of `dist.is_initialized()`, where a mesh or another call that cannot be followed may have
+Scripts that never start the group themselves are fine under torchrun and are left alone. Silent where the group
+is started under a test of `dist.is_initialized()`, where a mesh or another call that cannot be followed may have
 started the group before, and where it is destroyed in between. There is no fix: what chooses the device often
 has to move as well.
 
@@ -79,8 +79,8 @@ def check(trace: Trace) -> Iterator[Finding]:
             continue
         yield Finding(
             at=started,
-            message="the process group is started here for the second time: what stood before has started it "
-            "already, and this raises on every rank",
+            message="the process group is started here for the second time: an earlier call has started it "
+            "already, so this raises on every rank",
             because=((first, "this needs the group and starts it"),),
         )
 

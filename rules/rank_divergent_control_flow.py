@@ -4,7 +4,7 @@
 
 Finds calls of a module with its own `fully_shard`, inside the forward of the sharded model around it, under a
 test that reads values of a tensor (`mask.any()`, `(ids == IMAGE).any()`, `lengths.sum().item() > 0`), with no
-call of it on the other side. Finds collectives, checkpoints and forwards of a sharded model that stand under a test of
+call of it on the other side. Finds collectives, checkpoints and forwards of a sharded model under a test of
 something that each rank has for itself: its loss (`if loss.item() < best:`), its clock, its random numbers, or whether
 its batch has an entry (`batch.get("images") is not None`).
 
@@ -176,8 +176,8 @@ def _by_own_values(trace: Trace, said: set[object]) -> Iterator[Finding]:
         inner = ((event, "the ranks meet here"),) if at is not event.at else ()
         yield Finding(
             at=at,
-            message=f"each rank decides by {own} (`{written(guard)}`) whether it comes to {meeting.said}: those that do "
-            "wait for ever for one that does not; reduce the test over the ranks first",
+            message=f"each rank decides by {own} (`{written(guard)}`) whether it reaches {meeting.said}: ranks that do "
+            "wait forever for ranks that do not; reduce the condition over all ranks first",
             because=inner,
         )
 

@@ -4,7 +4,7 @@
 
 Finds `backward()` and `optimizer.step()` under a test of what a sharded model gave for the data of this rank
 (`torch.isnan(loss)`, `loss.item() > 100`, `math.isfinite(loss)`) and that was not reduced over the ranks. The loss may
-come from a `criterion(…)`, be a sum over micro-batches or scaled, and the test may stand in a helper.
+come from a `criterion(…)`, be a sum over micro-batches or scaled, and the test may be in a helper function.
 
 ## Why is this bad
 

@@ -68,7 +68,7 @@ from ._meetings import has_counterpart, inside_test, meetings, rank_guards, unde
 
 @rule(code="FSDP411", group="suspicious")
 def check(trace: Trace) -> Iterator[Finding]:
-    """Evaluations that the other ranks do not come to."""
+    """Evaluations that the other ranks never run."""
     if trace.truncated:  # the other ranks' call may be in what was not walked
         return
     for meeting in meetings(trace):

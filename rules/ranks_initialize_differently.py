@@ -1,4 +1,4 @@
-"""The weights are drawn with a seed that differs from rank to rank, and nobody makes them the same.
+"""The weights are drawn with a seed that differs from rank to rank, and are never made equal.
 
 ## What it does
 

@@ -1,4 +1,4 @@
-"""A weight of a sharded module is used where nobody has gathered it.
+"""A weight of a sharded module is used where it is not gathered.
 
 ## What it does
 

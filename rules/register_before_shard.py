@@ -41,7 +41,7 @@ model(torch.randn(4, 8)).sum().backward()
 
 ## Fix safety
 
-Safe: the statement, which had no effect, moves below the `fully_shard` call when both stand in one block.
+Safe: the statement, which had no effect, moves below the `fully_shard` call when both are in one block.
 
 ## Known limits
 

@@ -1,4 +1,4 @@
-"""The root is told to give its parameters back after the forward, and gathers them twice in each step.
+"""The root reshards its parameters after the forward, and gathers them twice in each step.
 
 ## What it does
 

@@ -1,4 +1,4 @@
-"""A `DistributedSampler` is walked in several epochs and never told which one it is.
+"""A `DistributedSampler` is used in several epochs without `set_epoch`.
 
 ## What it does
 
@@ -55,7 +55,7 @@ for epoch in range(3):
 ## Fix safety
 
 Unsafe: `loader.sampler.set_epoch(epoch)` becomes the first statement of the loop around the walk, where both
-stand in one function. The order of the data changes from the second epoch on.
+are in one function. The order of the data changes from the second epoch on.
 
 ## Known limits
 
@@ -114,8 +114,8 @@ def check(trace: Trace) -> Iterator[Finding]:
                 continue
             yield Finding(
                 at=built,
-                message=f"`{built.result.words()}` is never told the epoch: `{loader.result.words()}` gives the same "
-                "order in each; call `set_epoch` before each walk",
+                message=f"`{built.result.words()}` never learns the epoch, so `{loader.result.words()}` repeats the same "
+                "order in each; call `set_epoch` before each epoch",
                 because=((walk, "it is walked here, in every epoch"),),
                 fix=_told(walk),
             )

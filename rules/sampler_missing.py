@@ -51,7 +51,7 @@ for (x,) in loader:
 ## Known limits
 
 Only `TensorDataset`, the data sets of torchvision and classes of the project that never speak of a rank or a
-world. With two dimensions for `fully_shard`, a sampler that is told the size of one of them is found. Otherwise silent where a seed, the data or what the model is given depends on the rank, where the loader is handed to
+world. With two dimensions for `fully_shard`, a sampler that gets the size of one of them is found. Otherwise silent where a seed, the data or what the model is given depends on the rank, where the loader is handed to
 code that cannot be followed (accelerate's `prepare`), and where other parallelism than FSDP's is in the script:
 ranks of one tensor-parallel group must see the same. There is no fix: the number of steps of an epoch changes,
 and `set_epoch` has to be called.

@@ -1,4 +1,4 @@
-"""The sharding strategy of the settings is one that version 2 of FSDP does not read.
+"""Version 2 of FSDP does not read the sharding strategy of the settings.
 
 ## What it does
 

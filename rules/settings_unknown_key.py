@@ -1,4 +1,4 @@
-"""A key of the FSDP settings is one that the framework does not know.
+"""The framework does not know a key of the FSDP settings.
 
 ## What it does
 

@@ -40,7 +40,7 @@ fully_shard(model)
 
 ## Fix safety
 
-Unsafe: the parent's call moves below the last of its children's when all stand in one block and nothing
+Unsafe: the parent's call moves below the last of its children's when all are in one block and nothing
 between them asks for the sharded parent.
 
 ## Known limits

@@ -39,7 +39,7 @@ fully_shard(model)
 
 ## Fix safety
 
-Safe: the second call, which could not run, is removed when it stands alone in its statement.
+Safe: the second call, which could not run, is removed when it is a statement of its own.
 
 ## Known limits
 

@@ -7,7 +7,7 @@ sharded, when the module is used afterwards.
 
 ## Why is this bad
 
-`fully_shard` itself talks to nobody, so this line succeeds. The groups that it makes gather and reduce over all ranks:
+`fully_shard` itself communicates with no other rank, so this line succeeds. The groups that it makes gather and reduce over all ranks:
 the ranks that sharded the module wait in its first forward for those that did not, and those wait nowhere. The job hangs.
 Where ranks shard in different ways, each collective meets another one.
 

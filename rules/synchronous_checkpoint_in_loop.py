@@ -1,4 +1,4 @@
-"""The loop that trains stands still while a checkpoint is written.
+"""Training stops while a checkpoint is written.
 
 ## What it does
 

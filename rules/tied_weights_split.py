@@ -47,7 +47,7 @@ model(torch.randn(4, 8)).sum().backward()
 
 Unsafe: one call shards both in a list, in the place of the two, or where the one end has its call and the other
 was left to a module around it; the weight then stays gathered from the forward of the one to that of the other.
-There is no fix when the calls have other arguments, stand in different blocks or in a loop, or when names are
+There is no fix when the calls have other arguments, are in different blocks or in a loop, or when names are
 bound anew between them. A tie that comes too late moves above the call that shards both ends.
 
 ## Known limits

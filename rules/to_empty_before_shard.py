@@ -46,7 +46,7 @@ model.reset_parameters()
 
 ## Fix safety
 
-Unsafe: the statement moves below the last `fully_shard` when all stand in one block and nothing between uses
+Unsafe: the statement moves below the last `fully_shard` when all are in one block and nothing between uses
 the model's values. A device by position becomes a keyword; that fix is safe.
 
 ## Known limits

@@ -49,7 +49,7 @@ model(torch.randn(4, 8)).sum().backward()
 
 Unsafe: the statement (a call, the loop or the `if` around it, the call of a helper) moves above the first
 `fully_shard` of what it distributes, together with the plans, meshes and imports between them that it reads.
-There is no fix when the two stand in different blocks, when anything between does more to the model than shard it
+There is no fix when the two are in different blocks, when anything between does more to the model than shard it
 or hand its parameters to an optimizer, and when `fully_shard` is not given a mesh: both need slices of one.
 
 ## Known limits

@@ -6,7 +6,7 @@ Finds `dcp.async_save` without an `async_stager`, again and again in one loop.
 
 ## Why is this bad
 
-Left alone, `async_save` makes a stager for each save and throws it away: training stands still while the shards
+By default, `async_save` makes a stager for each save and throws it away: training stops while the shards
 are copied from the GPU into ordinary memory that the system has to find first. A `DefaultStager` that is made
 once and handed to every save keeps its buffers, pins them and copies in a stream of its own, so that training
 goes on while the copy is made.

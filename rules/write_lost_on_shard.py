@@ -43,7 +43,7 @@ fully_shard(model)
 
 ## Fix safety
 
-Unsafe: the statement with the write moves above the `fully_shard` calls of its model when all stand in one block,
+Unsafe: the statement with the write moves above the `fully_shard` calls of its model when all are in one block,
 it does nothing but write into tensors (also in the functions that it calls), and nothing between uses the model
 otherwise. Random values are then drawn by each rank for itself: the ranks need one seed.
 

@@ -108,7 +108,7 @@ def test_what_is_told_of_functions_is_known(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(GUARDED)
     unknown = invoke("migrate", cwd=tmp_path).stdout
     assert "dcp.save(" not in unknown
-    assert "stays one file: whether all ranks come to it is not known" in unknown
+    assert "stays one file: it is unknown whether all ranks reach it" in unknown
     configured(tmp_path, KNOWLEDGE)
     shown = invoke("migrate", cwd=tmp_path).stdout
     assert '+dcp.save({"model": weights, "optimizer": state}, checkpoint_id="last")' in shown

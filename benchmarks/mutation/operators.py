@@ -497,7 +497,7 @@ _COLLECTIVES = (
 
 @operator("collective-by-rank", "FSDP401", "FSDP402", "FSDP411")
 def collective_by_rank(tree: cst.Module) -> Places:
-    """Only the first rank comes to a collective."""
+    """Only the first rank makes a collective call."""
     for block, index, statement in lines(tree):
         call = only_call(statement)
         if call is not None and called(call) in _COLLECTIVES and knows_torch(tree):
@@ -527,7 +527,7 @@ def seed_by_rank(tree: cst.Module) -> Places:
 
 @operator("epoch-not-set", "FSDP410")
 def epoch_not_set(tree: cst.Module) -> Places:
-    """The sampler is not told the epoch."""
+    """The sampler never learns the epoch."""
     for block, index, statement in lines(tree):
         call = only_call(statement)
         if call is not None and called(call) == "set_epoch":

@@ -203,7 +203,7 @@ def _asking(session: Session, given: Given) -> Session:
 def _standard_input(session: Session, given: Given) -> tuple[int, Report]:
     """Check standard input; with ``--fix`` the text goes to standard output, whatever happens."""
     if len(session.paths) > 1:
-        raise click.UsageError("`-` reads standard input and stands alone")
+        raise click.UsageError("`-` reads standard input; name no other file beside it")
     if given["add_ignore"] is not None:
         raise click.UsageError("--add-ignore writes into files, `-` is none")
     if given["interactive"]:

@@ -33,7 +33,7 @@ PLACE = 24
 @click.option(
     "--coverage",
     is_flag=True,
-    help="Print a table of what is followed of each training program in FILE, which may be a folder.",
+    help="Print how far each training program in FILE, which may be a folder, was followed.",
 )
 @CONFIGURATION
 def command(file: str, function: str | None, every: bool, coverage: bool, **given: Any) -> None:

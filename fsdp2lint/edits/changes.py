@@ -197,14 +197,14 @@ def _check_all_seen(changes: Sequence[Change], seen: set[Change]) -> None:
         outer, inner = todo.pop()
         if inner not in seen and not (outer.absorbs and inner.owners <= outer.owners):
             raise Conflict(
-                f"a change at offset {inner.start} stands in text that another one drops"
+                f"a change at offset {inner.start} is inside text that another change removes"
             )
         todo += [(inner if inner in seen else outer, deeper) for deeper in inner.inside]
 
 
 def _words(layout: Layout, change: Change) -> str:
     line, column = layout.place(change.start)
-    return f"a change at {line}:{column} stands half inside what another one moves"
+    return f"a change at {line}:{column} overlaps text that another change moves"
 
 
 def _needs_parentheses(node: cst.CSTNode) -> bool:

@@ -108,7 +108,7 @@ class Wrap(StatementEdit):
         self.header = header
         self.last = self.layout.statement(last) if last is not None else self.statement
         if self.layout.block(self.last) is not self.layout.block(self.statement):
-            raise ValueError("the statements to wrap stand in different blocks")
+            raise ValueError("the statements to wrap are in different blocks")
         if self.layout.span(self.last)[0] < self.layout.span(self.statement)[0]:
             raise ValueError("the statements to wrap are in the wrong order")
 

@@ -230,7 +230,7 @@ class _Rewriting:
         state = asked.option("state_dict_type")
         if state is None and asked.framework in ("accelerate", "axolotl"):
             name = PREFIX * self.prefixed + "state_dict_type"
-            why = "version 1 saves full state dicts unless told otherwise, version 2 sharded ones"
+            why = "version 1 saves full state dicts by default, version 2 sharded ones"
             new.append((name, "FULL_STATE_DICT", why))
         elif state is not None and str(plain(state.value)).upper() in ("LOCAL_STATE_DICT", "2"):
             why = "version 2 refuses LOCAL_STATE_DICT; in SHARDED_STATE_DICT too each rank writes its own part"

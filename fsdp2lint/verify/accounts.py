@@ -60,7 +60,5 @@ def read(file: str) -> tuple[list[Entry], Rung]:
         for o in ledger.occurrences
     ]
     manual = sum(entry.outcome == "manual" for entry in entries)
-    said = (
-        f"{len(entries)} occurrences of FSDP1 are accounted for, {manual} of them left to a person"
-    )
+    said = f"{len(entries)} occurrences of FSDP1 are accounted for, {manual} of them left for manual migration"
     return entries, rung(1, ledger.complete and not manual, said)

@@ -126,9 +126,9 @@ def _check(old: Path, new: Path, force: bool) -> None:
     if new.exists() and not force:
         raise CannotConvert(f"{new}: exists already; --force replaces it")
     if old.resolve() in (new.resolve(), *new.resolve().parents):
-        raise CannotConvert(f"{new}: would be written into what it is made of")
+        raise CannotConvert(f"{new}: is inside the checkpoint that it is converted from")
     if new.resolve() in old.resolve().parents:
-        raise CannotConvert(f"{new}: holds what it is to be made of")
+        raise CannotConvert(f"{new}: contains the checkpoint that it is converted from")
 
 
 # -- reading ------------------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ def test_a_whole_migration_reaches_the_rung(tmp_path: Path) -> None:
 def test_what_is_left_to_a_person_does_not(tmp_path: Path) -> None:
     entries, rung = read(ledger(tmp_path, HOOK))
     assert rung.state == "failed"
-    assert "left to a person" in rung.why
+    assert "left for manual migration" in rung.why
     (left,) = (e for e in entries if e.outcome == "manual")
     assert (left.symbol, left.line) == ("register_comm_hook", 5)
 

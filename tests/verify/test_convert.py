@@ -180,7 +180,9 @@ def test_the_command(tmp_path: Path) -> None:
     nothing = f"{tmp_path / 'no'}: there is no such file or folder"
     assert said(tmp_path / "no", folder) == (1, f"Error: {nothing}\n")
     assert "there is no .metadata in it" in said(tmp_path, tmp_path / "x.pt")[1]
-    assert said(file, file, "--force")[1].endswith("would be written into what it is made of\n")
+    assert said(file, file, "--force")[1].endswith(
+        "is inside the checkpoint that it is converted from\n"
+    )
 
 
 def test_a_state_by_numbers_is_said(tmp_path: Path) -> None:

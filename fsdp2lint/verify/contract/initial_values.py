@@ -51,6 +51,6 @@ class InitialValues(Check):
             more = f" and {len(differing) - 1} more" if len(differing) > 1 else ""
             message = (
                 f"ranks shard different values of `{first['name']}`{more} here, and nothing is "
-                "loaded or broadcast afterwards: the model is made of parts of several"
+                "loaded or broadcast afterwards: the model mixes parts of several initialisations"
             )
             yield Violation("FSDP232", message, Spot(*first["at"]) if first["at"] else None)
