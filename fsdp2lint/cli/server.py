@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from typing import BinaryIO, cast
 
 import click
 
@@ -25,10 +26,11 @@ def command(stdio: bool) -> int:
         said = "the server needs pygls 2: pip install 'fsdp2lint[lsp]'"
         raise click.ClickException(said) from error
     from fsdp2lint.server.handlers import make
+    from fsdp2lint.server.protocol import Frames
 
     gc.enable()  # it lives longer than one run
     output = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     sys.stdout = sys.stderr  # whatever is printed must not get into the protocol
     server = make()
-    server.start_io(stdout=output)
+    server.start_io(cast("BinaryIO", Frames(sys.stdin.buffer)), output)
     return 0 if server.dismissed else 1

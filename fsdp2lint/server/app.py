@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from lsprotocol import types
 from pygls.capabilities import get_capability
+from pygls.exceptions import FeatureRequestError, JsonRpcException, PyglsError
 from pygls.lsp.server import LanguageServer
 from pygls.uris import from_fs_path, to_fs_path
 
@@ -23,6 +24,7 @@ from fsdp2lint.in_documents import changes
 from fsdp2lint.server.actions import Offers
 from fsdp2lint.server.desk import Desk, Stopped, saved
 from fsdp2lint.server.places import Ruler
+from fsdp2lint.server.protocol import Protocol, not_json
 from fsdp2lint.server.said import Words
 from fsdp2lint.settings import BadSetting
 from fsdp2lint.source import NOTEBOOK
@@ -73,6 +75,7 @@ class Server(LanguageServer):
             # incremental changes would count lines as pygls does, which is not as the protocol does
             text_document_sync_kind=types.TextDocumentSyncKind.Full,
             notebook_document_sync=types.NotebookDocumentSyncOptions([cells], save=True),
+            protocol_cls=Protocol,
         )
         self.desk = Desk()
         self.outcome = Outcome()
@@ -89,6 +92,15 @@ class Server(LanguageServer):
         self._stop.set()
         self._worker.shutdown(wait=False, cancel_futures=True)
         super().shutdown()  # type: ignore[no-untyped-call]
+
+    def report_server_error(
+        self, error: Exception, source: type[PyglsError] | type[JsonRpcException]
+    ) -> None:
+        """Answer a message that is no JSON; say what else went wrong, if no answer says it."""
+        if source is JsonRpcException and isinstance(self.protocol, Protocol):
+            self.protocol.refuse(not_json(error), None)
+        elif source is not FeatureRequestError:
+            super().report_server_error(error, source)
 
     # -- analysing -------------------------------------------------------------------------------
 

@@ -284,11 +284,13 @@ class Study:
         shutil.copytree(self.pristine, self.tree, symlinks=True, dirs_exist_ok=True)
 
     def state(self) -> State:
-        """Every file of the tree; of a repository what git says in place of its own files."""
+        """Every file of the tree; of a repository what git says in place of its own files.
+
+        The cache is left out: its entries are written in place, and prove themselves when they are read.
+        """
         found: State = {}
         for folder, folders, names in os.walk(self.tree):
-            if ".git" in folders:
-                folders.remove(".git")
+            folders[:] = [name for name in folders if name not in (".git", ".fsdp2lint_cache")]
             for name in (*names, *folders):
                 path = Path(folder, name)
                 inner = _no_time(str(path.relative_to(self.tree))) + "/" * path.is_dir()
@@ -408,6 +410,23 @@ def _known(tree: Path) -> None:
     (tree / "fsdp2lint-baseline.json").write_text('{"version": 1, "findings": []}')
 
 
+_SETTINGS = """\
+compute_environment: LOCAL_MACHINE  # as the cluster has it
+distributed_type: FSDP
+fsdp_config:
+  fsdp_sharding_strategy: FULL_SHARD
+  fsdp_use_orig_params: true
+  fsdp_forward_prefetch: {n}
+num_processes: 8
+"""
+
+
+def _settings(tree: Path) -> None:
+    tree.mkdir()
+    for n in range(1, 4):
+        (tree / f"accelerate{n}.yaml").write_text(_SETTINGS.format(n=n))
+
+
 def _project(tree: Path) -> None:
     tree.mkdir()
     (tree / "pyproject.toml").write_text("[project]\nname = 'x'\n")
@@ -432,6 +451,7 @@ CASES = {
     "write": Case(("migrate", "-q", "--write", "."), _committed(_OLD), git=True),
     "write-outside-git": Case(("migrate", "-q", "--write", "."), _six(_OLD)),
     "commits": Case(("migrate", "-q", "--create-commits", "."), _committed(_OLD), git=True),
+    "settings": Case(("migrate", "-q", "--write", "."), _settings),
     "baseline": Case(("baseline", "update", "."), _known),
     "init": Case(("init",), _project),
     "checkpoint-to-folder": Case(
