@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
@@ -37,6 +38,7 @@ else:
 
 PROJECTS = ROOT / "fixtures" / "projects"
 ALONE = ROOT / "fixtures" / "verify" / "everything.py"
+GOES_ON = ROOT / "fixtures" / "verify" / "goes_on.py"
 
 
 @dataclass(frozen=True)
@@ -218,6 +220,140 @@ def other_order(text: Text) -> Iterator[Change]:
             )
 
 
+def argument_at(call: str, place: int, new: str) -> Operator:
+    """A later argument of a call is another."""
+
+    def found(text: Text) -> Iterator[Change]:
+        for node in text.nodes:
+            if _called(node) == call and isinstance(node, ast.Call) and len(node.args) > place:
+                yield text.change(node.args[place], new.format(text.of(node.args[place])))
+
+    return found
+
+
+def both(*operators: Operator) -> Operator:
+    """The places of several operators."""
+
+    def found(text: Text) -> Iterator[Change]:
+        for operator in operators:
+            yield from operator(text)
+
+    return found
+
+
+def receiver(call: str, new: str) -> Operator:
+    """What a method is called on is another, made of the old one."""
+
+    def found(text: Text) -> Iterator[Change]:
+        for node in text.nodes:
+            if _called(node) == call and isinstance(node, ast.Call):
+                if isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name):
+                    yield text.change(node.func.value, new.format(text.of(node.func.value)))
+
+    return found
+
+
+def attribute(old: str, new: str) -> Operator:
+    """A name with dots is another."""
+
+    def found(text: Text) -> Iterator[Change]:
+        for node in text.nodes:
+            if isinstance(node, ast.Attribute) and text.of(node).endswith(old):
+                yield text.change(node, text.of(node).removesuffix(old) + new)
+
+    return found
+
+
+def same_share(text: Text) -> Iterator[Change]:
+    """Every rank takes the share of rank 0."""
+    for node in text.nodes:
+        if isinstance(node, ast.Slice) and node.step is not None and node.lower is not None:
+            if "rank" in text.of(node.lower).lower():
+                yield text.change(node.lower, "0")
+        if isinstance(node, ast.keyword) and node.arg == "rank":
+            yield text.change(node.value, "0")
+
+
+def restored_number(text: Text) -> Iterator[Change]:
+    """A count that a checkpoint holds begins anew."""
+    for node in text.nodes:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Subscript | ast.Tuple):
+            values = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
+            for value in values:
+                if isinstance(value, ast.Subscript) and isinstance(value.slice, ast.Constant):
+                    if any(word in str(value.slice.value) for word in _COUNTS):
+                        yield text.change(value, "0")
+
+
+_COUNTS = ("step", "epoch", "update", "round", "pass", "position", "seen", "week", "begin")
+
+
+def frozen(text: Text) -> Iterator[Change]:
+    """What should not be trained is."""
+    for node in text.nodes:
+        if _called(node) == "requires_grad_" and isinstance(node, ast.Call) and node.args:
+            yield text.change(node.args[0], "True")
+        if isinstance(node, ast.Assign) and text.of(node.targets[0]).endswith(".requires_grad"):
+            yield text.change(node.value, "True")
+
+
+def logged(text: Text) -> Iterator[Change]:
+    """A number is printed or written that is not the one computed."""
+    for call in text.nodes:
+        if _called(call) in ("print", "info", "dumps", "dump", "log", "write"):
+            for node in ast.walk(call):
+                if _called(node) == "item" and isinstance(node, ast.Call):
+                    yield text.change(node, f"(2 * {text.of(node)})")
+
+
+def not_averaged(text: Text) -> Iterator[Change]:
+    """A sum over ranks is not divided by their number."""
+    for node in text.nodes:
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+            if "world" in text.of(node.right).lower():
+                yield text.change(node, text.of(node.left))
+        if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Div):
+            if "world" in text.of(node.value).lower():
+                yield text.change(node, "pass")
+
+
+def group_lost(text: Text) -> Iterator[Change]:
+    """A group of an optimizer lost its own setting."""
+    for node in text.nodes:
+        if isinstance(node, ast.Dict):
+            keys = [key.value for key in node.keys if isinstance(key, ast.Constant)]
+            if "params" in keys and len(keys) == len(node.keys) > 1:
+                for place, key in enumerate(keys):
+                    if key != "params":
+                        pairs = zip(node.keys, node.values, strict=True)
+                        kept = [pair for n, pair in enumerate(pairs) if n != place]
+                        entries = ", ".join(f"{text.of(k)}: {text.of(v)}" for k, v in kept if k)
+                        yield text.change(node, "{" + entries + "}")
+
+
+def written_entry(text: Text) -> Iterator[Change]:
+    """A word or a truth in a dictionary is another."""
+    for node in text.nodes:
+        if isinstance(node, ast.Dict):
+            for key, value in zip(node.keys, node.values, strict=True):
+                if isinstance(value, ast.Constant) and isinstance(value.value, str | bool) and key:
+                    new = not value.value if isinstance(value.value, bool) else f"not {value.value}"
+                    yield text.change(value, repr(new))
+
+
+def moved_boundary(text: Text) -> Iterator[Change]:
+    """Something that is done every so many steps is done at others."""
+    for node in text.nodes:
+        if (
+            isinstance(node, ast.Compare)
+            and isinstance(node.left, ast.BinOp)
+            and isinstance(node.left.op, ast.Mod)
+        ):
+            yield text.change(
+                node.left, f"({text.of(node.left.left)} + 1) % {text.of(node.left.right)}"
+            )
+
+
 HARMFUL: dict[str, Operator] = {
     "gradients are not reset": without("zero_grad"),
     "gradients are not clipped": without("clip_grad_norm_"),
@@ -226,7 +362,38 @@ HARMFUL: dict[str, Operator] = {
     "no training mode": without("train"),
     "epoch of the sampler is not set": without("set_epoch"),
     "a reduction is gone": without("all_reduce", "broadcast"),
-    "average is not updated": without("update", "lerp_", receiver="ema"),
+    "average is not updated": both(
+        *(
+            without("update", "update_parameters", "lerp_", "add_", receiver=name)
+            for name in ("ema", "mean", "average")
+        )
+    ),
+    "average moves otherwise": both(argument_at("lerp_", 1, "0.5"), argument_at("mul_", 0, "0.5")),
+    "other limit of the norm": both(
+        argument_at("clip_grad_norm_", 1, "1000 * ({})"), keyword("max_norm", "1000 * ({})")
+    ),
+    "loss is twice as large": receiver("backward", "(2 * {})"),
+    "every rank has the data of rank 0": same_share,
+    "last batch": keyword("drop_last", "not ({})"),
+    "other size of batches": keyword("batch_size", "max(1, ({}) // 2)"),
+    "other smoothing": keyword("label_smoothing", "0.5 + ({}) / 4"),
+    "other small number": keyword("eps", "1e-3"),
+    "a sum is a largest": both(
+        attribute("ReduceOp.SUM", "ReduceOp.MAX"), attribute("ReduceOp.AVG", "ReduceOp.SUM")
+    ),
+    "a sum is not averaged": not_averaged,
+    "a group lost its setting": group_lost,
+    "what is frozen is trained": frozen,
+    "another number is logged": logged,
+    "another word is written": written_entry,
+    "done at other steps": moved_boundary,
+    "gradients are not reduced": argument("set_requires_gradient_sync", "False"),
+    "other precision of matmul": argument("set_float32_matmul_precision", '"medium"'),
+    "other schedule": both(
+        argument_at("CosineAnnealingLR", 1, "2 * ({})"),
+        argument_at("StepLR", 1, "2 * ({})"),
+        keyword("T_max", "2 * ({})"),
+    ),
     "other learning rate": keyword("lr", "2 * ({})"),
     "other weight decay": keyword("weight_decay", "0.5 + ({})"),
     "other momentum": keyword("betas", "(0.5, 0.5)"),
@@ -239,6 +406,21 @@ HARMFUL: dict[str, Operator] = {
     "other precision": precision,
     "nobody writes": other_rank,
     "one round less": fewer_rounds,
+    "optimizer is not restored": both(
+        without("load_state_dict", receiver="optim"),
+        without("set_optimizer_state_dict"),
+        keyword("optim_state_dict", "{}.__class__()"),
+    ),
+    "schedule is not restored": without("load_state_dict", receiver="sched"),
+    "scaler is not restored": without("load_state_dict", receiver="scal"),
+    "weights are not restored": both(
+        without("load_state_dict", receiver="model"), without("set_model_state_dict")
+    ),
+    "average is not restored": both(
+        *(without("copy_", "load_state_dict", receiver=name) for name in ("ema", "mean", "average"))
+    ),
+    "random numbers are not restored": without("set_rng_state", "setstate"),
+    "count is not restored": restored_number,
 }
 
 HARMLESS: dict[str, Operator] = {
@@ -248,11 +430,32 @@ HARMLESS: dict[str, Operator] = {
     "an entry more is saved": more_entries,
     "other order of entries": other_order,
     "one tensor after the other": keyword("lr", "{}, foreach=False"),
+    "freed or kept after forward": keyword("reshard_after_forward", "not ({})"),
+    "a number is detached": receiver("item", "{}.detach()"),
+    "pinned memory": keyword("pin_memory", "not ({})"),
+    "gradients are set to nothing": both(
+        *(before_each("__import__('time').sleep(0.01)", name) for name in ("zero_grad", "save"))
+    ),
+    "parameters in a list": argument("clip_grad_norm_", "list({})"),
+    "a longer time to wait": argument(
+        "init_process_group", "{}, timeout=__import__('datetime').timedelta(60)"
+    ),
 }
 
 
 SAVING = ("an entry is not saved", "an entry more is saved", "other order of entries")
 """Operators that show only in a run that saves; other runs are longer."""
+
+RESUMING = (
+    "optimizer is not restored",
+    "schedule is not restored",
+    "scaler is not restored",
+    "weights are not restored",
+    "average is not restored",
+    "random numbers are not restored",
+    "count is not restored",
+)
+"""Operators that show only in a run that goes on from a checkpoint."""
 
 
 def programs(names: list[str]) -> Iterator[tuple[str, Place, Path, Options, list[str]]]:
@@ -262,12 +465,43 @@ def programs(names: list[str]) -> Iterator[tuple[str, Place, Path, Options, list
         plan = tomllib.loads(file.read_text("utf-8"))
         if not names or file.parent.name in names:
             place = find(str(file.parent / "before"), entry=plan["entry"])
-            for saves, arguments in ((False, plan["args"]), (True, plan["resume"]["save"])):
-                options = Options(tuple(arguments), plan["nproc"], timeout=60.0, rtol=plan["rtol"])
-                shown = [name for name in every if (name in SAVING) == saves]
-                yield file.parent.name, place, file.parent / "after", options, shown
+            save, go_on = plan["resume"]["save"], plan["resume"]["continue"]
+            yield from runs(
+                file.parent.name, place, file.parent / "after", plan["args"], save, go_on, plan
+            )
     if not names or "everything" in names:
-        yield "everything", find(str(ALONE)), ALONE, Options(timeout=60.0), every
+        options = Options(timeout=60.0)
+        yield (
+            "everything",
+            find(str(ALONE)),
+            ALONE,
+            options,
+            [n for n in every if n not in RESUMING],
+        )
+    if not names or "goes_on" in names:
+        save, go_on = ["--steps", "3", "--keep"], ["--go-on", "--keep"]
+        plan = {"nproc": 2, "rtol": None}
+        yield from runs("goes_on", find(str(GOES_ON)), GOES_ON, ["--keep"], save, go_on, plan)
+
+
+def runs(
+    name: str,
+    before: Place,
+    after: Path,
+    straight: list[str],
+    save: list[str],
+    go_on: list[str],
+    plan: dict[str, Any],
+) -> Iterator[tuple[str, Place, Path, Options, list[str]]]:
+    """A program in one stretch, up to where it saves, and resumed."""
+    kinds = (SAVING, save, None), (RESUMING, go_on, (tuple(save), tuple(go_on)))
+    special = [operator for operators, *_ in kinds for operator in operators]
+    rest = [operator for operator in (*HARMFUL, *HARMLESS) if operator not in special]
+    for operators, arguments, resume in ((rest, straight, None), *kinds):
+        options = Options(
+            tuple(arguments), plan["nproc"], timeout=60.0, rtol=plan["rtol"], resume=resume
+        )
+        yield name, before, after, options, list(operators)
 
 
 def mutants(

@@ -104,7 +104,7 @@ def _seed(rank: Rank) -> None:
     """Start all random numbers from the request's seed.
 
     PyTorch's generator starts from one number on all ranks, so that models that nobody seeds are the same
-    on each; those of Python and NumPy, which make data, start from another on each.
+    on each, unless the request wants them apart; those of Python and NumPy, which make data, start from another on each.
     """
     if rank.request.seed is None:
         return
@@ -112,8 +112,8 @@ def _seed(rank: Rank) -> None:
 
     import torch
 
-    torch.manual_seed(rank.request.seed)
     own = rank.request.seed + rank.report.rank
+    torch.manual_seed(own if rank.request.seeds_apart else rank.request.seed)
     random.seed(own)
     if importlib.util.find_spec("numpy") is not None:
         import numpy

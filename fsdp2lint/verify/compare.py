@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -168,6 +169,7 @@ class Trial:
         self._kept: list[Checkpoint] = []
         self._notes: list[str] = []
         self._compared = 0
+        self._seeds_apart = False
 
     def __enter__(self) -> Trial:
         return self
@@ -202,7 +204,14 @@ class Trial:
         return "saved" if self._options.resume else ""
 
     def _straight(self) -> Rehearsal:
-        return self._keep(self._run("before", self._before, self._arguments, "BEFORE"))
+        original = self._run("before", self._before, self._arguments, "BEFORE")
+        if _brings_weights_unseeded(original):
+            self._seeds_apart = True
+            shutil.rmtree(self._scratch / "before")
+            shutil.rmtree(self._work("before"))
+            title = "BEFORE again, with other random numbers on each rank"
+            original = self._run("before", self._before, self._arguments, title)
+        return self._keep(original)
 
     def _resumed(self) -> Rehearsal:
         """Let the original save, then go on from its checkpoint."""
@@ -256,6 +265,7 @@ class Trial:
             folder=str(work),
             root=str(place.folder),
             seed=SEED,
+            seeds_apart=self._seeds_apart,
             gather=True,
         )
         return rehearse(request, self._echo, self._launch)
@@ -274,6 +284,7 @@ class Trial:
         reach = max(_reach(old), _reach(new))
         result.compared += self._tensors(Task(finals, pair(self._kept, saved), rtol, reach))
         result.compared += self._texts(old, new, name, rtol)
+        result.compared.append(self._writers(old, new, name))
         result.compared = [_accepted(one, self._options.accept_missing) for one in result.compared]
         result.notes = [*self._notes, *_notes(self._kept, saved, (old, new))]
         return result
@@ -318,6 +329,20 @@ class Trial:
             files.compare_files(self._works(name), known, rtol, noise),
         ]
 
+    def _writers(self, old: Rehearsal, new: Rehearsal, name: str) -> Compared:
+        """Whether a file that one rank writes in BEFORE is written by several in AFTER, each over the others'."""
+        compared = Compared("writers of checkpoint files")
+        before = written.writers(old.run.ranks, self._work("before"))
+        after = written.writers(new.run.ranks, self._work(name))
+        for file in before.keys() & after.keys():
+            compared.count += 1
+            compared.identical += before[file] == after[file]
+            if len(before[file]) == 1 < len(after[file]):
+                ranks = " and ".join(map(str, sorted(after[file])))
+                message = f"`{file}` is written by rank {min(before[file])} in BEFORE and by ranks {ranks} in AFTER"
+                compared.differences.append(Difference("file", message, name=file))
+        return compared
+
     def _works(self, name: str) -> tuple[Path, Path]:
         return self._work("before"), self._work(name)
 
@@ -353,7 +378,8 @@ def _notes(
 ) -> Iterator[str]:
     if any(os.path.isabs(one.name) for one in before):
         yield "checkpoints go to an absolute path: AFTER found there what BEFORE had left"
-    if not any(rank.seeded for run in runs for rank in run.run.ranks):
+    apart = any(run.request.seeds_apart for run in runs)
+    if not apart and not any(rank.seeded for run in runs for rank in run.run.ranks):
         yield (
             "neither program seeds PyTorch, so all ranks were given one seed: whether AFTER brings the "
             "weights of rank 0 to all ranks was not tried"
@@ -362,6 +388,12 @@ def _notes(
         stopped = any(rank.how == "stopped" for run in runs for rank in run.run.ranks)
         why = ": what comes after the last step was not run (--steps)" if stopped else ""
         yield f"no checkpoint was written{why}"
+
+
+def _brings_weights_unseeded(run: Rehearsal) -> bool:
+    """Whether only other random numbers on each rank show that the weights of rank 0 come to all."""
+    ranks = run.run.ranks
+    return run.completed and all(rank.synced and not rank.seeded for rank in ranks)
 
 
 def _tolerance(options: Options, runs: tuple[Rehearsal, Rehearsal]) -> tuple[float, str]:

@@ -28,7 +28,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from fsdp2lint.verify.contract.bytes import local
 from fsdp2lint.verify.contract.watch import parameters_of
-from fsdp2lint.verify.equality.results import BUILD, Build
+from fsdp2lint.verify.copies import Copies
+from fsdp2lint.verify.equality.results import BUILD, COPY, Build
+from fsdp2lint.verify.plan.names import kind
 
 CHUNK = 64 * 1024 * 1024
 """Bytes of values that are written as one file."""
@@ -46,18 +48,30 @@ class Models:
     def __init__(self) -> None:
         self._seen: set[int] = set()
         self.roots: list[nn.Module] = []
+        self.others: list[nn.Module] = []
+        """Modules of the same classes that nothing shards or trains, as averages are."""
+        self.copies = Copies()
         self.optimizers: list[Any] = []
 
-    def look(self, optimizer: Any) -> None:
-        """Note the models when an optimizer steps for the first time."""
+    def look(self, optimizer: Any) -> bool:
+        """Note the models when an optimizer steps for the first time; whether this is that time."""
         if id(optimizer) in self._seen:
-            return
+            return False
         self._seen.add(id(optimizer))
         self.optimizers.append(optimizer)
         held = {id(parameter) for parameter in parameters_of(optimizer)}
         for root in _roots():
             if all(root is not known for known in self.roots) and _concerned(root, held):
                 self.roots.append(root)
+        kinds = set(map(kind, self.roots))
+        known = {id(root) for root in (*self.roots, *self.others)}
+        self.others += [
+            root
+            for root in _roots()
+            if id(root) not in known and kind(root) in kinds and _has_values(root)
+        ]
+        self.copies.look(self.roots)
+        return True
 
 
 def _roots() -> list[nn.Module]:
@@ -67,6 +81,11 @@ def _roots() -> list[nn.Module]:
     inner = {id(child) for module in modules for child in module._modules.values()}
     roots = [module for module in modules if id(module) not in inner]
     return sorted(roots, key=lambda root: type(root).__qualname__)
+
+
+def _has_values(root: nn.Module) -> bool:
+    parameters = list(nn.Module.parameters(root))
+    return bool(parameters) and all(p.device.type != "meta" for p in parameters)
 
 
 def _concerned(root: nn.Module, held: set[int]) -> bool:
@@ -161,12 +180,49 @@ def write(models: Models, peaks: Peaks, folder: Path) -> None:
                     for name, value in full_parameters(root):
                         add("states", f"{name}: {slot}", value)
         writer.flush()
+        with torch.no_grad():
+            shapes = _write_parts(models.copies, root, folder / f"{COPY}-{number:02}", first)
+            if first:
+                _write_whole(models.copies, root, shapes, folder / f"{COPY}-{number:02}-whole")
     if first:
+        for number, root in enumerate(models.others):
+            held = {clean(root, n): p.detach() for n, p in _named(root, "")}
+            _save(held, folder / f"{COPY}-module-{number:02}.pt")
         settings = [dict(_settings(one, models.roots)) for one in models.optimizers]
         build = Build(
             [_order(root) for root in models.roots], dict(_layouts(models.roots)), settings
         )
         (folder / BUILD).write_bytes(msgspec.json.encode(build))
+
+
+def _write_parts(
+    copies: Copies, root: nn.Module, target: Path, first: bool
+) -> dict[str, torch.Size]:
+    """Gather and write what containers hold of a model's parts; the shapes of its whole parameters."""
+    found = copies.in_parts(root)
+    for number in range(_fewest(len(found))):
+        with in_place(root, lambda parameter, held=found[number]: held.get(id(parameter))):  # type: ignore[misc]
+            full = {name: value.detach().clone() for name, value in full_parameters(root)}
+        if first:
+            _save(full, target.with_name(f"{target.name}-{number:02}.pt"))
+    return {name: value.shape for name, value in full_parameters(root)}
+
+
+def _write_whole(
+    copies: Copies, root: nn.Module, shapes: Mapping[str, torch.Size], target: Path
+) -> None:
+    held = copies.whole(shapes, lambda name: clean(root, name))
+    for number, tensors in enumerate(held):
+        _save(dict(tensors), target.with_name(f"{target.name}-{number:02}.pt"))
+
+
+def _fewest(count: int) -> int:
+    """The least of the ranks' numbers: gathering is a collective."""
+    if not dist.is_initialized():
+        return count
+    every = [count] * dist.get_world_size()
+    dist.all_gather_object(every, count)
+    return min(every)
 
 
 def _reshard(root: nn.Module) -> None:

@@ -34,6 +34,8 @@ class Request(msgspec.Struct, frozen=True):
     """Where a module is imported from, when that is not the working folder."""
     seed: int | None = None
     """What every rank's random numbers start from; left alone when None."""
+    seeds_apart: bool = False
+    """Whether PyTorch starts from another number on each rank, too."""
     gather: bool = False
     """Whether final values and what was saved are kept for a comparison."""
 
@@ -81,6 +83,23 @@ class Call(msgspec.Struct, frozen=True):
     """The tensors that it returned, where no gradient was wanted of them."""
     evaluates: bool = False
     """Whether it was made without gradients."""
+    training: int = 0
+    """How many of its modules without children were in training mode."""
+
+
+class Clip(msgspec.Struct, frozen=True):
+    """One call that clips gradients by their norm."""
+
+    limit: float | None
+    squares: float | None
+    """This rank's part of the squared norm before the call; the parts of all ranks add up."""
+
+
+class Companion(msgspec.Struct, frozen=True):
+    """A scheduler, scaler, sampler or loader and its numbers."""
+
+    kind: str
+    numbers: dict[str, float]
 
 
 class Step(msgspec.Struct):
@@ -94,6 +113,7 @@ class Step(msgspec.Struct):
     rates: list[float] = []
     """The learning rate of each parameter group."""
     calls: list[Call] = []
+    clips: list[Clip] = []
     printed: tuple[int, int] = (0, 0)
     """How long standard output and standard error were when the step was made."""
 
@@ -127,6 +147,12 @@ class RankReport(msgspec.Struct):
     """Whether gradients were clipped by norm."""
     seeded: bool = False
     """Whether the script seeded PyTorch itself."""
+    synced: bool | None = None
+    """Whether every wrapper of FSDP1 brought the weights of rank 0 to all ranks; None where there is none."""
+    companions: list[Companion] = []
+    """What trains beside models and optimizers, as it was in the end."""
+    numerics: dict[str, str] = {}
+    """PyTorch's global settings of precision and determinism at the first ``backward``."""
     facts: dict[str, Any] = {}
     """What the checks noted, by check; compared across ranks when all have reported."""
 

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from fsdp2lint.verify.companions import Companions, numerics
 from fsdp2lint.verify.contract import CHECKS
 from fsdp2lint.verify.contract.errors import explain
 from fsdp2lint.verify.contract.watch import (
@@ -39,7 +40,7 @@ from fsdp2lint.verify.contract.watch import (
     replace_everywhere,
 )
 from fsdp2lint.verify.gather import Models, Peaks, write
-from fsdp2lint.verify.outcome import Call, Digest, RankReport, Request, Spot, Step, Violation
+from fsdp2lint.verify.outcome import Call, Clip, Digest, RankReport, Request, Spot, Step, Violation
 from fsdp2lint.verify.saves import Saves
 from fsdp2lint.verify.stacks import here
 
@@ -71,7 +72,9 @@ class Recording:
         self._weights: dict[int, float] = {}
         self._step: Step | None = None
         self._calls = Calls()
-        self._ours = self._in_backward = False
+        self._clips: list[Clip] = []
+        self._companions = Companions()
+        self._ours = self._in_backward = self._in_clip = False
         self._watch = Watch()
         self._watch.install()
         self._checks = [check(self._watch, self._say) for check in CHECKS]
@@ -93,11 +96,13 @@ class Recording:
         replace_everywhere(torch.manual_seed, self._seeding)
         _wrap(FullyShardedDataParallel, "clip_grad_norm_", self._clipping)
         replace_everywhere(torch.nn.utils.clip_grad_norm_, self._clipping)
+        _wrap(FullyShardedDataParallel, "__init__", self._wrapping)
 
     def gather(self) -> None:
         """Write down the final values, once and if that is wanted; all ranks come here."""
         models, self._models = self._models, None
         if models is not None:
+            self._report.companions = self._companions.read()
             self._write()  # should a rank not come, what it reported shows why
             write(models, self._peaks, Path(self._request.scratch) / "final")
 
@@ -109,6 +114,8 @@ class Recording:
     def end(self) -> None:
         """The script is over: let the checks conclude, and keep what they noted."""
         self._report.rest = Step(self._losses, calls=self._calls.taken())
+        if self._request.gather:
+            self._report.companions = self._companions.read()
         for check in self._checks:
             check.at_end(self._report.how)
             self._report.facts[type(check).__name__] = check.facts()
@@ -134,9 +141,39 @@ class Recording:
         @functools.wraps(clip)
         def clipped(*args: Any, **kwargs: Any) -> Any:
             self._report.clipped = True
-            return clip(*args, **kwargs)
+            if self._request.gather and not self._in_clip:
+                args, kwargs = self._note_clip(args, kwargs)
+            self._in_clip, outer = True, self._in_clip
+            try:
+                return clip(*args, **kwargs)
+            finally:
+                self._in_clip = outer
 
         return clipped
+
+    def _wrapping(self, init: Any) -> Any:
+        @functools.wraps(init)
+        def wrapped(*args: Any, **kwargs: Any) -> None:
+            init(*args, **kwargs)
+            synced = bool(kwargs.get("sync_module_states"))
+            self._report.synced = synced and self._report.synced is not False
+
+        return wrapped
+
+    def _note_clip(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """Note a call of FSDP1's method or of PyTorch's function; the arguments with parameters that can be read twice."""
+        first, *rest = args or (kwargs.pop("parameters"),)
+        limit = rest[0] if rest else kwargs.get("max_norm")
+        parameters: list[Any]
+        if isinstance(first, FullyShardedDataParallel):
+            parameters = list(first.parameters())
+        elif isinstance(first, torch.Tensor):
+            parameters = [first]
+        else:
+            parameters = first = list(first)
+        number = float(limit) if isinstance(limit, int | float) else None
+        self._clips.append(Clip(number, _finite(self._squares(parameters))))
+        return (first, *rest), kwargs
 
     def _say(self, violation: Violation) -> None:
         said = self._report.violations
@@ -151,6 +188,7 @@ class Recording:
                 return original(tensor, *args, **kwargs)
             if not self._report.steps and not self._losses:
                 self._report.began = _printed()
+                self._report.numerics = numerics()
             loss = getattr(tensor, _UNSCALED, tensor).detach()
             if loss.numel() == 1 and not isinstance(loss, DTensor):
                 self._losses.append(_finite(float(loss)))
@@ -168,11 +206,13 @@ class Recording:
             return
         at = here()
         rates = [float(group["lr"]) for group in optimizer.param_groups if "lr" in group]
-        squares = _finite(self._squares(optimizer))
-        self._step = Step(self._losses, squares, rates, self._calls.taken(), _printed())
-        self._losses = []
+        squares = _finite(self._squares(parameters_of(optimizer)))
+        calls, clips = self._calls.taken(), self._clips
+        self._step = Step(self._losses, squares, rates, calls, clips, _printed())
+        self._losses, self._clips = [], []
         if self._models is not None:
-            self._models.look(optimizer)
+            if self._models.look(optimizer):
+                self._companions.look()
             self._peaks.look(optimizer)
         for check in self._checks:
             check.before_step(optimizer, at)
@@ -197,10 +237,10 @@ class Recording:
             self._written = time.monotonic()
             self._write()
 
-    def _squares(self, optimizer: Optimizer) -> float:
+    def _squares(self, parameters: Iterable[Any]) -> float:
         """This rank's part of the squared norm: a value that several ranks hold counts in part."""
         total = 0.0
-        for parameter in parameters_of(optimizer):
+        for parameter in parameters:
             if parameter.grad is not None and not parameter.grad.is_sparse:
                 gradient = parameter.grad
                 local = gradient.to_local() if isinstance(gradient, DTensor) else gradient
@@ -256,7 +296,7 @@ class Calls:
                 self._inside.call = False
             if given or found:
                 self._known += 1
-                self._calls.append(Call(given, found, evaluates))
+                self._calls.append(Call(given, found, evaluates, _in_training(module)))
             return made
 
         return call
@@ -265,6 +305,11 @@ class Calls:
         if next(nn.Module.parameters(module), None) is None:
             return []  # a loss, or an activation
         return sorted(_digests((args, kwargs)), key=lambda d: (d.exact is None, d.shape))
+
+
+def _in_training(module: nn.Module) -> int:
+    """Of the modules that have no children: those that FSDP1 and others wrap around them do not count."""
+    return sum(m.training for m in module.modules() if not m._modules)
 
 
 def _in_backward() -> bool:

@@ -57,6 +57,18 @@ def _checkpoint(members: list[tuple[str, str, _Written]], lies: Callable[[str], 
     return Checkpoint(first, name, members[0][2].step, tuple(others))
 
 
+def writers(ranks: Sequence[RankReport], work: Path) -> dict[str, set[int]]:
+    """The files that ranks write whole, by their names in the working folder, and the ranks that do."""
+    found: dict[str, set[int]] = {}
+    for rank in ranks:
+        for saved in rank.saved:
+            if saved.kind != "dcp":
+                inside = is_inside(saved.path, work)
+                name = os.path.relpath(saved.path, work) if inside else saved.path
+                found.setdefault(name, set()).add(rank.rank)
+    return found
+
+
 def _all(ranks: Sequence[RankReport]) -> dict[str, _Written]:
     found: dict[str, _Written] = {}
     for rank in ranks:

@@ -27,6 +27,9 @@ HARMFUL: dict[str, tuple[str, str, str, Any]] = {
     "decay of all": ('"weight_decay": 0.0}', '"weight_decay": 0.1}', "optimizer", None),
     "no file of the configuration": ('open("config.json", "w")', 'open("/dev/null", "w")', "file", None),
     "no average": ('            "ema": average.state_dict(),\n', "", "checkpoint", None),
+    "limit that no norm reaches": ("clip_grad_norm_(model.parameters(), 1.0)", "clip_grad_norm_(model.parameters(), 1.5)", "clipping", (1, None)),
+    "schedule that ends later": ("CosineAnnealingLR(optimizer, 8)", "CosineAnnealingLR(optimizer, 8, eta_min=1e-9)", "companion", (None, 0)),
+    "other precision of products": ("    torch.manual_seed(0)\n", "    torch.manual_seed(0)\n    torch.set_float32_matmul_precision('high')\n", "numerics", None),
     "no random numbers": ('            "python_rng": list(random.getstate()[1]),\n', "", "checkpoint", None),
 }  # fmt: skip
 
@@ -85,6 +88,31 @@ def test_harmful_changes_are_told_and_harmless_ones_are_not(ranks: Ranks, tmp_pa
         assert counts["batches"] == 16
         assert counts["evaluation"] == 16
         assert counts["other files"] == 2
+
+
+GOES_ON = ROOT / "fixtures" / "verify" / "goes_on.py"
+
+LOST: dict[str, tuple[str, str, str, str]] = {
+    "average in a dictionary": ("averages[name].mul_(0.9)", "averages[name].mul_(0.8)", "value", "copy of "),
+    "word in a side file": ('"activation": "tanh"', '"activation": "relu"', "file", "model.json"),
+    "entry of a side file": (', "tied": False', "", "file", "model.json"),
+    "every rank writes": ('        if rank == 0:\n            torch.save(', '        if True:\n            torch.save(', "file", "last.pt"),
+}  # fmt: skip
+
+
+def test_averages_side_files_and_writers_count(ranks: Ranks, tmp_path: Path) -> None:
+    from fsdp2lint.verify.equality import apart
+
+    text = GOES_ON.read_text("utf-8")
+    options = Options(("--keep",), timeout=120.0)
+    with Trial(find(str(GOES_ON)), options, run=ranks.launch, compare=apart.main) as runs:
+        assert found_by(runs.against(find(str(GOES_ON)))) == {}
+        for name, (old, new, kind, object_) in LOST.items():
+            assert old in text, name
+            path = tmp_path / f"{name.replace(' ', '_')}.py"
+            path.write_text(text.replace(old, new), encoding="utf-8")
+            found = runs.against(find(str(path))).differences
+            assert any(d.kind == kind and object_ in d.message for d in found), (name, found)
 
 
 def test_a_loss_may_be_accepted_by_name(ranks: Ranks, tmp_path: Path) -> None:

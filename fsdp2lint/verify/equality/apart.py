@@ -17,6 +17,7 @@ from fsdp2lint.verify.equality.contents import Contents
 from fsdp2lint.verify.equality.reading import Unreadable, read
 from fsdp2lint.verify.equality.results import (
     BUILD,
+    COPY,
     Build,
     Checkpoint,
     Compared,
@@ -64,6 +65,8 @@ def main(task: Path, out: Path) -> None:
     slack = noise.slack
     results = compare_models(before, after, work.rtol, slack, noise.of_state)
     builds = [_build(folder) for folder in work.finals]
+    copies = [load_copies(folder) for folder in work.finals]
+    results.append(compare_copies(copies[0], copies[1], work.rtol, slack))
     results.append(compare_settings(builds[0].settings, builds[1].settings, work.rtol))
     names = [order for build in builds for order in build.orders]
     shapes = {n: t.shape for m in (*before, *after) for n, t in m.parameters.items()}
@@ -96,7 +99,7 @@ def _elsewhere(
 def load(folder: str) -> list[Model]:
     """The models whose values were written to a folder, mapped into memory."""
     models: dict[str, Model] = {}
-    for file in sorted(Path(folder).glob("*.pt")):
+    for file in sorted(Path(folder).glob("[0-9]*.pt")):
         held: Mapping[str, Any] = torch.load(file, mmap=True)
         model = models.setdefault(file.name.partition("-")[0], Model())
         model.parameters |= held["parameters"]
@@ -104,6 +107,34 @@ def load(folder: str) -> list[Model]:
         model.peaks |= held["peaks"]
         model.states |= held["states"]
     return list(models.values())
+
+
+def load_copies(folder: str) -> list[Model]:
+    """What containers and other modules of a run hold of the weights."""
+    files = sorted(Path(folder).glob(f"{COPY}-*.pt"))
+    return [Model(torch.load(file, mmap=True)) for file in files]
+
+
+def compare_copies(
+    before: Sequence[Model], after: Sequence[Model], rtol: float, slack: Slack
+) -> Compared:
+    """Averages and other copies of the weights, paired by their names and then by their values.
+
+    FSDP1 may keep one in parts of which nobody knows the names: what has no partner is not compared.
+    """
+    compared = Compared("copies of the weights")
+    sides = Sides(compared, "value", rtol, slack)
+    left = list(after)
+    for copy in before:
+        same = [other for other in left if other.parameters.keys() == copy.parameters.keys()]
+        if same:
+            partner = min(same, key=lambda other: _distance(copy, other))
+            left.remove(partner)
+            sides.compare(copy.parameters, partner.parameters, "copy of ")
+        else:
+            compared.notes.append("AFTER has no copy of the weights where BEFORE has one")
+    sides.close()
+    return compared
 
 
 def _build(folder: str) -> Build:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import filecmp
+import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fsdp2lint.verify.equality.printed import Apart, Line, compare, lines
+from fsdp2lint.verify.equality.printed import Apart, Line, compare, compare_keyed, keyed, lines
 from fsdp2lint.verify.equality.results import Compared, Difference, Kind
 from fsdp2lint.verify.outcome import RankReport
 from fsdp2lint.verify.written import others
@@ -31,10 +32,12 @@ class Text:
     rank: int | None
     before: list[Line]
     after: list[Line]
+    by_name: bool = False
+    """Whether the lines are entries with names."""
 
     def apart(self, rtol: float, noise: Noise = frozenset()) -> list[Apart]:
         """The lines of BEFORE that AFTER does not have."""
-        every = compare(self.before, self.after, rtol)
+        every = (compare_keyed if self.by_name else compare)(self.before, self.after, rtol)
         return [one for one in every if (self.where, one.before.words) not in noise]
 
 
@@ -51,11 +54,11 @@ def printed(
         rank = reports[0].rank
         for stream, kind in enumerate(_STREAMS):
             name = f"rank{rank}.{kind}"
-            both = [
+            old, new = (
                 _printed(folder / name, report, stream)
                 for folder, report in zip(folders, reports, strict=True)
-            ]
-            yield Text(f"rank {rank}", rank, *both)
+            )
+            yield Text(f"rank {rank}", rank, old, new)
 
 
 def compare_printed(texts: Iterable[Text], rtol: float, noise: Noise) -> Compared:
@@ -76,9 +79,14 @@ def written(works: Sides, known: Sequence[str]) -> Iterator[Text]:
     """The text files in two working folders that both have, and that are not the same."""
     for name, partner in _paired(*(others(work, known) for work in works)):
         if partner is not None and not _same(works[0] / name, works[1] / partner):
-            texts = [_text(work / own) for work, own in zip(works, (name, partner), strict=True)]
-            if all(text is not None for text in texts):
-                yield Text(str(name), None, *(lines(text) for text in texts if text is not None))
+            old, new = _text(works[0] / name), _text(works[1] / partner)
+            if old is None or new is None:
+                continue
+            was, now = _entries(old), _entries(new)
+            if was is not None and now is not None:
+                yield Text(str(name), None, keyed(was), keyed(now), by_name=True)
+            else:
+                yield Text(str(name), None, lines(old), lines(new))
 
 
 def compare_files(works: Sides, known: Sequence[str], rtol: float, noise: Noise) -> Compared:
@@ -137,6 +145,29 @@ def _text(path: Path) -> bytes | None:
     except UnicodeDecodeError:
         return None
     return None if b"\0" in text else text
+
+
+def _entries(text: bytes) -> list[tuple[str, object]] | None:
+    """The entries of JSON, or of one JSON value on each line; None where a text is neither."""
+    try:
+        return list(_leaves("", json.loads(text)))
+    except ValueError:
+        pass
+    try:
+        return list(_leaves("", [json.loads(line) for line in text.splitlines() if line.strip()]))
+    except ValueError:
+        return None
+
+
+def _leaves(place: str, value: object) -> Iterator[tuple[str, object]]:
+    if isinstance(value, dict):
+        for key, one in value.items():
+            yield from _leaves(f"{place}.{key}" if place else str(key), one)
+    elif isinstance(value, list):
+        for number, one in enumerate(value):
+            yield from _leaves(f"{place}[{number}]", one)
+    else:
+        yield place, value
 
 
 def _say(compared: Compared, kind: Kind, text: Text, apart: Sequence[Apart]) -> None:

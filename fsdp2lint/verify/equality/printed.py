@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
@@ -36,6 +36,7 @@ _VOLATILE = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 _NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?![\w]|\.\d)")
+_SHARDING = re.compile(r"\w*(?:fsdp|fully_?shard)\w*", re.IGNORECASE)
 _NOTICE = re.compile(r"warn|^\[[WEI]\d{4}|^\[rank\d+\]:|Traceback|^  File |it/s", re.IGNORECASE)
 
 
@@ -99,6 +100,29 @@ def compare(before: Sequence[Line], after: Sequence[Line], rtol: float) -> Itera
             found.append((place, Apart(line, None)))
     for _, apart in sorted(found, key=lambda one: one[0]):
         yield apart
+
+
+def keyed(leaves: Iterable[tuple[str, object]]) -> list[Line]:
+    """The entries of a file that has them by name, each as a line; its words are the name."""
+    every = ((name, f"{name}: {value}") for name, value in leaves)
+    return [
+        Line(text, name, tuple(_NUMBER.findall(_VOLATILE.sub("~", text))), 0, False)
+        for name, text in every
+    ]
+
+
+def compare_keyed(before: Sequence[Line], after: Sequence[Line], rtol: float) -> Iterator[Apart]:
+    """Every entry of BEFORE that AFTER does not have, or has otherwise."""
+    theirs = {line.words: line for line in after}
+    for line in before:
+        other = theirs.get(line.words)
+        if other is None or not (_alike(line, other, rtol) and _wording(line) == _wording(other)):
+            yield Apart(line, other)
+
+
+def _wording(line: Line) -> str:
+    """What an entry is beside its numbers, chance and the API that shards."""
+    return _SHARDING.sub("~", _NUMBER.sub("#", _VOLATILE.sub("~", line.text)))
 
 
 def _by_words(every: Sequence[Line]) -> dict[str, list[tuple[int, Line]]]:

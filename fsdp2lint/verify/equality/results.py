@@ -9,6 +9,9 @@ import msgspec
 BUILD = "build.json"
 """The file beside the final values with the :class:`Build` of the models."""
 
+COPY = "copy"
+"""What the names of files begin with that hold copies of the weights which no optimizer trains."""
+
 Kind = Literal[
     "loss",
     "norm",
@@ -18,6 +21,9 @@ Kind = Literal[
     "evaluation",
     "printed",
     "optimizer",
+    "clipping",
+    "companion",
+    "numerics",
     "value",
     "checkpoint",
     "file",

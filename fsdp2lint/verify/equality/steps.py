@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal
 
 import msgspec
 
 from fsdp2lint.verify.equality.results import Compared, Difference, Kind, relative
-from fsdp2lint.verify.outcome import Call, Digest, RankReport, Step
+from fsdp2lint.verify.outcome import Call, Companion, Digest, RankReport, Step
 
 Number = float | None
 
 ADDED = 1e-12
 """Norms are added up here, in double precision and in the order in which parameters are held."""
 
-_WORDS: dict[Kind, str] = {
-    "loss": "loss",
-    "norm": "gradient norm",
-    "rate": "learning rate",
+What = Literal["loss", "norm", "rate", "clipping", "limit"]
+_WORDS: dict[What, tuple[Kind, str]] = {
+    "loss": ("loss", "loss"),
+    "norm": ("norm", "gradient norm"),
+    "rate": ("rate", "learning rate"),
+    "clipping": ("clipping", "gradient norm before clipping"),
+    "limit": ("clipping", "largest norm of the gradients"),
 }
 
 
@@ -32,6 +36,7 @@ def compare(
         Compared("learning rates"),
     )
     data, evaluation = Compared("batches"), Compared("evaluation")
+    clipping = Compared("clipping")
     counts = [len(rank.steps) for rank in before], [len(rank.steps) for rank in after]
     for step in range(min(*counts[0], *counts[1])):
         for old, new in zip(before, after, strict=True):
@@ -39,6 +44,7 @@ def compare(
             _rates(rates, old.steps[step], new.steps[step], step + 1, old.rank, rtol)
         both = norm(before, step), norm(after, step)
         _number(norms, "norm", *both, _Place(step + 1, None), max(rtol, ADDED))
+        _clips(clipping, before, after, step, max(rtol, ADDED))
     for old, new in zip(before, after, strict=True):
         for number, (was, now) in enumerate(zip(_all(old), _all(new), strict=False), 1):
             place = _Place(min(number, len(old.steps)), old.rank)
@@ -46,10 +52,10 @@ def compare(
             _evaluation(evaluation, was, now, _Place(number - 1, old.rank), rtol)
     if counts[0] != counts[1]:
         losses.differences.append(_different_numbers(*counts))
-    every = [losses, norms, rates, data, evaluation]
+    every = [losses, norms, clipping, rates, data, evaluation]
     for compared in every:
         compared.differences = _first(compared.differences)
-    return every
+    return [*every, _companions(before, after, rtol), _numerics(before, after)]
 
 
 def _all(rank: RankReport) -> list[Step]:
@@ -58,8 +64,81 @@ def _all(rank: RankReport) -> list[Step]:
 
 def norm(ranks: Sequence[RankReport], step: int) -> Number:
     """The norm of the whole gradient, of which each rank reported its part."""
-    parts = [rank.steps[step].squares for rank in ranks]
-    return None if None in parts else math.sqrt(sum(part for part in parts if part is not None))
+    return _root(rank.steps[step].squares for rank in ranks)
+
+
+def _root(parts: Iterable[Number]) -> Number:
+    known = list(parts)
+    return None if None in known else math.sqrt(sum(part for part in known if part is not None))
+
+
+def _clips(
+    compared: Compared,
+    before: Sequence[RankReport],
+    after: Sequence[RankReport],
+    step: int,
+    rtol: float,
+) -> None:
+    """How gradients are clipped, where both programs call what PyTorch has for it as often."""
+    old, new = ([rank.steps[step].clips for rank in ranks] for ranks in (before, after))
+    if len({len(clips) for clips in (*old, *new)}) > 1:
+        return
+    for number in range(len(old[0])):
+        place = _Place(step + 1, None)
+        limits = old[0][number].limit, new[0][number].limit
+        if None not in limits:
+            _number(compared, "limit", *limits, place, rtol)
+        was, now = (_root(clips[number].squares for clips in side) for side in (old, new))
+        _number(compared, "clipping", was, now, place, rtol)
+
+
+def _companions(before: Sequence[RankReport], after: Sequence[RankReport], rtol: float) -> Compared:
+    """Schedulers, scalers, samplers and loaders, those of a kind in any order."""
+    compared = Compared("schedulers, scalers, samplers, loaders")
+    for old, new in zip(before, after, strict=True):
+        for kind in dict.fromkeys(one.kind for one in old.companions):
+            mine, theirs = ([c for c in r.companions if c.kind == kind] for r in (old, new))
+            if len(theirs) < len(mine):
+                message = f"BEFORE has {_amount(mine, kind, f'{kind}s')} on rank {old.rank}, AFTER {len(theirs) or 'none'}"
+                lost = Difference("companion", message, rank=old.rank, name=kind, missing=True)
+                compared.differences.append(lost)
+                continue
+            left = [one for one in theirs if one not in mine]
+            compared.count += len(mine)
+            compared.identical += sum(one in theirs for one in mine)
+            for one in (one for one in mine if one not in theirs):
+                if not left:
+                    break
+                other = max(left, key=lambda o: len(o.numbers.items() & one.numbers.items()))
+                left.remove(other)
+                _settings(compared, one, other, old.rank, rtol)
+    compared.differences = _first(compared.differences)
+    return compared
+
+
+def _settings(
+    compared: Compared, before: Companion, after: Companion, rank: int, rtol: float
+) -> None:
+    for name, old in before.numbers.items():
+        new = after.numbers.get(name)
+        if new is None or relative(old, new) > max(rtol, ADDED):
+            shown = "not there" if new is None else _told(new)
+            message = f"`{name}` of {before.kind} on rank {rank} is {_told(old)} in BEFORE and {shown} in AFTER"
+            difference = Difference("companion", message, rank=rank, name=f"{before.kind}.{name}")
+            compared.differences.append(difference)
+
+
+def _numerics(before: Sequence[RankReport], after: Sequence[RankReport]) -> Compared:
+    compared = Compared("settings of precision")
+    for old, new in zip(before[:1], after[:1], strict=True):
+        for name in old.numerics.keys() & new.numerics.keys():
+            compared.count += 1
+            mine, theirs = old.numerics[name], new.numerics[name]
+            compared.identical += mine == theirs
+            if mine != theirs:
+                message = f"PyTorch's {name} is {mine} in BEFORE and {theirs} in AFTER"
+                compared.differences.append(Difference("numerics", message, name=name))
+    return compared
 
 
 class _Place:
@@ -102,11 +181,11 @@ def _rates(
 
 
 def _number(
-    compared: Compared, kind: Kind, before: Number, after: Number, place: _Place, rtol: float
+    compared: Compared, what: What, before: Number, after: Number, place: _Place, rtol: float
 ) -> None:
     compared.count += 1
     if before is None and after is None:
-        if kind == "loss" and not compared.unproven:
+        if what == "loss" and not compared.unproven:
             compared.unproven = f"the loss{place} is not finite in either program"
         return
     if before == after:
@@ -117,7 +196,8 @@ def _number(
         compared.relative = max(compared.relative, apart)
         if apart <= rtol:
             return
-    message = f"the {_WORDS[kind]}{place} is {_told(before)} in BEFORE and {_told(after)} in AFTER"
+    kind, words = _WORDS[what]
+    message = f"the {words}{place} is {_told(before)} in BEFORE and {_told(after)} in AFTER"
     difference = Difference(
         kind, message, place.step, place.rank, before=before, after=after, relative=apart
     )
@@ -178,6 +258,12 @@ def _evaluation(compared: Compared, before: Step, after: Step, place: _Place, rt
     for number, (was, now) in enumerate(zip(old, new, strict=True), 1):
         compared.count += 1
         every = (*was.given, *was.made), (*now.given, *now.made)
+        if bool(was.training) != bool(now.training):
+            modes = ["training" if one.training else "evaluation" for one in (was, now)]
+            message = f"call {number} without gradients {where} is in {modes[0]} mode in BEFORE and in {modes[1]} mode in AFTER"
+            found = Difference("evaluation", message, place.step, place.rank)
+            compared.differences.append(found)
+            continue
         if [d.shape for d in every[0]] != [d.shape for d in every[1]]:
             message = f"call {number} without gradients {where} has tensors of other shapes"
         else:
