@@ -16,14 +16,14 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
 from fsdp2lint.verify import ladder, workfolder, written
 from fsdp2lint.verify.equality import files, steps
 from fsdp2lint.verify.equality.pairs import pair
-from fsdp2lint.verify.equality.results import Checkpoint, Compared, Difference, Task
+from fsdp2lint.verify.equality.results import Checkpoint, Compared, Difference, Kind, Task
 from fsdp2lint.verify.launch import Echo, Launch, launch
 from fsdp2lint.verify.outcome import Device, RankReport, Request
 from fsdp2lint.verify.places import Place
@@ -59,6 +59,17 @@ class Options(msgspec.Struct, frozen=True):
     """Arguments with which BEFORE saves a checkpoint, and with which both go on from it."""
 
 
+_ORDER = get_args(Kind)
+"""What comes after what in a step and at the end."""
+
+
+def _when(difference: Difference) -> tuple[float, int]:
+    """When a difference shows: settings of precision before the first step, final values at the end."""
+    end = 0 if difference.kind == "numerics" else math.inf
+    step = end if difference.step is None else difference.step
+    return step, _ORDER.index(difference.kind)
+
+
 class Verification(msgspec.Struct):
     """What came of both runs."""
 
@@ -78,9 +89,9 @@ class Verification(msgspec.Struct):
 
     @property
     def differences(self) -> list[Difference]:
-        """Everything that is not the same: by step first, then what only shows at the end."""
+        """Everything that is not the same, in the order of the run: the first is where it began."""
         found = [one for compared in self.compared for one in compared.differences]
-        return sorted(found, key=lambda one: math.inf if one.step is None else one.step)
+        return sorted(found, key=_when)
 
     @property
     def unread(self) -> int:

@@ -28,6 +28,7 @@ class Copies:
 
     def __init__(self) -> None:
         self._containers: list[Container] = []
+        self._began: dict[int, float] = {}
 
     def look(self, roots: Sequence[nn.Module]) -> None:
         """Note the containers that have as many tensors as a model may have parameters."""
@@ -43,32 +44,40 @@ class Copies:
             and id(found) not in ours
             and all(type(t).__name__ in _TENSORS and id(t) not in known for t in _tensors(found))
         ]
+        self._began = {id(found): _sum(found) for found in self._containers}
 
-    def in_parts(self, root: nn.Module) -> list[dict[int, torch.Tensor]]:
-        """The containers of this rank's parts of a model: each with its value for every parameter, by ``id``."""
+    def _moved(self, container: Container) -> bool:
+        return _sum(container) != self._began[id(container)]
+
+    def in_parts(self, root: nn.Module) -> list[tuple[bool, dict[int, torch.Tensor]]]:
+        """The containers of this rank's parts of a model: whether it changed since, and its value for every parameter."""
         found = []
         for container in self._containers:
             for parameters in _choices(root):
                 held = [local(t.detach()) for t in _tensors(container)]
                 if [t.shape for t in held] == [local(p).shape for p in parameters]:
                     by_id = {id(p): t for p, t in zip(parameters, held, strict=True)}
-                    found.append(by_id)
+                    found.append((self._moved(container), by_id))
                     break
         return found
 
     def whole(
         self, shapes: Mapping[str, torch.Size], clean: Callable[[str], str]
-    ) -> Iterator[dict[str, torch.Tensor]]:
-        """The dictionaries of whole parameters by the model's own names."""
+    ) -> Iterator[tuple[bool, dict[str, torch.Tensor]]]:
+        """The dictionaries of whole parameters by the model's own names, and whether each changed since."""
         for container in self._containers:
             if isinstance(container, dict) and all(isinstance(name, str) for name in container):
                 held = {clean(name): tensor for name, tensor in container.items()}
                 fits = all(shapes.get(name) == tensor.shape for name, tensor in held.items())
                 if fits and not any(isinstance(tensor, DTensor) for tensor in held.values()):
-                    yield held
+                    yield self._moved(container), held
 
 
 _TENSORS = ("Tensor", "Parameter", "DTensor")
+
+
+def _sum(container: Container) -> float:
+    return sum(float(local(tensor.detach()).double().sum()) for tensor in _tensors(container))
 
 
 def _tensors(container: Container) -> Sequence[Any]:

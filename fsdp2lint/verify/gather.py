@@ -60,8 +60,8 @@ class Models:
         self._seen.add(id(optimizer))
         self.optimizers.append(optimizer)
         held = {id(parameter) for parameter in parameters_of(optimizer)}
-        for root in _roots():
-            if all(root is not known for known in self.roots) and _concerned(root, held):
+        for root in models_of(held):
+            if all(root is not known for known in self.roots):
                 self.roots.append(root)
         kinds = set(map(kind, self.roots))
         known = {id(root) for root in (*self.roots, *self.others)}
@@ -81,6 +81,11 @@ def _roots() -> list[nn.Module]:
     inner = {id(child) for module in modules for child in module._modules.values()}
     roots = [module for module in modules if id(module) not in inner]
     return sorted(roots, key=lambda root: type(root).__qualname__)
+
+
+def models_of(held: set[int]) -> list[nn.Module]:
+    """The models that are sharded, or have one of these parameters, named by ``id``."""
+    return [root for root in _roots() if _concerned(root, held)]
 
 
 def _has_values(root: nn.Module) -> bool:
@@ -187,7 +192,7 @@ def write(models: Models, peaks: Peaks, folder: Path) -> None:
     if first:
         for number, root in enumerate(models.others):
             held = {clean(root, n): p.detach() for n, p in _named(root, "")}
-            _save(held, folder / f"{COPY}-module-{number:02}.pt")
+            _save((True, held), folder / f"{COPY}-module-{number:02}.pt")
         settings = [dict(_settings(one, models.roots)) for one in models.optimizers]
         build = Build(
             [_order(root) for root in models.roots], dict(_layouts(models.roots)), settings
@@ -201,10 +206,11 @@ def _write_parts(
     """Gather and write what containers hold of a model's parts; the shapes of its whole parameters."""
     found = copies.in_parts(root)
     for number in range(_fewest(len(found))):
-        with in_place(root, lambda parameter, held=found[number]: held.get(id(parameter))):  # type: ignore[misc]
+        moved, held = found[number]
+        with in_place(root, lambda parameter, held=held: held.get(id(parameter))):  # type: ignore[misc]
             full = {name: value.detach().clone() for name, value in full_parameters(root)}
         if first:
-            _save(full, target.with_name(f"{target.name}-{number:02}.pt"))
+            _save((moved, full), target.with_name(f"{target.name}-{number:02}.pt"))
     return {name: value.shape for name, value in full_parameters(root)}
 
 
@@ -212,8 +218,8 @@ def _write_whole(
     copies: Copies, root: nn.Module, shapes: Mapping[str, torch.Size], target: Path
 ) -> None:
     held = copies.whole(shapes, lambda name: clean(root, name))
-    for number, tensors in enumerate(held):
-        _save(dict(tensors), target.with_name(f"{target.name}-{number:02}.pt"))
+    for number, copy in enumerate(held):
+        _save(copy, target.with_name(f"{target.name}-{number:02}.pt"))
 
 
 def _fewest(count: int) -> int:

@@ -83,6 +83,7 @@ class Call(msgspec.Struct, frozen=True):
     """The tensors that it returned, where no gradient was wanted of them."""
     evaluates: bool = False
     """Whether it was made without gradients."""
+    at: Spot | None = None
     training: int = 0
     """How many of its modules without children were in training mode."""
 
@@ -90,6 +91,7 @@ class Call(msgspec.Struct, frozen=True):
 class Clip(msgspec.Struct, frozen=True):
     """One call that clips gradients by their norm."""
 
+    at: Spot | None
     limit: float | None
     squares: float | None
     """This rank's part of the squared norm before the call; the parts of all ranks add up."""
@@ -114,6 +116,10 @@ class Step(msgspec.Struct):
     """The learning rate of each parameter group."""
     calls: list[Call] = []
     clips: list[Clip] = []
+    gradients: dict[str, float] = {}
+    """This rank's part of each parameter's squared norm, before anything is clipped; of the first steps."""
+    lines: dict[str, Spot] = {}
+    """Where the script made the step and first called ``backward`` for it: ``step``, ``loss``."""
     printed: tuple[int, int] = (0, 0)
     """How long standard output and standard error were when the step was made."""
 

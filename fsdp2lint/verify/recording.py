@@ -40,6 +40,7 @@ from fsdp2lint.verify.contract.watch import (
     replace_everywhere,
 )
 from fsdp2lint.verify.gather import Models, Peaks, write
+from fsdp2lint.verify.gradients import STEPS, Gradients
 from fsdp2lint.verify.outcome import Call, Clip, Digest, RankReport, Request, Spot, Step, Violation
 from fsdp2lint.verify.saves import Saves
 from fsdp2lint.verify.stacks import here
@@ -73,6 +74,9 @@ class Recording:
         self._step: Step | None = None
         self._calls = Calls()
         self._clips: list[Clip] = []
+        self._gradients: dict[str, float] = {}
+        self._lines: dict[str, Spot] = {}
+        self._by_name = Gradients(self._weight)
         self._companions = Companions()
         self._ours = self._in_backward = self._in_clip = False
         self._watch = Watch()
@@ -172,8 +176,16 @@ class Recording:
         else:
             parameters = first = list(first)
         number = float(limit) if isinstance(limit, int | float) else None
-        self._clips.append(Clip(number, _finite(self._squares(parameters))))
+        self._clips.append(Clip(here(), number, _finite(self._squares(parameters))))
+        self._note_gradients(parameters)
         return (first, *rest), kwargs
+
+    def _note_gradients(self, parameters: Iterable[Any]) -> None:
+        """By name, each once a step: before it is clipped where it is."""
+        if len(self._report.steps) < STEPS:
+            squares = self._by_name.squares(parameters)
+            finite = {name: square for name, square in squares.items() if math.isfinite(square)}
+            self._gradients = finite | self._gradients
 
     def _say(self, violation: Violation) -> None:
         said = self._report.violations
@@ -192,6 +204,8 @@ class Recording:
             loss = getattr(tensor, _UNSCALED, tensor).detach()
             if loss.numel() == 1 and not isinstance(loss, DTensor):
                 self._losses.append(_finite(float(loss)))
+                if (at := here()) is not None:
+                    self._lines.setdefault("loss", at)
             self._in_backward = True
             try:
                 return original(tensor, *args, **kwargs)
@@ -207,9 +221,17 @@ class Recording:
         at = here()
         rates = [float(group["lr"]) for group in optimizer.param_groups if "lr" in group]
         squares = _finite(self._squares(parameters_of(optimizer)))
+        if self._models is not None:
+            self._note_gradients(parameters_of(optimizer))
+        if at is not None:
+            self._lines["step"] = at
         calls, clips = self._calls.taken(), self._clips
-        self._step = Step(self._losses, squares, rates, calls, clips, _printed())
-        self._losses, self._clips = [], []
+        # fmt: off
+        self._step = Step(
+            self._losses, squares, rates, calls, clips, self._gradients, self._lines, _printed()
+        )
+        # fmt: on
+        self._losses, self._clips, self._gradients, self._lines = [], [], {}, {}
         if self._models is not None:
             if self._models.look(optimizer):
                 self._companions.look()
@@ -296,7 +318,7 @@ class Calls:
                 self._inside.call = False
             if given or found:
                 self._known += 1
-                self._calls.append(Call(given, found, evaluates, _in_training(module)))
+                self._calls.append(Call(given, found, evaluates, here(), _in_training(module)))
             return made
 
         return call

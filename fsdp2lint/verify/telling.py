@@ -120,14 +120,14 @@ def failure(rehearsal: Rehearsal) -> Iterator[Line]:
 
 
 def _where(rank: RankReport) -> str:
-    return f" at {_spot(rank.frames[-1].at)}" if rank.frames else ""
+    return f" at {spot(rank.frames[-1].at)}" if rank.frames else ""
 
 
 def _stack(frames: list[Frame]) -> Iterator[Line]:
     if len(frames) > FRAMES:
         yield [(f"  ... {len(frames) - FRAMES} more", "dim")]
     for call in frames[-FRAMES:]:
-        yield [(f"  {_spot(call.at)}", ""), (f" in {call.function}", "dim")]
+        yield [(f"  {spot(call.at)}", ""), (f" in {call.function}", "dim")]
         lines = _lines(call.at.file)
         if call.at.line <= len(lines):
             yield [("    " + lines[call.at.line - 1].strip(), "")]
@@ -145,7 +145,7 @@ def violation_lines(violation: Violation, severity: Severity = "error") -> Itera
     gutter = max((len(str(spot.line + 1)) for spot, _ in points), default=1)
     for file in dict.fromkeys(spot.file for spot, _ in points):
         here = [(spot, label) for spot, label in points if spot.file == file]
-        yield [(" " * gutter, ""), ("--> ", "gutter"), (_spot(here[0][0]), "")]
+        yield [(" " * gutter, ""), ("--> ", "gutter"), (spot(here[0][0]), "")]
         lines = _lines(file)
         marks = [
             _mark(spot, label, lines, severity if spot is violation.at else "mark")
@@ -205,9 +205,16 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def _spot(spot: Spot) -> str:
-    short = os.path.relpath(spot.file)
-    return f"{spot.file if short.startswith('..') else short}:{spot.line}"
+def spot(at: Spot) -> str:
+    """A place as people write it."""
+    short = os.path.relpath(at.file)
+    return f"{at.file if short.startswith('..') else short}:{at.line}"
+
+
+def text_at(at: Spot) -> str:
+    """The text of a line; empty where it cannot be read."""
+    lines = _lines(at.file)
+    return lines[at.line - 1].strip() if at.line <= len(lines) else ""
 
 
 def _lines(file: str) -> list[str]:

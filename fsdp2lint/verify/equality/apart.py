@@ -109,28 +109,33 @@ def load(folder: str) -> list[Model]:
     return list(models.values())
 
 
-def load_copies(folder: str) -> list[Model]:
-    """What containers and other modules of a run hold of the weights."""
+def load_copies(folder: str) -> list[tuple[bool, Model]]:
+    """What containers and other modules of a run hold of the weights, and whether each changed in the run."""
     files = sorted(Path(folder).glob(f"{COPY}-*.pt"))
-    return [Model(torch.load(file, mmap=True)) for file in files]
+    held = [torch.load(file, mmap=True) for file in files]
+    return [(moved, Model(parameters)) for moved, parameters in held]
 
 
 def compare_copies(
-    before: Sequence[Model], after: Sequence[Model], rtol: float, slack: Slack
+    before: Sequence[tuple[bool, Model]],
+    after: Sequence[tuple[bool, Model]],
+    rtol: float,
+    slack: Slack,
 ) -> Compared:
     """Averages and other copies of the weights, paired by their names and then by their values.
 
-    FSDP1 may keep one in parts of which nobody knows the names: what has no partner is not compared.
+    Only those of BEFORE count that changed in the run: what was loaded from a checkpoint may live on in one program
+    and not in the other. What has no partner is not compared.
     """
     compared = Compared("copies of the weights")
     sides = Sides(compared, "value", rtol, slack)
     left = list(after)
-    for copy in before:
-        same = [other for other in left if other.parameters.keys() == copy.parameters.keys()]
+    for copy in (copy for moved, copy in before if moved):
+        same = [one for one in left if one[1].parameters.keys() == copy.parameters.keys()]
         if same:
-            partner = min(same, key=lambda other: _distance(copy, other))
+            partner = min(same, key=lambda one: (not one[0], _distance(copy, one[1])))
             left.remove(partner)
-            sides.compare(copy.parameters, partner.parameters, "copy of ")
+            sides.compare(copy.parameters, partner[1].parameters, "copy of ")
         else:
             compared.notes.append("AFTER has no copy of the weights where BEFORE has one")
     sides.close()

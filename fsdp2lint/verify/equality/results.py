@@ -6,6 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from fsdp2lint.verify.outcome import Spot
+
 BUILD = "build.json"
 """The file beside the final values with the :class:`Build` of the models."""
 
@@ -13,18 +15,19 @@ COPY = "copy"
 """What the names of files begin with that hold copies of the weights which no optimizer trains."""
 
 Kind = Literal[
+    "numerics",
+    "data",
     "loss",
+    "gradient",
+    "clipping",
     "norm",
     "rate",
     "steps",
-    "data",
     "evaluation",
     "printed",
-    "optimizer",
-    "clipping",
     "companion",
-    "numerics",
     "value",
+    "optimizer",
     "checkpoint",
     "file",
 ]
@@ -40,6 +43,8 @@ class Difference(msgspec.Struct, frozen=True):
     rank: int | None = None
     name: str = ""
     """The parameter, buffer, entry of a checkpoint, or file."""
+    lines: tuple[Spot | None, Spot | None] = (None, None)
+    """Where BEFORE and AFTER do what differs."""
     missing: bool = False
     """Whether BEFORE has it and AFTER does not."""
     before: float | None = None

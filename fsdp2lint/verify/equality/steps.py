@@ -9,10 +9,18 @@ from typing import Literal
 import msgspec
 
 from fsdp2lint.verify.equality.results import Compared, Difference, Kind, relative
-from fsdp2lint.verify.outcome import Call, Companion, Digest, RankReport, Step
+from fsdp2lint.verify.outcome import Call, Companion, Digest, RankReport, Spot, Step
 
 Number = float | None
 
+SUMMED = 1e-9
+"""Gradients of single parameters may be added up in parts that are not the same."""
+SINGLE = 100.0
+"""So many times the tolerance the gradient of one parameter may be off where sums are rounded otherwise."""
+UNCLIPPED = 10.0
+"""And the norm of all: clipping takes its noise away, so the tolerance does not know it."""
+SMALL = 0.1
+"""Gradients smaller than this share of the largest may be noise: they are compared to it."""
 ADDED = 1e-12
 """Norms are added up here, in double precision and in the order in which parameters are held."""
 
@@ -36,7 +44,7 @@ def compare(
         Compared("learning rates"),
     )
     data, evaluation = Compared("batches"), Compared("evaluation")
-    clipping = Compared("clipping")
+    clipping, gradients = Compared("clipping"), Compared("gradients")
     counts = [len(rank.steps) for rank in before], [len(rank.steps) for rank in after]
     for step in range(min(*counts[0], *counts[1])):
         for old, new in zip(before, after, strict=True):
@@ -45,6 +53,7 @@ def compare(
         both = norm(before, step), norm(after, step)
         _number(norms, "norm", *both, _Place(step + 1, None), max(rtol, ADDED))
         _clips(clipping, before, after, step, max(rtol, ADDED))
+        _gradients(gradients, before, after, step, max(SINGLE * rtol, SUMMED))
     for old, new in zip(before, after, strict=True):
         for number, (was, now) in enumerate(zip(_all(old), _all(new), strict=False), 1):
             place = _Place(min(number, len(old.steps)), old.rank)
@@ -52,9 +61,10 @@ def compare(
             _evaluation(evaluation, was, now, _Place(number - 1, old.rank), rtol)
     if counts[0] != counts[1]:
         losses.differences.append(_different_numbers(*counts))
-    every = [losses, norms, clipping, rates, data, evaluation]
+    every = [losses, norms, rates, data, evaluation, gradients, clipping]
     for compared in every:
-        compared.differences = _first(compared.differences)
+        found = _first(compared.differences)
+        compared.differences = [_with_lines(one, before, after) for one in found]
     return [*every, _companions(before, after, rtol), _numerics(before, after)]
 
 
@@ -70,6 +80,63 @@ def norm(ranks: Sequence[RankReport], step: int) -> Number:
 def _root(parts: Iterable[Number]) -> Number:
     known = list(parts)
     return None if None in known else math.sqrt(sum(part for part in known if part is not None))
+
+
+def _gradients(
+    compared: Compared,
+    before: Sequence[RankReport],
+    after: Sequence[RankReport],
+    step: int,
+    rtol: float,
+) -> None:
+    """The parameter whose gradient differs most, where both programs have gradients of the same names."""
+    old, new = ([rank.steps[step].gradients for rank in ranks] for ranks in (before, after))
+    names = {name for part in old for name in part} & {name for part in new for name in part}
+    norms = {name: tuple(_norm_of(name, side) for side in (old, new)) for name in sorted(names)}
+    largest = max((max(both) for both in norms.values()), default=0.0)
+    compared.count += len(norms)
+    compared.identical += sum(one == other for one, other in norms.values())
+    apart = {
+        name: abs(one - other) / max(one, other, SMALL * largest)
+        for name, (one, other) in norms.items()
+        if one != other
+    }
+    compared.relative = max(compared.relative, max(apart.values(), default=0.0))
+    found = {name: distance for name, distance in apart.items() if distance > rtol}
+    if not found:
+        return
+    worst = max(found, key=lambda name: found[name])
+    among = "alone" if len(found) == 1 else f"and {len(found) - 1} others of {len(norms)}"
+    one, other = norms[worst]
+    message = (
+        f"the gradient of `{worst}` {among} differs at step {step + 1}: its norm is {one:.6g} in BEFORE "
+        f"and {other:.6g} in AFTER"
+    )
+    compared.differences.append(
+        Difference("gradient", message, step + 1, name=worst, relative=found[worst])
+    )
+
+
+def _norm_of(name: str, parts: Sequence[dict[str, float]]) -> float:
+    return math.sqrt(sum(part.get(name, 0.0) for part in parts))
+
+
+def _with_lines(
+    difference: Difference, before: Sequence[RankReport], after: Sequence[RankReport]
+) -> Difference:
+    """With the lines of both programs that compute what differs."""
+    if difference.step is None or difference.lines != (None, None):
+        return difference
+    old, new = (_line(difference, ranks[difference.rank or 0]) for ranks in (before, after))
+    return msgspec.structs.replace(difference, lines=(old, new))
+
+
+def _line(difference: Difference, rank: RankReport) -> Spot | None:
+    place = (difference.step or 1) - 1
+    step = rank.steps[place] if place < len(rank.steps) else Step()
+    if difference.kind == "clipping":
+        return step.clips[0].at if step.clips else None
+    return step.lines.get("loss" if difference.kind in ("loss", "gradient") else "step")
 
 
 def _clips(
@@ -89,7 +156,7 @@ def _clips(
         if None not in limits:
             _number(compared, "limit", *limits, place, rtol)
         was, now = (_root(clips[number].squares for clips in side) for side in (old, new))
-        _number(compared, "clipping", was, now, place, rtol)
+        _number(compared, "clipping", was, now, place, max(UNCLIPPED * rtol, ADDED))
 
 
 def _companions(before: Sequence[RankReport], after: Sequence[RankReport], rtol: float) -> Compared:
@@ -237,7 +304,8 @@ def _batch(
         if apart <= rtol:
             return
         message = f"the batch {where} holds other data in AFTER"
-    compared.differences.append(Difference("data", message, place.step, place.rank))
+    lines = before.at, after.at
+    compared.differences.append(Difference("data", message, place.step, place.rank, lines=lines))
 
 
 def _evaluation(compared: Compared, before: Step, after: Step, place: _Place, rtol: float) -> None:
@@ -261,7 +329,8 @@ def _evaluation(compared: Compared, before: Step, after: Step, place: _Place, rt
         if bool(was.training) != bool(now.training):
             modes = ["training" if one.training else "evaluation" for one in (was, now)]
             message = f"call {number} without gradients {where} is in {modes[0]} mode in BEFORE and in {modes[1]} mode in AFTER"
-            found = Difference("evaluation", message, place.step, place.rank)
+            lines = was.at, now.at
+            found = Difference("evaluation", message, place.step, place.rank, lines=lines)
             compared.differences.append(found)
             continue
         if [d.shape for d in every[0]] != [d.shape for d in every[1]]:
@@ -274,7 +343,8 @@ def _evaluation(compared: Compared, before: Step, after: Step, place: _Place, rt
                 continue
             what = "is given other data" if _farthest(was.given, now.given) > rtol else "differs"
             message = f"call {number} without gradients {where} {what}, by {apart:.2g}"
-        compared.differences.append(Difference("evaluation", message, place.step, place.rank))
+        differs = Difference("evaluation", message, place.step, place.rank, lines=(was.at, now.at))
+        compared.differences.append(differs)
 
 
 def _with_data(step: Step) -> list[Call]:

@@ -15,7 +15,7 @@ from fsdp2lint.verify.equality.drawing import chart
 from fsdp2lint.verify.equality.results import Compared, Difference
 from fsdp2lint.verify.plan import telling as planning
 from fsdp2lint.verify.rehearse import Rehearsal
-from fsdp2lint.verify.telling import failure, record, violation_lines
+from fsdp2lint.verify.telling import failure, record, spot, text_at, violation_lines
 
 SHOWN = 10
 """So many steps are shown; of more, the first and the last, and where the runs part."""
@@ -202,14 +202,23 @@ def _ladder(verification: Verification) -> Iterator[Line]:
             yield [("note: ", "note"), (rung.why, "")]
 
 
+def _places(difference: Difference) -> Iterator[Line]:
+    """The lines of both programs at which the first difference shows."""
+    for side, at in zip(("BEFORE", "AFTER "), difference.lines, strict=True):
+        if at is not None:
+            yield [(f"  {side} ", "dim"), (spot(at), "strong"), (f"  {text_at(at)}", "")]
+
+
 def _verdict(verification: Verification) -> Iterator[Line]:
     yield from _ladder(verification)
     for rung in verification.rungs:
         if rung.number == PLAN and rung.state == "failed":
             yield [("different in the plan: ", "error"), (rung.why, "")]
-    for one in verification.differences:
+    for number, one in enumerate(verification.differences):
         more = f" (and {one.more} more)" if one.more else ""
         yield [("different: ", "error"), (f"{one.message}{more}", "")]
+        if number == 0:
+            yield from _places(one)
     if verification.fault:
         yield [(f"Not verified: {verification.fault} failed.", "strong")]
     elif verification.unproven:
