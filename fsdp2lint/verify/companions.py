@@ -59,13 +59,21 @@ class Companions:
 
     def read(self) -> list[Companion]:
         """Their numbers."""
-        held = [Companion(_kind(one), dict(_numbers("", one.state_dict()))) for one in self._held]
+        held = [Companion(_kind(one), dict(_state(one))) for one in self._held]
         return sorted([*held, *self._loaders], key=lambda one: (one.kind, str(one.numbers)))
 
 
 def _kind(found: Any) -> str:
     """FSDP1's scaler is a scaler too."""
     return "GradScaler" if isinstance(found, GradScaler) else type(found).__name__
+
+
+def _state(found: Any) -> Iterator[tuple[str, float]]:
+    """What counts of a state: not what a scheduler began with or keeps for itself, which rates show."""
+    own = isinstance(found, LRScheduler)
+    for key, value in found.state_dict().items():
+        if not own or not (key.startswith("_") or key == "base_lrs"):
+            yield from _numbers(key, value)
 
 
 def _numbers(place: str, value: Any) -> Iterator[tuple[str, float]]:
