@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import traceback
 from collections.abc import Callable, Collection, Iterator, Sequence
+from copy import copy
 from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -71,11 +72,21 @@ class Analysis:
             self.sources = [s for path, raw in relevant if (s := self._source(path, raw))]
             self.programs = [s for path, raw in programs if (s := self._source(path, raw))]
 
-    @roomy
     def report(self, sources: Sequence[Source] | None = None) -> Report:
         """What the rules say of the sources, or of later texts of them."""
-        with no_collector():
-            return _Run(self).of(self.sources if sources is None else sources)
+        return reports([self], sources)[0]
+
+    def under(self, settings: Settings, passed: Sequence[str]) -> Analysis:
+        """The same files under other settings that tell the same of them; others of them were passed.
+
+        Raises:
+            BadSetting: the settings name an unknown rule or no version.
+        """
+        other = copy(self)
+        other.settings = settings
+        other.rules = settings.chosen(knowledge.rules())
+        other.spelled = {os.path.abspath(path): path for path in passed}
+        return other
 
     def passed(self, source: Source) -> bool:
         """Whether the user passed this file; its name becomes the one that the user wrote."""
@@ -97,6 +108,40 @@ class Analysis:
         return source
 
 
+@roomy
+def reports(analyses: Sequence[Analysis], sources: Sequence[Source] | None = None) -> list[Report]:
+    """What the rules say of the same sources under the settings of each; the runs are followed once for all."""
+    about = analyses[0]
+    given = about.sources if sources is None else sources
+    paths = {source.path for source in given}  # a program that a fix changed is among them
+    programs = [source for source in about.programs if source.path not in paths]
+    with no_collector():
+        told, target = about.settings.told, about.settings.target
+        project = Project.of(given, about.roots, told, about.files, target)
+        project.add_programs(programs)
+        runs = [_Run(analysis) for analysis in analyses]
+        for trace in _traces(project, runs):
+            for run in runs:
+                run.ask_all(trace)
+            del trace  # what it holds can go before the next one is made
+        return [run.report([*given, *programs]) for run in runs]
+
+
+def _traces(project: Project, runs: Sequence[_Run]) -> Iterator[Trace]:
+    walk = iter(traces(project, passing=True))
+    while True:
+        try:
+            trace = next(walk, None)
+        except Exception as error:
+            for run in runs:
+                run.crash("the analysis", error, project.asked[0])
+            return
+        if trace is None:
+            return
+        yield trace
+        del trace
+
+
 class _Run:
     """What one round of the rules gathers on its way."""
 
@@ -108,36 +153,18 @@ class _Run:
         self.broken = False
         self.followed = Followed(analysis.skipped)
         self.profile: dict[str, float] = {}
+        self.asking = [rule for rule in analysis.rules if rule not in TOOL_RULES]
+        self.target = analysis.settings.target
 
-    def of(self, sources: Sequence[Source]) -> Report:
-        about = self.analysis
-        told, target = about.settings.told, about.settings.target
-        project = Project.of(sources, about.roots, told, about.files, target)
-        given = {source.path for source in sources}  # a program that a fix changed is among them
-        programs = [source for source in about.programs if source.path not in given]
-        project.add_programs(programs)
-        asking = [rule for rule in about.rules if rule not in TOOL_RULES]
-        for trace in self._traces(project):
-            if about.progress is not None:
-                about.progress(shown(trace.source.path))
-            for rule in asking:
-                self._ask(rule, trace)
-            self._look_at(trace)
-            del trace  # what it holds can go before the next one is made
-        return self._report([*sources, *programs])
-
-    def _traces(self, project: Project) -> Iterator[Trace]:
-        walk = iter(traces(project, passing=True))
-        while True:
-            try:
-                trace = next(walk, None)
-            except Exception as error:
-                self._crash("the analysis", error, project.asked[0])
-                return
-            if trace is None:
-                return
-            yield trace
-            del trace
+    def ask_all(self, trace: Trace) -> None:
+        """Ask every rule what it says of a trace, for the torch release of these settings."""
+        if trace.target != self.target:
+            trace.aim(self.target)
+        if self.analysis.progress is not None:
+            self.analysis.progress(shown(trace.source.path))
+        for rule in self.asking:
+            self._ask(rule, trace)
+        self._look_at(trace)
 
     def _ask(self, rule: Rule, trace: Trace) -> None:
         """What a rule says of a trace; a rule that raises says it once and never again in this run."""
@@ -149,7 +176,7 @@ class _Run:
                 self._add(self._with_patch(Diagnostic.of(rule, finding), trace.source))
         except Exception as error:
             self.crashed.add(rule.code)
-            self._crash(f"the rule {rule.code} ({rule.name})", error, trace.source)
+            self.crash(f"the rule {rule.code} ({rule.name})", error, trace.source)
         if self.analysis.profiling:
             spent = perf_counter() - started
             self.profile[rule.code] = self.profile.get(rule.code, 0.0) + spent
@@ -161,7 +188,7 @@ class _Run:
         try:
             self.followed.add(trace)
         except Exception as error:
-            self._crash("the account of what was followed", error, trace.source)
+            self.crash("the account of what was followed", error, trace.source)
 
     def _with_patch(self, diagnostic: Diagnostic, asked: Source) -> Diagnostic:
         """The finding with what its fix replaces; without the fix when this file cannot be changed.
@@ -176,7 +203,7 @@ class _Run:
             return replace(diagnostic, fix=None, note=f"it has no fix here: {problem}")
         except Exception as error:
             rule = diagnostic.rule
-            self._crash(f"a fix of the rule {rule.code} ({rule.name})", error, asked)
+            self.crash(f"a fix of the rule {rule.code} ({rule.name})", error, asked)
             return replace(diagnostic, fix=None)
 
     def _allowed(self, diagnostic: Diagnostic) -> Diagnostic:
@@ -192,7 +219,8 @@ class _Run:
         if self.analysis.passed(diagnostic.place.source):
             self.found.setdefault(diagnostic.key, diagnostic)
 
-    def _crash(self, what: str, error: Exception, source: Source) -> None:
+    def crash(self, what: str, error: Exception, source: Source) -> None:
+        """Note that a part of the tool failed on a file."""
         self.broken = True
         last = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{os.path.basename(last.filename)}:{last.lineno}"
@@ -200,7 +228,8 @@ class _Run:
         diagnostic = Diagnostic(CRASHED, message, Place(source, Range(1, 1, 1, 1)))
         self.found.setdefault((diagnostic.key, what), diagnostic)
 
-    def _report(self, sources: Sequence[Source]) -> Report:
+    def report(self, sources: Sequence[Source]) -> Report:
+        """What was found in all traces, and what comments silence of it."""
         ran = [r for r in self.analysis.rules if r.code not in self.crashed]
         known = (*knowledge.rules(), *TOOL_RULES)
         ignored = self.analysis.settings.ignored_in

@@ -1,4 +1,4 @@
-"""Tasks in several processes: each is analysed in one of them and comes back as plain data."""
+"""Units in several processes: each is analysed in one of them and comes back as plain data."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 METHOD = "fork" if sys.platform == "linux" else "spawn"
 
-Result = tuple["Report", dict[str, str]]
-Work = Callable[["Task"], Result]
+Result = tuple[list["Report"], dict[str, str]]
+Work = Callable[[Sequence["Task"]], Result]
 
 _work: Work | None = None
 
 
 def in_processes(
-    work: Work, tasks: Sequence[Task], means: Means, rules: Mapping[str, Rule]
+    work: Work, units: Sequence[Sequence[Task]], means: Means, rules: Mapping[str, Rule]
 ) -> Iterator[Result]:
-    """``work`` of each task, in order.
+    """``work`` of the tasks of each unit, in order.
 
-    A task whose process died, or whose files have names that are no text, is done in this one.
+    A unit whose process died, or whose files have names that are no text, is done in this one.
     """
     global _work
     _work = work
@@ -41,18 +41,18 @@ def in_processes(
     knowledge.rules()
     context = multiprocessing.get_context(METHOD)
     given = None if METHOD == "fork" else work
-    workers = min(means.jobs, len(tasks))
+    workers = min(means.jobs, len(units))
     read = means.files().read
     with ProcessPoolExecutor(workers, context, _begin, (given,)) as pool:
-        pending = [(task, pool.submit(_one, task)) for task in tasks]
+        pending = [(tasks, pool.submit(_one, tasks)) for tasks in units]
         try:
-            for task, future in pending:
+            for tasks, future in pending:
                 try:
-                    raw, seen = future.result()
+                    packed, seen = future.result()
                 except (BrokenProcessPool, UnicodeEncodeError):
-                    yield work(task)
+                    yield work(tasks)
                     continue
-                yield unpack(raw, rules, read), seen
+                yield [unpack(raw, rules, read) for raw in packed], seen
         finally:
             pool.shutdown(wait=False, cancel_futures=True)  # nobody waits for what is left
 
@@ -68,7 +68,7 @@ def _begin(work: Work | None) -> None:
         _work = work
 
 
-def _one(task: Task) -> tuple[bytes, dict[str, str]]:
+def _one(tasks: Sequence[Task]) -> tuple[list[bytes], dict[str, str]]:
     assert _work is not None
-    report, seen = _work(task)
-    return pack(report), seen
+    reports, seen = _work(tasks)
+    return [pack(report) for report in reports], seen

@@ -168,28 +168,34 @@ class _Check:
             unsure=self.unsure,
         )
 
-    def result(self, task: Task) -> tuple[Report, dict[str, str]]:
-        """The report of one task, and what it depends on."""
+    def result(self, tasks: Sequence[Task]) -> tuple[list[Report], dict[str, str]]:
+        """The reports of tasks about one unit, which is followed once for all, and what they depend on."""
+        from fsdp2lint.analysis import reports
+
         files = self.means.files()
-        return self.analysis(task, files).report(), files.seen
+        first = self.analysis(tasks[0], files)
+        others = [first.under(task.settings, task.passed) for task in tasks[1:]]
+        return reports([first, *others]), files.seen
 
     def _made(self, missing: Sequence[Task]) -> Iterator[Report]:
-        results: Iterable[tuple[Report, dict[str, str]]]
-        if self.means.jobs > 1 and len(missing) > 1 and _size(missing) > WORTH_A_PROCESS:
+        results: Iterable[tuple[list[Report], dict[str, str]]]
+        units = _by_unit(missing)
+        if self.means.jobs > 1 and len(units) > 1 and _size(missing) > WORTH_A_PROCESS:
             from copy import copy
 
             from fsdp2lint.processes import in_processes
 
             worker = copy(self)
             worker.means = self.means._replace(progress=None, keeping=None)
-            results = in_processes(worker.result, missing, self.means, self._rules_by_code())
+            results = in_processes(worker.result, units, self.means, self._rules_by_code())
         else:
-            results = map(self.result, missing)
-        for task, (report, seen) in zip(missing, results, strict=True):
-            self._keep(task, report, seen)
+            results = map(self.result, units)
+        for tasks, (reports, seen) in zip(units, results, strict=True):
+            for task, report in zip(tasks, reports, strict=True):
+                self._keep(task, report, seen)
+                yield report
             if self.means.progress is not None:
-                self.means.progress(task.unit.asked[-1][0])
-            yield report
+                self.means.progress(tasks[0].unit.asked[-1][0])
 
     def _unsure(self) -> frozenset[str]:
         """The files with comments of which nobody can say from here that they silence nothing."""
@@ -306,6 +312,18 @@ class _Check:
 
 def _by_place(paths: Iterable[str]) -> dict[str, str]:
     return {os.path.abspath(path): path for path in paths}
+
+
+def _by_unit(tasks: Iterable[Task]) -> list[list[Task]]:
+    """The tasks in the order in which they came, those of one unit that can share its runs together."""
+    found: list[list[Task]] = []
+    for task in tasks:
+        last = found[-1][0] if found else None
+        if last is not None and last.unit is task.unit and last.settings.told == task.settings.told:
+            found[-1].append(task)
+        else:
+            found.append([task])
+    return found
 
 
 def _size(tasks: Iterable[Task]) -> int:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import libcst as cst
 
-from fsdp2lint.api import Event, GroupStarted, Layout, Site, Stepped, Trace
+from fsdp2lint.api import Event, GroupStarted, Layout, Site, Stepped, Trace, once
 
 Loop = cst.For | cst.While
 
@@ -34,7 +32,7 @@ def loops_at(site: Site) -> list[Loop]:
     return found
 
 
-@lru_cache(maxsize=2)
+@once
 def _step_loops(trace: Trace) -> dict[Loop, Stepped]:
     """The innermost loop around each step of an optimizer."""
     found: dict[Loop, Stepped] = {}
@@ -78,7 +76,7 @@ def each_step(trace: Trace, event: Event) -> Stepped | None:
     return None if loop is None else _step_loops(trace)[loop]
 
 
-@lru_cache(maxsize=2)
+@once
 def only_cpu(trace: Trace) -> bool:
     """Whether a script surely trains on CPUs: each process group it starts is gloo's alone."""
     started = trace.of(GroupStarted)

@@ -72,7 +72,6 @@ not. There is no fix: only the author knows how often the number is needed.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
 
 import libcst as cst
 
@@ -92,6 +91,7 @@ from fsdp2lint.api import (
     Stepped,
     Trace,
     Value,
+    once,
     options,
     rank_dependent,
     rule,
@@ -146,7 +146,7 @@ def _trains_shards(trace: Trace, stepped: Stepped, loop: Loop) -> bool:
     )
 
 
-@lru_cache(maxsize=2)
+@once
 def _known(trace: Trace) -> frozenset[Value]:
     """The losses, with what they were scaled from, and the norms that clipping returned."""
     found: set[Value] = set()

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -213,17 +214,17 @@ def test_a_file_that_changes_while_it_is_fixed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What somebody else has written meanwhile stays."""
-    from fsdp2lint.analysis import Analysis
+    from fsdp2lint import analysis
 
     file = written(tmp_path / "late.ipynb")
-    plain = Analysis.report
+    plain = analysis.reports
 
-    def slow(self: Analysis, *args: object) -> object:
-        report = plain(self, *args)  # type: ignore[arg-type]
+    def slow(*args: Any) -> object:
+        reports = plain(*args)
         file.write_text("{}")
-        return report
+        return reports
 
-    monkeypatch.setattr(Analysis, "report", slow)
+    monkeypatch.setattr(analysis, "reports", slow)
     shown = invoke("check", "-n", "--fix", "--unsafe-fixes", cwd=tmp_path)
     assert shown.returncode == 2
     assert (

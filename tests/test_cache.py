@@ -9,12 +9,14 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fsdp2lint import __version__, analysis, cache, files
 from fsdp2lint.cache import Cache, Question
 from fsdp2lint.cli.sessions import CACHE_FOLDER
+from fsdp2lint.report import Report
 from fsdp2lint.settings import Settings
 from tests import notebooks
 from tests.running import CLEAN, ROOT, invoke, program
@@ -30,19 +32,19 @@ Counter = Callable[[], int]
 def analysed(monkeypatch: pytest.MonkeyPatch) -> Counter:
     """How many units were analysed since it was asked the last time."""
     count = 0
-    plain = analysis.Analysis.report
+    plain = analysis.reports
 
-    def counting(self: analysis.Analysis, sources: object = None) -> object:
+    def counting(*args: Any) -> list[Report]:
         nonlocal count
         count += 1
-        return plain(self, sources)  # type: ignore[arg-type]
+        return plain(*args)
 
     def read() -> int:
         nonlocal count
         now, count = count, 0
         return now
 
-    monkeypatch.setattr(analysis.Analysis, "report", counting)
+    monkeypatch.setattr(analysis, "reports", counting)
     return read
 
 

@@ -6,9 +6,11 @@ import os
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from fsdp2lint import analysis
 from fsdp2lint.analysis import Analysis
 from fsdp2lint.diagnostics import Report
 from fsdp2lint.in_documents import changes
@@ -33,13 +35,13 @@ def test_what_has_not_changed_is_not_analysed_again(
 ) -> None:
     """Only the file that was typed in, and those that depend on it."""
     analysed: list[str] = []
-    plain = Analysis.report
+    plain = analysis.reports
 
-    def counting(self: Analysis, sources: Sequence[Source] | None = None) -> Report:
-        analysed.extend(os.path.basename(source.path) for source in self.sources)
-        return plain(self, sources)
+    def counting(every: Sequence[Analysis], *rest: Any) -> list[Report]:
+        analysed.extend(os.path.basename(source.path) for source in every[0].sources)
+        return plain(every, *rest)
 
-    monkeypatch.setattr(Analysis, "report", counting)
+    monkeypatch.setattr(analysis, "reports", counting)
     (tmp_path / "helper.py").write_text(HELPER)
     train = str(tmp_path / "train.py")
     other, helper = str(tmp_path / "other.py"), str(tmp_path / "helper.py")

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from fsdp2lint import runner
+from fsdp2lint import analysis, runner
+from fsdp2lint.interpret import entries
+from fsdp2lint.model.trace import Trace
+from fsdp2lint.session import Session
 from tests.running import invoke
 from tests.test_config import LATE, found
 
@@ -169,6 +175,28 @@ def test_projects_that_import_each_other(joined: Path) -> None:
     (joined / "app" / "pyproject.toml").write_text(PYPROJECT.format(torch="2.13"))
     (joined / "lib" / "pyproject.toml").write_text(PYPROJECT.format(torch="2.8"))
     assert found(joined) == [*JOINED[1:], "lib/helper.py:FSDP259", *JOINED_TOO]
+
+
+def test_what_projects_share_is_followed_once(
+    joined: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a trace goes when the last project has asked it: what rules noted in it does not hold it."""
+    made: list[weakref.ref[Trace]] = []
+    every = entries.traces
+
+    def counted(*args: Any, **keywords: Any) -> Iterator[Trace]:
+        for trace in every(*args, **keywords):
+            made.append(weakref.ref(trace))
+            yield trace
+            del trace
+
+    monkeypatch.setattr(analysis, "traces", counted)
+    monkeypatch.chdir(joined)
+    report = Session(["."]).check()
+    places = {f"{d.place.path}:{d.rule.code}" for d in report.found}
+    assert places == {*JOINED, *JOINED_TOO}
+    assert len(made) == 2, "one for each file"
+    assert not any(one() is not None for one in made)
 
 
 def test_fixes_of_projects_that_import_each_other(joined: Path) -> None:

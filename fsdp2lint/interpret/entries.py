@@ -98,7 +98,9 @@ def _made(
 def _passing(machine: Machine, made: Iterator[Trace]) -> Iterator[Trace]:
     """The traces of a machine, of which nothing is left when the last of them was asked."""
     since = noted()
-    yield from made
+    for trace in made:
+        yield trace
+        trace.forget()
     machine.forget()
     forget(since)
 
@@ -191,10 +193,10 @@ def _rest(machine: Machine, source: Source, reached: Reached) -> Iterator[Trace]
     """The module itself, then its functions and classes that no run has reached yet."""
     module, trace = _begin(machine, source)
     _guarded(trace, lambda: module.load(machine))
+    loaded = trace.begun("")
     if not _is_main(source):
         trace.visited = machine.visited
         yield trace
-    loaded = trace.begun("")
     reached.add(machine.run_bodies)
     if module.scope is None:
         return

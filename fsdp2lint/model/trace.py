@@ -72,12 +72,25 @@ class Trace:
         self.events.append(event)
         self._by_kind.setdefault(type(event), []).append(event)
 
+    def aim(self, target: Release | None) -> None:
+        """Be asked for another torch release: what was answered for the last one does not count."""
+        self.target = target
+        self.answers.clear()
+
     def begun(self, entry: str) -> Trace:
         """The trace of another entry, before which the same has happened."""
         other = Trace(entry, self.source, self.memory, self.files, self.target)
         other.events = self.events.copy()
         other._by_kind = {kind: events.copy() for kind, events in self._by_kind.items()}
         return other
+
+    def forget(self) -> None:
+        """Let go of all that happened: answers know the trace that knows them, so nothing goes by itself."""
+        self.events = []
+        self.visited = set()
+        self._indexed = 0
+        for known in (self._by_kind, self._places, self._excluded, self.answers):
+            known.clear()
 
     @cached_property
     def sources(self) -> tuple[Source, ...]:
