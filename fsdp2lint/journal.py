@@ -400,20 +400,26 @@ def _taken_back(piece: _Piece) -> bool:
         os.rename(piece.target, piece.new)
         os.rename(piece.old, piece.target)
     elif aside:
+        _unlock(piece)  # afterwards nothing would show any more whose lock it is
         os.replace(piece.old, piece.target)
     return True
 
 
 def _clean(pieces: Sequence[_Piece], folders: Sequence[str]) -> None:
     for piece in pieces:
-        if piece.lock and any(_is_same(piece.lock, one) for one in (piece.new, piece.target)):
-            os.unlink(piece.lock)
+        _unlock(piece)
         for path in piece.made:
             _remove(path)
     _sync_folders(pieces)
     for folder in reversed(folders):
         with suppress(OSError):  # somebody has put something into it
             os.rmdir(folder)
+
+
+def _unlock(piece: _Piece) -> None:
+    """Remove the lock, if it is ours: a further name of the new file."""
+    if piece.lock and any(_is_same(piece.lock, one) for one in (piece.new, piece.target)):
+        os.unlink(piece.lock)
 
 
 def _remove(path: str) -> None:

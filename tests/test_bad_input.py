@@ -164,17 +164,25 @@ def test_an_interrupt_ends_all_processes_without_a_word_of_python(
         (tmp_path / f"late{n}.py").write_text(
             LATE.replace("\n\ndef main", f"\n{body}\n\ndef main", 1)
         )
+    begun = tmp_path / "begun"
+    (tmp_path / "hooks").mkdir()
+    (tmp_path / "hooks" / "sitecustomize.py").write_text(
+        "import sys\n"
+        f"sys.addaudithook(lambda event, given: event == 'import' and given[0] == 'libcst' and open({str(begun)!r}, 'w'))\n"
+    )
     running = subprocess.Popen(
         [sys.executable, "-m", "fsdp2lint", *words.split()],
         cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join((str(tmp_path / "hooks"), str(ROOT)))},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    time.sleep(2.5)
+    while not begun.exists() and running.poll() is None:
+        time.sleep(0.05)
+    time.sleep(1)  # any moment from here on will do: the analysis takes many times as long
     os.killpg(running.pid, signal.SIGINT)
     _, errors = running.communicate(timeout=60)
     assert (running.returncode, errors.strip()) == (130, "interrupted")

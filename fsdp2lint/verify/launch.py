@@ -113,6 +113,7 @@ def environment(request: Request) -> dict[str, str]:
         "FSDP2LINT_PYTHONPATH": before or "",
         "OMP_NUM_THREADS": "1",
         "PYTHONUNBUFFERED": "1",
+        _MARK: request.scratch,
     }
     if request.device == "cpu":
         found |= {
@@ -235,9 +236,11 @@ def _work_now(pid: int) -> int:
 
 
 def _end(torchrun: subprocess.Popen[bytes], folder: Path, nproc: int) -> None:
-    """Kill the ranks that are left; torchrun buries them and goes, or is killed too."""
+    """Kill the ranks that are left, and what they have started; torchrun buries them and goes, or is killed too."""
+    started = _below({torchrun.pid, *_pids(folder, nproc).values()}) - {torchrun.pid}
     for pid in _pids(folder, nproc).values():
         _kill_group(pid)
+    _kill(started)
     try:
         torchrun.wait(BURIAL if _pids(folder, nproc) else 0)
     except subprocess.TimeoutExpired:
@@ -245,6 +248,57 @@ def _end(torchrun: subprocess.Popen[bytes], folder: Path, nproc: int) -> None:
         for pid in _pids(folder, nproc).values():
             _kill_group(pid)
     torchrun.wait()
+    _kill_marked(str(folder))
+
+
+_MARK = "FSDP2LINT_RUN"
+"""A variable that what a run starts inherits, also a process in a session of its own; it holds the run's folder."""
+
+
+def _kill_marked(folder: str) -> None:
+    """Kill what is left of a run, wherever it has gone; only where there is ``/proc``."""
+    wanted = f"{_MARK}={folder}".encode()
+    for _ in range(10):  # one that is being killed may start another
+        left = {pid for pid in _every_pid() if wanted in _variables(pid)}
+        if not left:
+            return
+        _kill(left)
+        time.sleep(PAUSE)
+
+
+def _kill(pids: Collection[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _below(pids: Collection[int]) -> set[int]:
+    """These processes and those that they have started, as far as each is still known to its parent."""
+    parents = {pid: _parent(pid) for pid in _every_pid()}
+    found, more = set(pids), set(pids)
+    while more:
+        more = {pid for pid, parent in parents.items() if parent in more} - found
+        found |= more
+    return found
+
+
+def _every_pid() -> list[int]:
+    with contextlib.suppress(OSError):
+        return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    return []
+
+
+def _parent(pid: int) -> int:
+    with contextlib.suppress(OSError, IndexError):
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return -1
+
+
+def _variables(pid: int) -> list[bytes]:
+    """The environment with which a process began; a zombie has none."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return []
 
 
 def _kill_group(pid: int) -> None:

@@ -464,7 +464,7 @@ class Run:
         result = json.loads(path.read_text())
         for why, how, raw in result["broken"]:
             self._say(one, why, how, raw)
-        self.done[one.law] |= result["found"].keys()
+        self.done[one.law].update(result["found"])
         self.seconds[one.law] = max(self.seconds.get(one.law, 0), result["seconds"])
         self.mib[one.law] = max(self.mib.get(one.law, 0), result["mib"])
         found: dict[str, str] = result["found"]

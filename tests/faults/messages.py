@@ -37,9 +37,12 @@ class Message(NamedTuple):
 class Client:
     """A server, and what it answers."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, installed: bool = False) -> None:
+        begin = (
+            f"import sys; sys.path[0] = {str(ROOT)!r}; from fsdp2lint.__main__ import main; main()"
+        )
         self._server = subprocess.Popen(
-            [sys.executable, "-m", "fsdp2lint", "server"],
+            [sys.executable, *(("-c", begin) if installed else ("-m", "fsdp2lint")), "server"],
             cwd=folder,
             env=os.environ | {"PYTHONPATH": str(ROOT)},
             stdin=subprocess.PIPE,
@@ -51,9 +54,10 @@ class Client:
         self._input, self._answers = self._server.stdin, queue.Queue[dict[str, Any]]()
         threading.Thread(target=self._hear, args=(self._server.stdout,), daemon=True).start()
 
-    def begin(self) -> None:
+    def begin(self, root: Path | None = None) -> None:
         """The first words of an editor."""
-        asked: dict[str, Any] = {"processId": None, "rootUri": None, "capabilities": {}}
+        uri = None if root is None else root.as_uri()
+        asked: dict[str, Any] = {"processId": None, "rootUri": uri, "capabilities": {}}
         assert "result" in self.asks("initialize", asked)
         self.says(framed({"jsonrpc": "2.0", "method": "initialized", "params": {}}))
 

@@ -1,7 +1,7 @@
 """Stop every command that writes at every one of its file-system events, in every way.
 
 ``python -m tests.faults.stops`` stops them all; ``--quick N`` takes only every Nth event of each way;
-``--only NAME`` is about one command. The exit code is 1 when a tree was left between before and after, when a byte
+``--only NAME`` is about one command, ``--way WAY`` and ``--event N`` about one stop. The exit code is 1 when a tree was left between before and after, when a byte
 was lost, or when something was left behind after the next command.
 
 The analysis is done once for each command. When its first event is about to happen, the process stands still
@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -39,6 +39,20 @@ class Case(NamedTuple):
     git: bool = False
     gone_meanwhile: tuple[str, ...] = ()
     """Files of a folder that is replaced as a whole: for a moment no folder has the name."""
+
+
+class Chosen(NamedTuple):
+    """The stops that are made of all that there are."""
+
+    step: int = 1
+    ways: tuple[str, ...] = WAYS
+    only: tuple[int, ...] = ()
+
+    def events(self, number: int, way: str, total: int) -> Sequence[int]:
+        """At which of so many events the command is stopped in the way with a number."""
+        if way not in self.ways:
+            return ()
+        return self.only or range(1 + number % self.step, total + 1, self.step)
 
 
 class Bad(NamedTuple):
@@ -152,14 +166,14 @@ def _writes(given: tuple[Any, ...], more: dict[str, Any]) -> bool:
 class Study:
     """All stops of one command, in a tree of its own."""
 
-    def __init__(self, case: Case, folder: Path, step: int) -> None:
+    def __init__(self, case: Case, folder: Path, chosen: Chosen) -> None:
         self.case = case
         self.tree = folder / "tree"
         self.pristine = folder / "pristine"
         self.home = folder / "home"
         self.report = folder / "report.json"
         self.said = folder / "said"
-        self.step = step
+        self.chosen = chosen
         self.counted = -1
         self.may_be_gone = frozenset(case.gone_meanwhile)
         case.make(self.pristine)
@@ -202,7 +216,7 @@ class Study:
         bad: list[Bad] = []
         stops = recovered = 0
         for number, way in enumerate(WAYS):
-            for event in range(1 + number % self.step, total + 1, self.step):
+            for event in self.chosen.events(number, way, total):
                 stopped = self._in_child(event, way)
                 if stopped is None:
                     return
@@ -264,7 +278,8 @@ class Study:
         now = self.state()
         if now not in (self.before, self.after):
             which = sorted(n for n in {*now, *self.before} if now.get(n) != self.before.get(n))
-            bad.append(f"neither before nor after: {which}")
+            left = now.get("git left", b"").decode()
+            bad.append(f"neither before nor after: {which} {left}")
         if self._journals():
             bad.append("a journal is left")
         self.said.write_text("")
@@ -480,10 +495,10 @@ def warm_up() -> None:
     import fsdp2lint.verify.convert  # noqa: F401
 
 
-def study(name: str, step: int = 1) -> Outcome:
-    """Stop one command at every event, or at every ``step``-th of each way."""
+def study(name: str, chosen: Chosen) -> Outcome:
+    """Stop one command."""
     with tempfile.TemporaryDirectory(prefix="fsdp2lint-stops-") as folder:
-        return Study(CASES[name], Path(folder), step).run()
+        return Study(CASES[name], Path(folder), chosen).run()
 
 
 def main() -> int:
@@ -491,12 +506,15 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", type=int, default=1, metavar="N")
     parser.add_argument("--only", choices=CASES, action="append")
+    parser.add_argument("--way", choices=WAYS, action="append")
+    parser.add_argument("--event", type=int, action="append", default=[])
     given = parser.parse_args()
+    chosen = Chosen(given.quick, tuple(given.way or WAYS), tuple(given.event))
     warm_up()
     stops = bad = 0
     for name in given.only or CASES:
         started = time.monotonic()
-        one = study(name, given.quick)
+        one = study(name, chosen)
         stops, bad = stops + one.stops, bad + len(one.bad)
         print(
             f"{name:22}{one.events:5} events{one.stops:6} stops{one.recovered:6} recovered"

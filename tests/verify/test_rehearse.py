@@ -214,12 +214,17 @@ time.sleep(600)
 
 
 def gone(folder: Path) -> bool:
-    """Whether no rank that wrote down its process id is alive."""
-    for file in folder.glob("pid?"):
-        try:
-            os.kill(int(file.read_text()), 0)
-        except ProcessLookupError:
-            continue
+    """Whether no rank that wrote down its process id is alive; one that nobody has buried yet is not."""
+    return not any(alive(int(file.read_text())) for file in folder.glob("pid?"))
+
+
+def alive(pid: int) -> bool:
+    stat = Path(f"/proc/{pid}/stat")
+    if Path("/proc/self/stat").exists():
+        return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] not in "ZX"
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
         return False
     return True
 
@@ -252,6 +257,38 @@ def test_who_is_at_work_when_the_time_is_over_breaks_nothing(tmp_path: Path) -> 
     assert (code, "FSDP4" in out) == (2, False)
     assert "rank 0 waited at slow.py:9" in out
     assert "rank 1 was at work at slow.py:8" in out
+
+
+AWAY = """
+import os, subprocess, sys, time
+
+code = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(300)"
+environment = None if os.environ["RANK"] == "0" else {}
+subprocess.Popen([sys.executable, "-c", code, "pid" + os.environ["RANK"]], start_new_session=True, env=environment)
+time.sleep(300)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_a_child_in_a_session_of_its_own_is_ended_too(tmp_path: Path, interrupted: bool) -> None:
+    """That of rank 1 has no environment either."""
+    (tmp_path / "away.py").write_text(AWAY)
+    process = start(tmp_path, "--in-place", "--timeout", "250" if interrupted else "40", "away.py")
+    deadline = time.monotonic() + 200
+    while not all_written(tmp_path) and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.1)
+    if interrupted:
+        process.send_signal(signal.SIGINT)
+    process.communicate(timeout=200)
+    assert process.returncode == (130 if interrupted else 2)
+    assert all_written(tmp_path)
+    assert gone(tmp_path)
+
+
+def all_written(folder: Path) -> bool:
+    files = list(folder.glob("pid?"))
+    return len(files) == 2 and all(file.read_text() for file in files)
 
 
 def test_an_interrupt_leaves_no_process(tmp_path: Path) -> None:
