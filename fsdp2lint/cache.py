@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 import fsdp2lint
 from fsdp2lint import __version__
 from fsdp2lint.diagnostics import shown
-from fsdp2lint.files import ABSENT, FILE, FOLDER, digest, kind, read
+from fsdp2lint.files import ABSENT, FILE, FOLDER, NAMES, digest, digest_of_names, kind, names, read
 from fsdp2lint.home import own_folder, secret
 from fsdp2lint.settings import Settings
 
@@ -149,6 +149,8 @@ class Cache:
 
     def state(self, path: str, was: str) -> str:
         """What is at a path now, told as ``was`` is told."""
+        if os.path.basename(path) == NAMES:
+            return digest_of_names(names(os.path.dirname(path)))
         found = self._kinds.get(path)
         if found is None:
             found = self._kinds[path] = kind(path)

@@ -17,6 +17,9 @@ SETTINGS = (".yaml", ".yml", ".json")
 
 ABSENT, FOLDER, FILE = "", "d", "f"
 
+NAMES = "*"
+"""Below a folder: the names of what lies directly in it."""
+
 MAX_READ = 64_000_000
 """Bytes of the largest file that is read."""
 MAX_TEXT = 2_000_000
@@ -62,6 +65,16 @@ class Files:
         """Whether a folder is there."""
         return self._kind(path) == FOLDER
 
+    def names(self, folder: str) -> list[str]:
+        """What lies directly in a folder, by name."""
+        inside = os.path.join(folder, "")
+        below = {
+            p[len(inside) :].partition(os.sep)[0] for p in self.instead if p.startswith(inside)
+        }
+        found = names(folder)
+        self.seen[os.path.join(folder, NAMES)] = digest_of_names(found)
+        return sorted({*found, *below})
+
     def _kind(self, path: str) -> str:
         known = self.seen.get(path)
         if known is None:
@@ -73,6 +86,19 @@ class Files:
                 known = kind(path)
             self.seen[path] = known
         return known
+
+
+def names(folder: str) -> list[str]:
+    """What lies directly in a folder on disk, by name."""
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
+def digest_of_names(found: list[str]) -> str:
+    """A mark by which the content of a folder is known again."""
+    return digest("\0".join(found).encode("utf-8", "surrogateescape"))
 
 
 def kind(path: str) -> str:

@@ -184,6 +184,12 @@ class Project:
         """The module ``name`` of the package whose ``__init__.py`` or folder is ``package``."""
         return self._finder.resolve_below(package, name)
 
+    def names_below(self, package: str) -> list[str]:
+        """The modules and packages directly below a package."""
+        folder = os.path.dirname(package) if package.endswith(".py") else package
+        names = (name.removesuffix(".py") for name in self.files.names(folder))
+        return [name for name in names if name.isidentifier() and not name.startswith("__")]
+
     def source(self, path: str) -> Source | None:
         """The parsed source at ``path``; None when it cannot be read or is not worth following into."""
         source = self.followed(path)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fsdp2lint.interpret import classes, conditions, loops
+from fsdp2lint.interpret.annotations import stranger_attribute
+from fsdp2lint.interpret.displays import store
 from fsdp2lint.interpret.imports import NAMES, Namespace, one_of_names
 from fsdp2lint.meanings.attributes import attribute as known_attribute
 from fsdp2lint.meanings.registry import METHODS
 from fsdp2lint.model.events import Assigned, Read, Written
 from fsdp2lint.model.guards import ALWAYS, Clause, Guards
-from fsdp2lint.model.memory import MAX_OPTIONS
+from fsdp2lint.model.memory import MADE, MAX_OPTIONS
 from fsdp2lint.model.trace import options
 from fsdp2lint.model.values import (
     Bound,
@@ -21,6 +23,7 @@ from fsdp2lint.model.values import (
     Function,
     Instance,
     Literal,
+    Optimizer,
     Part,
     Partial,
     Round,
@@ -47,12 +50,21 @@ def get(machine: Machine, value: Value, name: str, site: Site) -> Value:
         machine.record(Read(machine.moment(site), value, name))
     stored = machine.memory.read(value, f".{name}", machine.here)
     if stored is None and isinstance(value, Instance):
-        found = classes.find(machine, value.cls, name)
+        if value in machine.memory.strangers:
+            found = stranger_attribute(machine, value, name)
+        else:
+            found = classes.find(machine, value.cls, name)
         if found is not None:
             stored = _bind(machine, found, value, site)
     if stored is not None:
         return value.part(f".{name}") if _may_be_set(machine, value, stored) else stored
+    if isinstance(value, Optimizer) and name not in _OF_EVERY_OPTIMIZER:
+        made = machine.memory.read(value, MADE, machine.here)
+        if isinstance(made, Instance) and _has(machine, made, name):
+            return get(machine, made, name, site)
     if isinstance(value, Class):
+        if name == "__dict__":
+            return classes.names_of(machine, value)
         found = classes.find(machine, value, name)
         if found is not None:
             return _bind_class(found, value)
@@ -66,6 +78,16 @@ def get(machine: Machine, value: Value, name: str, site: Site) -> Value:
     if name not in METHODS and machine.is_module(value):
         machine.record(Read(machine.moment(site), value, name))
     return value.part(f".{name}")
+
+
+_OF_EVERY_OPTIMIZER = frozenset({"param_groups", "state", "step", "zero_grad"})
+"""What an optimizer of the project has as torch's have it, whatever more its own does."""
+
+
+def _has(machine: Machine, made: Instance, name: str) -> bool:
+    """Whether the script or the class of an object says what it has under a name."""
+    stored = machine.memory.read(made, f".{name}", machine.here)
+    return stored is not None or classes.find(machine, made.cls, name) is not None
 
 
 def _may_be_set(machine: Machine, owner: Value, stored: Value) -> bool:
@@ -176,6 +198,20 @@ def item(machine: Machine, value: Value, key: Value, site: Site) -> Value:
     stored = machine.memory.read(value, ("[]", key), machine.here)
     if stored is not None:
         return stored
+    if isinstance(value, Container) and value.kind == "dict" and isinstance(key.owner, Instance):
+        default = machine.memory.read(key.owner, key.key, machine.here)
+        if isinstance(
+            default, Literal
+        ):  # a setting that can be another: it chooses what it is by default
+            stored = _constant_entry(machine, value, default)
+            if stored is not None:
+                return stored
+    if isinstance(value, Container) and value.kind == "dict":
+        factory = value.part(".default_factory")
+        if not isinstance(factory, Part):  # a `defaultdict`: it has what it is asked for
+            stored = machine.call(factory, (), {}, site)
+            store(machine, value, key, stored)
+            return stored
     turn = key
     if isinstance(turn, Part) and isinstance(turn.key, Round):
         rounds = loops.elements(machine, value, site)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from fsdp2lint.interpret import classes, functions
-from fsdp2lint.interpret.imports import Namespace, module_named
+from fsdp2lint.interpret.imports import Namespace, module_like, module_named
 from fsdp2lint.interpret.unseen import unseen
 from fsdp2lint.meanings.call import Call
 from fsdp2lint.meanings.families import meanings_of
@@ -13,8 +13,9 @@ from fsdp2lint.meanings.fsdp1 import FSDP1
 from fsdp2lint.meanings.libraries import library_method
 from fsdp2lint.meanings.project_knowledge import told_of
 from fsdp2lint.meanings.registry import METHODS
+from fsdp2lint.meanings.results import choices, listed
 from fsdp2lint.model.events import Called, Forward, Returned
-from fsdp2lint.model.memory import GIVEN
+from fsdp2lint.model.memory import GIVEN, MADE
 from fsdp2lint.model.values import (
     Bound,
     Class,
@@ -115,6 +116,8 @@ def _call_class(machine: Machine, target: Class, given: Given) -> Value:
             what = _as_the_base_is_given(machine, made, given).asked_of(machine, base.name)
             for meaning in meanings_of(base.name):
                 known = meaning(what)
+                if isinstance(known, Optimizer):
+                    machine.memory.write(known, MADE, machine.here, made)
                 if isinstance(known, Optimizer | Wrapped):
                     return known
     return made
@@ -127,15 +130,19 @@ def _as_the_base_is_given(machine: Machine, made: Value, given: Given) -> Given:
     is known to hold parameters takes those of the model that it is given.
     """
     taken = machine.memory.read(made, GIVEN, machine.here)
-    if taken is None:
+    what = given.asked_of(machine, "")
+    if taken is not None and what.parameters(taken):
+        return given._replace(args=(taken,), keywords={})
+    every = (*given.args, *given.keywords.values())
+    if taken is None and any(what.parameters(one) for one in every):
         return given
-    inner = given._replace(args=(taken,), keywords={})
-    if inner.asked_of(machine, "").parameters(taken):
-        return inner
-    for one in (*given.args, *given.keywords.values()):
-        if machine.is_module(one):
-            return given._replace(args=(Parameters(one, None),), keywords={})
-    return given
+    lists = [one for value in every for one in choices(value)]
+    models = [model for one in lists for entry in listed(what, one) for model in choices(entry)]
+    over = [Parameters(one, None) for one in dict.fromkeys(models) if machine.is_module(one)]
+    if not over:
+        return given
+    taken = over[0] if len(over) == 1 else machine.container("list", over)
+    return given._replace(args=(taken,), keywords={})
 
 
 def _inherited_init(machine: Machine, base: Super, given: Given) -> None:
@@ -154,6 +161,10 @@ def _call_external(machine: Machine, target: External, given: Given) -> Value:
         dotted = str(first.value)
         name = dotted.lstrip(".")
         return module_named(machine, name, len(dotted) - len(name))
+    if target.name == "importlib.import_module" and first is not None:
+        like = module_like(machine, first)
+        if like is not None:
+            return like
     what = given.asked_of(machine, target.name)
     for meaning in meanings_of(target.name):
         result = meaning(what)

@@ -12,11 +12,11 @@ from fsdp2lint.meanings.model_classes import is_model_class
 from fsdp2lint.model.memory import Variable
 from fsdp2lint.model.values import (
     Class,
+    Container,
     External,
     Function,
     Instance,
     Module,
-    Unknown,
     Value,
     lineage,
 )
@@ -46,8 +46,11 @@ def define(machine: Machine, node: cst.ClassDef) -> Value:
     from fsdp2lint.interpret.statements import run_body
 
     bases = tuple(machine.eval(b.value) for b in node.bases)
-    for keyword in node.keywords:
-        machine.eval(keyword.value)
+    keywords = {
+        keyword.keyword.value: machine.eval(keyword.value)
+        for keyword in node.keywords
+        if keyword.keyword is not None
+    }
     scope = Scope("class", machine.source, machine.frame.scope)
     made = Class(node.name.value, node, bases, scope)
     frame = machine.push(scope)
@@ -62,7 +65,16 @@ def define(machine: Machine, node: cst.ClassDef) -> Value:
                     value.setter.home = made
     for decorator in node.decorators:
         machine.eval(decorator.decorator)
+    _tell_bases(machine, made, keywords)
     return made
+
+
+def _tell_bases(machine: Machine, made: Class, keywords: dict[str, Value]) -> None:
+    """Run the ``__init_subclass__`` of the bases, as Python does when a class is made: many register it there."""
+    keywords.pop("metaclass", None)
+    hook = find(machine, made, "__init_subclass__", above=made)
+    if isinstance(hook, Function):
+        machine.call(hook, (made,), keywords, Site(machine.source, made.node, made.node))
 
 
 def find(machine: Machine, cls: Value, name: str, above: Class | None = None) -> Value | None:
@@ -70,6 +82,9 @@ def find(machine: Machine, cls: Value, name: str, above: Class | None = None) ->
     passed = above is None
     for one in lineage(cls):
         if passed and isinstance(one, Class):
+            stored = machine.memory.read(one, f".{name}", machine.here)
+            if stored is not None:
+                return stored
             variable: Variable | None = one.scope.names.get(name)
             if variable is not None:
                 found = variable.value(machine.here)
@@ -78,6 +93,33 @@ def find(machine: Machine, cls: Value, name: str, above: Class | None = None) ->
         if one is above:
             passed = True
     return None
+
+
+def names_of(machine: Machine, cls: Class) -> Container:
+    """``cls.__dict__``: what its body binds, and what was set since."""
+    found: dict[str, Value] = {}
+    for name in cls.scope.names:
+        value = cls.scope.names[name].value(machine.here)
+        if value is not None:
+            found[name] = value
+    for key, value in machine.memory.entries(cls, machine.here):
+        if isinstance(key, str) and key.startswith("."):
+            found[key[1:]] = value
+    if _has_slots(cls):
+        found.setdefault("__slots__", machine.unknown())
+    return machine.container("dict", found)
+
+
+def _has_slots(cls: Class) -> bool:
+    """Whether ``@dataclass(slots=True)`` gives a class its slots."""
+    return any(
+        isinstance(argument.value, cst.Name)
+        and argument.keyword is not None
+        and (argument.keyword.value, argument.value.value) == ("slots", "True")
+        for decorator in cls.node.decorators
+        if isinstance(decorator.decorator, cst.Call)
+        for argument in decorator.decorator.args
+    )
 
 
 def outside(cls: Value) -> Iterator[External]:
@@ -161,6 +203,10 @@ def _fill_fields(
         if isinstance(one, Class):
             fields += [f for f in annotated_names(one.node) if f not in fields]
     given = dict(zip(fields, args, strict=False)) | keywords
+    for name in fields:
+        default = None if name in given else find(machine, cls, name)
+        if default is not None and not isinstance(default, Function):
+            given[name] = default
     for name, value in given.items():
         machine.memory.write(made, f".{name}", machine.here, value)
         value.sit(made, f".{name}")
@@ -180,19 +226,18 @@ def annotated_names(node: cst.ClassDef) -> list[str]:
     return found
 
 
-def life(machine: Machine, cls: Class) -> Value:
+def life(machine: Machine, cls: Class, name: str = "self") -> Instance:
     """An instance of a class that nobody in sight makes: ``__init__`` with arguments of unknown origin."""
     from fsdp2lint.interpret.functions import stranger_arguments
 
     made = empty(cls, None)
-    made.label = "self"
+    made.label = name
     machine.memory.foreign.add(made)
     init = find(machine, cls, "__init__")
     site = Site(cls.scope.source, cls.node, cls.node)
     if isinstance(init, Function):
         args = stranger_arguments(machine, init, 1)
         machine.call(init, (made, *args), {}, site)
-    else:
-        for name in annotated_names(cls.node):
-            machine.memory.write(made, f".{name}", machine.here, Unknown(name))
+    elif annotated_names(cls.node):
+        machine.memory.strangers.add(made)
     return made

@@ -108,7 +108,7 @@ def truth(machine: Machine, value: Value) -> bool | None:
     if isinstance(value, StateDict) and value.offloaded:
         return None  # empty on all ranks but the first
     if isinstance(value, _OBJECTS):
-        return True
+        return None if value in machine.memory.strangers else True
     return None
 
 
@@ -283,7 +283,11 @@ def compare(machine: Machine, left: Value, symbol: str, right: Value) -> Value:
         if _is_dtype(left) and _is_dtype(right):
             return machine.literal((left is right) is not negative)
         for one, other in ((left, right), (right, left)):
-            if isinstance(other, Literal) and isinstance(one, (*_OBJECTS, Container)):
+            if (
+                isinstance(other, Literal)
+                and isinstance(one, (*_OBJECTS, Container))
+                and one not in machine.memory.strangers
+            ):
                 return machine.literal(negative)
         if isinstance(right, Literal) and right.value in (True, False) and _is_test(left):
             same = bool(right.value) is not negative

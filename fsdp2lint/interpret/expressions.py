@@ -99,6 +99,12 @@ def formatted_string(machine: Machine, node: cst.FormattedString) -> Value:
     dependent = [v for v in values if isinstance(v, Rank)]
     made = (dependent or values)[0]
     text = "".join(map(_written, node.parts))
+    constants = [v.value for v in values if isinstance(v, Literal)]
+    if len(constants) == len(values) and "{:" not in text:
+        pieces = iter(constants)
+        return machine.literal(
+            "".join(p.value if hasattr(p, "value") else str(next(pieces)) for p in node.parts)
+        )
     return made.part(("format", text, *values))
 
 

@@ -7,16 +7,15 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import libcst as cst
-from libcst.helpers import get_full_name_for_node
 
 from fsdp2lint.deferred import says, unread
-from fsdp2lint.interpret.imports import kept
+from fsdp2lint.interpret.annotations import annotated
 from fsdp2lint.interpret.scopes import Frame, Scope, name_value
 from fsdp2lint.meanings.attributes import NAMED_RANKS, rank
 from fsdp2lint.meanings.ranks import runs_on
 from fsdp2lint.model.events import OptimizerReceived
 from fsdp2lint.model.guards import NEVER, Guard, Guards, negated, unit
-from fsdp2lint.model.memory import ANNOTATED, choose
+from fsdp2lint.model.memory import choose
 from fsdp2lint.model.values import (
     Bound,
     Class,
@@ -46,6 +45,8 @@ _KINDS = {
     "contextlib.contextmanager": "contextmanager",
     "contextlib.asynccontextmanager": "contextmanager",
 }
+_OF_THE_CLASS = frozenset({"__class_getitem__", "__init_subclass__"})
+"""Methods that Python binds to the class without being told."""
 _ACCESSORS = ("getter", "setter", "deleter")
 _KEEPING = frozenset({"functools.cache", "functools.cached_property", "functools.lru_cache"})
 
@@ -72,6 +73,8 @@ def define(machine: Machine, node: cst.FunctionDef) -> Value:
     """The value that a ``def`` binds: the function, or what its decorators of the project make of it."""
     made = Function(node.name.value, node, machine.frame.scope, defaults_of(machine, node.params))
     machine.made.append(made)
+    if made.name in _OF_THE_CLASS:
+        made.kind = "classmethod"
     value: Value = made
     decorators = []
     for decorator in reversed(node.decorators):
@@ -180,7 +183,7 @@ def enter(
     on_yield: Callable[[Value], None] | None = None,
 ) -> Value:
     """Run a function's body; what it returns."""
-    if not machine.may_enter(function) or unread(function.node):
+    if not machine.may_enter(function, args[0] if args else None) or unread(function.node):
         for value in (*args, *keywords.values()):
             machine.escape(value, site, function.name)
         return machine.unknown(site)
@@ -297,29 +300,29 @@ def _stranger(machine: Machine, function: Function, param: cst.Param) -> Value:
     name = param.name.value
     if name in NAMED_RANKS:
         return rank(machine, NAMED_RANKS[name])
-    said = param.annotation.annotation if param.annotation is not None else None
-    dotted = get_full_name_for_node(said) if said is not None else None
-    if dotted is not None:
-        head, _, rest = dotted.partition(".")
-        found = function.scope.read(head, machine.here)
-        root = found
-        if found is not None and not rest and machine.project.budget.patience > 1:
-            root = kept(machine, found)  # a file may have to be read for it: `check` does not wait
-        if isinstance(root, Class):
-            value = Unknown(name)
-            machine.memory.write(value, ANNOTATED, machine.here, root)
-            return value
-        if isinstance(root, External):
-            cls = machine.external(f"{root.name}.{rest}" if rest else root.name)
-            if cls.name.startswith("torch.optim.") and "scheduler" not in cls.name:
-                optimizer = Optimizer(cls, ())
-                optimizer.label = name
-                return optimizer
-            if cls.name == "torch.nn.Module":
-                value = Unknown(name)
-                machine.modules_known.add(value)
-                return value
+    if param.annotation is not None:
+        load = machine.project.budget.patience > 1 or _may_shard(function)
+        node = param.annotation.annotation
+        known = annotated(machine, node, function.scope, name, load=load)
+        if known is not None:
+            return known
     return Unknown(name)
+
+
+_SHARDING = ("fully_shard", "fsdp", "parallelize")
+
+
+def _may_shard(function: Function) -> bool:
+    """Whether a function is worth to read the files of its arguments' classes: it may shard one of them."""
+    words = _words_of(function.node)
+    return any(word in words for word in _SHARDING)
+
+
+@lru_cache(maxsize=5_000)
+def _words_of(node: cst.FunctionDef | cst.Lambda) -> str:
+    """The names in a function, in lower case."""
+    names = (n.value for n in walk(node) if isinstance(n, cst.Name))
+    return " ".join(names).lower()
 
 
 def generate(

@@ -105,10 +105,21 @@ def one_of_names(machine: Machine, module: Namespace, name: Value, site: Site) -
     for spelled, value in made[:MAX_OPTIONS]:
         test = name.part(("==", machine.literal(spelled)))
         options.append((Guards(unit(Guard(test, True, site))), value))
+    if len(made) > 1 and _alike([v for _, v in made]):
+        return made[0][1]
     rest = module.part(("getattr", name))
     if len(made) > MAX_OPTIONS:
         options[-1] = (ALWAYS, rest)
     return Either(tuple(options)) if options else rest
+
+
+def _alike(made: list[Value]) -> bool:
+    """Whether all are functions that say to return the same: settings by their name, of which each stands for all."""
+    if not all(isinstance(one, Function) for one in made):
+        return False
+    nodes = [one.node.returns for one in made if isinstance(one.node, cst.FunctionDef)]  # type: ignore[attr-defined]
+    said = {None if n is None else get_full_name_for_node(n.annotation) for n in nodes}
+    return len(said) == 1 and None not in said
 
 
 def _is_from_elsewhere(module: Namespace, value: Value) -> bool:
@@ -172,6 +183,42 @@ def module_named(machine: Machine, dotted: str, level: int) -> Value:
             statement = machine.frame.statement or source.tree
             machine.trace.unread[path] = too_large, machine.site(statement)
     return machine.external(("." * level) + dotted)
+
+
+def module_like(machine: Machine, name: Value) -> Value | None:
+    """``import_module(f"models.{arch}.settings")``: the simplest of the modules that it can be; None when it is none
+    of those around the project's files.
+    """
+    before, after = _around_the_unknown(name)
+    if not before.endswith(".") or after[:1] not in ("", "."):
+        return None
+    package = machine.project.resolve(before.strip("."), 0, machine.source)
+    if package is None:
+        return None
+    found = []
+    for below in machine.project.names_below(package):
+        path = machine.project.resolve(f"{before}{below}{after}", 0, machine.source)
+        source = None if path is None else machine.project.passed_through(path)
+        if path is not None and source is not None:
+            found.append((len(source.text), path, f"{before}{below}{after}"))
+    return namespace(machine, *min(found)[1:]) if found else None
+
+
+def _around_the_unknown(name: Value) -> tuple[str, str]:
+    """What stands before and behind the only part of a format string that is not known."""
+    if not (isinstance(name.key, tuple) and name.key[0] == "format" and len(name.key) > 2):
+        return "", ""
+    _, text, *values = name.key
+    pieces = str(text).split("{}")
+    if len(pieces) != len(values) + 1:
+        return "", ""
+    sides = [pieces[0]]
+    for value, piece in zip(values, pieces[1:], strict=True):
+        if isinstance(value, Literal):
+            sides[-1] += f"{value.value}{piece}"
+        else:
+            sides.append(piece)
+    return (sides[0], sides[1]) if len(sides) == 2 else ("", "")
 
 
 def run_import(machine: Machine, node: cst.Import) -> None:

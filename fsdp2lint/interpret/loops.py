@@ -7,6 +7,7 @@ module that is sharded twice (two loops, the same element) from two modules of o
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -93,8 +94,20 @@ def _entries(machine: Machine, value: Container) -> list[Value]:
     if value.open:
         for one in found:
             one.sit(value, "[*]")
-        return found[:MAX_EXACT] or _rounds(value)
+        return _different(found)[:MAX_EXACT] or _rounds(value)
     return found if len(found) <= MAX_EXACT else found[: MAX_EXACT - 1] + found[-1:]
+
+
+def _different(found: list[Value]) -> list[Value]:
+    """The entries of a list of unknown length: of those that one line has made, as many as a loop has rounds."""
+    chosen: list[Value] = []
+    times: Counter[object] = Counter()
+    for one in found:
+        born = one.born.node if isinstance(one, Instance) and one.born is not None else one
+        times[born] += 1
+        if times[born] <= ROUNDS:
+            chosen.append(one)
+    return chosen
 
 
 def module_entries(machine: Machine, value: Module) -> list[tuple[Value, Value]]:
@@ -150,7 +163,7 @@ def run_for(machine: Machine, node: cst.For) -> None:
 
     iterable = machine.eval(node.iter)
     base = machine.here
-    loop = Loop()
+    loop = Loop(base)
     machine.frame.loops.append(loop)
     machine.looping += 1
 
@@ -176,6 +189,8 @@ def run_for(machine: Machine, node: cst.For) -> None:
             machine.repeating += number > 0
             round_(value)
             machine.repeating -= number > 0
+            if exact and loop.ended:
+                break  # the others come only where this round fails
         if not rounds:
             machine.dead(lambda: round_(machine.unknown()))
     machine.looping -= 1
@@ -213,7 +228,7 @@ def run_while(machine: Machine, node: cst.While) -> None:
     from fsdp2lint.interpret.statements import run_body
 
     base = machine.here
-    loop = Loop()
+    loop = Loop(base)
     machine.frame.loops.append(loop)
     machine.looping += 1
     endless = False

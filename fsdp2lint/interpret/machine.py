@@ -69,6 +69,9 @@ MAX_ENTERED = 1_500
 
 STEPS_A_CALL = 20
 
+MAX_RECEIVERS = 3
+"""A method that runs already is entered for objects of so many other classes."""
+
 _TOLD_WHEN_ESCAPED = (Instance, Wrapped, Optimizer, Parameters, StateDict, Container)
 
 
@@ -86,6 +89,8 @@ class Machine:
         self.stage = 0
         self.looping = 0
         self.repeating = 0
+        self.lives = 0
+        """How many models that are known by an annotation are being built inside each other."""
         self.frames: list[Frame] = []
         self.call_path: tuple[Site, ...] = ()
         self.running: tuple[Function, ...] = ()
@@ -284,17 +289,26 @@ class Machine:
 
     # -- running bodies ------------------------------------------------------------------------
 
-    def may_enter(self, function: Function) -> bool:
+    def may_enter(self, function: Function, receiver: Value | None = None) -> bool:
         """Whether the budget allows another call; no recursion."""
-        if self.here.impossible or self.running.count(function) > 0:
-            return False
-        if any(f.node is function.node for f in self.running):
+        if self.here.impossible or self._recurs(function, receiver):
             return False
         limit = self._limit_reached()
         if limit:
             statement = self.frame.statement or function.node
             self.trace.cut_short(limit, Site(self.source, statement, statement))
         return not limit
+
+    def _recurs(self, function: Function, receiver: Value | None) -> bool:
+        """Whether a function runs already; a method that all classes inherit may run for each of them."""
+        times = sum(one.node is function.node for one in self.running)
+        if not times or times > MAX_RECEIVERS:
+            return times > 0
+        same = [f for f in self.frames if f.function and f.function.node is function.node]
+        cls = receiver.cls if isinstance(receiver, Instance) else None
+        if cls is None or function.home is None or len(same) < times:
+            return True
+        return any(not isinstance(f.receiver, Instance) or f.receiver.cls is cls for f in same)
 
     def _limit_reached(self) -> str:
         """Which limit keeps the machine from entering another call, in words; empty when none does."""

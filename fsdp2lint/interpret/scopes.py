@@ -117,9 +117,11 @@ class Frame:
 
 
 class Loop:
-    """A loop that is running: whether a ``break`` was met."""
+    """A loop that is running: whether a ``break`` was met, and whether under no condition."""
 
-    __slots__ = ("broke",)
+    __slots__ = ("broke", "ended", "round")
 
-    def __init__(self) -> None:
+    def __init__(self, here: Guards) -> None:
+        self.round = here  # what holds where the present round begins
         self.broke = False
+        self.ended = False

@@ -177,7 +177,9 @@ def raise_(machine: Machine, node: cst.Raise) -> None:
 @handles(cst.Break)
 def break_(machine: Machine, node: cst.Break) -> None:
     if machine.frame.loops and not machine.here.impossible:
-        machine.frame.loops[-1].broke = True
+        loop = machine.frame.loops[-1]
+        loop.broke = True
+        loop.ended = loop.ended or machine.here == loop.round
     leave(machine, node, "break")
 
 

@@ -52,6 +52,30 @@ def _copied(call: Call, value: Value, depth: int) -> Value:
     return made
 
 
+@calls("dataclasses.replace", "attrs.evolve", "attr.evolve")
+def replace(call: Call) -> Value | None:
+    """Another object with the same fields but those that are named; without any it is as good as the first."""
+    value = call.get(0, "obj")
+    if value is None:
+        return None
+
+    def one(given: Value) -> Value:
+        if not isinstance(given, Instance) or not (call.keywords or call.open):
+            return given
+        made = Instance(given.cls, call.site)
+        memory, here = call.machine.memory, call.machine.here
+        for key, entry in list(memory.entries(given, here)):
+            memory.write(made, key, here, entry)
+        for name, entry in call.keywords.items():
+            memory.write(made, f".{name}", here, entry)
+        for known in (memory.strangers, memory.foreign, memory.out, memory.loose):
+            if given in known or (call.open and known is memory.loose):
+                known.add(made)
+        return made
+
+    return call.machine.spread(value, one)
+
+
 def _copied_state(call: Call, value: StateDict) -> StateDict:
     return StateDict(
         value.of,

@@ -6,12 +6,14 @@ documentation of fire, typer, absl and click.
 
 from __future__ import annotations
 
+from fsdp2lint.interpret.annotations import stranger
 from fsdp2lint.meanings.attributes import rank
 from fsdp2lint.meanings.call import Call
 from fsdp2lint.meanings.registry import calls, method
 from fsdp2lint.meanings.results import fresh, instance, made_by, nothing, setting
 from fsdp2lint.model.values import (
     Bound,
+    Class,
     Container,
     External,
     Function,
@@ -140,6 +142,9 @@ def join(call: Call) -> Value | None:
 def command_line(call: Call) -> Value | None:
     """Calls the function (``fire.Fire(main)``) with arguments from the command line."""
     target = call.get(0, "component") or call.get(0)
+    settings = _settings(call, target)
+    if settings is not None:
+        return settings
     if isinstance(target, Container) and call.name == "fire.Fire":  # {"train": train, "test": test}
         for one in call.items(target):
             if isinstance(one, Function | Bound | Partial):
@@ -148,6 +153,15 @@ def command_line(call: Call) -> Value | None:
     if not isinstance(target, Function | Bound | Partial):
         return None
     return call.machine.call(target, (), {}, call.site, True)
+
+
+def _settings(call: Call, target: Value | None) -> Value | None:
+    """``tyro.cli(Config)`` makes the settings; each field comes from the command line or is that of ``default``."""
+    default = call.keywords.get("default")
+    if default is not None:
+        call.escape(default)
+        return default
+    return stranger(call.machine, target, "") if isinstance(target, Class) else None
 
 
 @method("add_command", "add_typer")

@@ -103,7 +103,9 @@ def type_(call: Call) -> Value | None:
         return None
 
     def one(given: Value) -> Value:
-        return given.cls if isinstance(given, Instance) else given.part(".__class__")
+        if isinstance(given, Instance) and given not in call.machine.memory.strangers:
+            return given.cls
+        return given.part(".__class__")
 
     return each_choice(value, one)
 

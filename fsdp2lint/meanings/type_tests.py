@@ -42,7 +42,10 @@ def isinstance_(call: Call) -> Value | None:
     classes = tuple(_classes(call, wanted))
 
     def one(given: Value) -> Value:
-        known = _is_one_of(call, given, classes) if call.name == "builtins.isinstance" else None
+        if call.name == "builtins.isinstance":
+            known = _is_one_of(call, given, classes)
+        else:
+            known = _any_of([_derives(given, cls) for cls in classes])
         if known is not None:
             return call.machine.literal(known)
         return given.part(("isinstance", *classes))
@@ -63,7 +66,11 @@ def _classes(call: Call, wanted: Value) -> list[Value]:
 
 
 def _is_one_of(call: Call, value: Value, classes: tuple[Value, ...]) -> bool | None:
-    answers = [_is_a(call, value, wanted) for wanted in classes]
+    return _any_of([_is_a(call, value, wanted) for wanted in classes])
+
+
+def _any_of(answers: list[bool | None]) -> bool | None:
+    """Whether one of the answers is yes; None where that is not known."""
     if True in answers:
         return True
     return False if answers and all(a is False for a in answers) else None
@@ -82,7 +89,8 @@ def _is_a(call: Call, value: Value, wanted: Value) -> bool | None:
     if isinstance(value, Wrapped):
         return _is_wrapper(value, name)
     if isinstance(value, Instance):
-        return _derives(value.cls, wanted)
+        derives = _derives(value.cls, wanted)
+        return derives or (None if value in call.machine.memory.strangers else derives)
     if isinstance(value, Optimizer) and isinstance(wanted, Class):
         return _is_optimizer(value, wanted)
     if name == "torch.nn.Module" and call.is_module(value):

@@ -88,6 +88,10 @@ GIVEN = "the parameters that the base class was given"
 """The key under which a memory keeps what an optimizer of the project hands to torch's ``__init__``."""
 
 
+MADE = "the object of the project's class"
+"""The key under which a memory keeps what an optimizer of the project is besides an optimizer of torch."""
+
+
 class Memory:
     """The stores of one run: attributes and entries by their owner, and who is out of sight."""
 
@@ -99,6 +103,8 @@ class Memory:
         """Models and optimizers of which only parameters or states went out of sight: what is done to the tensors is
         not known, but from these nobody comes to the objects."""
         self.foreign: set[Value] = set()
+        self.strangers: set[Value] = set()
+        """Objects of which an annotation alone says the class."""
         self.tags: set[str] = set()
         """The names of attributes that the script has put on parameters."""
         self.loose: set[Value] = set()

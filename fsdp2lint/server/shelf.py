@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from fsdp2lint.cache import Cache
-from fsdp2lint.files import ABSENT, FILE, FOLDER, Files
+from fsdp2lint.files import ABSENT, FILE, FOLDER, NAMES, Files, digest_of_names, names
 from fsdp2lint.means import Keeping
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ class Shelf(Cache, Keeping):
     def state(self, path: str, was: str) -> str:
         """What is at a path now, on disk or in a buffer, told as ``was`` is told."""
         files = self._files_now
+        if os.path.basename(path) == NAMES:
+            return digest_of_names(names(os.path.dirname(path)))
         if was in (ABSENT, FOLDER, FILE):
             return FOLDER if files.is_dir(path) else FILE if files.is_file(path) else ABSENT
         try:
