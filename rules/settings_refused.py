@@ -4,8 +4,8 @@
 
 Reports, for accelerate: a strategy of FSDP1 in `fsdp_reshard_after_forward` and LOCAL_STATE_DICT, both with version 2; unknown
 names of a wrap policy or a state-dict type; `fsdp_sync_module_states: false` without
-`fsdp_cpu_ram_efficient_loading: false`; `fsdp_activation_checkpointing_offload` without activation checkpointing. For the Trainer:
-hybrid strategies and `no_shard` with version 2.
+`fsdp_cpu_ram_efficient_loading: false`; `fsdp_activation_checkpointing_offload` without activation checkpointing. For the Trainer
+and ms-swift: hybrid strategies and `no_shard` with version 2.
 
 ## Why is this bad
 
@@ -69,10 +69,16 @@ def check(trace: Trace) -> Iterator[Finding]:
     if asked.framework == "accelerate":
         for entry, why, fix in _of_accelerate(trace, asked):
             yield found(trace, entry, f"{said(trace, entry)} {why}", fix=fix)
-    elif asked.framework == "the Trainer" and asked.version == 2 and asked.words is not None:
+    elif (
+        asked.framework in ("the Trainer", "ms-swift")
+        and asked.version == 2
+        and asked.words is not None
+    ):
         named = [word for word in words_of(plain(asked.words.value)) if word in _FSDP1]
         if named:
-            message = f"the Trainer raises a ValueError: `{named[0]}` is a strategy of FSDP1 alone"
+            message = (
+                f"{asked.framework} raises a ValueError: `{named[0]}` is a strategy of FSDP1 alone"
+            )
             yield found(trace, asked.words, message)
 
 

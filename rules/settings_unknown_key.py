@@ -2,7 +2,7 @@
 
 ## What it does
 
-Reports keys of `fsdp_config` that accelerate, the Trainer or axolotl do not read, with the known key that is closest.
+Reports keys of `fsdp_config` that accelerate, the Trainer, ms-swift or axolotl do not read, with the known key that is closest.
 
 ## Why is this bad
 
@@ -33,13 +33,14 @@ Unsafe: the key is renamed to the closest one, which then has an effect that it 
 
 ## Known limits
 
-The keys are those of accelerate 1.15, transformers 5.23 and axolotl 0.13; a newer release may know more. Keys that begin
+The keys are those of accelerate 1.15, transformers 5.23, ms-swift 4.6 and axolotl 0.13; a newer release may know more. Keys that begin
 with an underscore are taken for comments.
 
 ## References
 
 - https://github.com/huggingface/accelerate/blob/v1.15.0/src/accelerate/utils/launch.py
 - https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/training_args.py
+- https://github.com/modelscope/ms-swift/blob/main/swift/trainers/arguments.py
 - https://docs.axolotl.ai/docs/multi-gpu.html#sec-fsdp
 """
 

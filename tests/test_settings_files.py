@@ -153,10 +153,11 @@ RECOGNISED: dict[str, tuple[str, str, int | None]] = {
     ),
     "LLaMA-Factory": ("dist_config: {name: fsdp2}\n", "LLaMA-Factory", 2),
     "ms-swift": (
-        '{"fsdp": "full_shard auto_wrap", "fsdp_config": {"fsdp_version": 2}}',
-        "the Trainer",
-        2,
+        '{"_note": "x", "fsdp": "full_shard auto_wrap", "fsdp_config": {"fsdp_version": 1}}',
+        "ms-swift",
+        1,
     ),
+    "ms-swift, its default": ('{"fsdp_config": {"reshard_after_forward": true}}', "ms-swift", 2),
 }
 
 

@@ -3,7 +3,7 @@
 Sources: accelerate/commands/launch.py, accelerate/utils/{launch,dataclasses,constants}.py and
 accelerate/commands/config/config_args.py (1.15); transformers/training_args.py (4.57, 5.0 and 5.23);
 axolotl/utils/schemas/{fsdp,validation}.py and axolotl/utils/trainer.py (0.13); lightning/pytorch/strategies/fsdp.py
-(2.6).
+(2.6); swift/arguments/sft_args.py and swift/trainers/arguments.py (ms-swift 4.6).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from fsdp2lint.frameworks.document import Entry, Mapping, Node, plain
 Framework = Literal[
     "accelerate",
     "the Trainer",
+    "ms-swift",
     "axolotl",
     "Lightning",
     "torchtune",
@@ -34,15 +35,18 @@ _SHARED = (
 )
 _VERSION_1 = ("backward_prefetch", "forward_prefetch", "sync_module_states", "use_orig_params")
 
+_OF_THE_TRAINER = (
+    *(*_SHARED, *_VERSION_1, "limit_all_gathers", "cpu_offload"),
+    *("xla", "xla_fsdp_v2", "xla_fsdp_settings", "xla_fsdp_grad_ckpt"),
+)
+
 KEYS: dict[Framework, tuple[str, ...]] = {
     "accelerate": (
         *(*_SHARED, *_VERSION_1, "sharding_strategy", "offload_params", "ignored_modules"),
         "activation_checkpointing_offload",
     ),
-    "the Trainer": (
-        *(*_SHARED, *_VERSION_1, "limit_all_gathers", "cpu_offload"),
-        *("xla", "xla_fsdp_v2", "xla_fsdp_settings", "xla_fsdp_grad_ckpt"),
-    ),
+    "the Trainer": _OF_THE_TRAINER,
+    "ms-swift": (*_OF_THE_TRAINER, "activation_cpu_offload"),
     "axolotl": (
         *(
             *_SHARED,
@@ -104,7 +108,7 @@ class Asked:
         if self.said is not None:
             value = str(plain(self.said.value))
             return int(value) if value in ("1", "2") else None
-        return None if self.framework == "the Trainer" else 1
+        return {"the Trainer": None, "ms-swift": 2}.get(self.framework, 1)
 
     @property
     def at(self) -> Node:
@@ -237,10 +241,18 @@ def _of_arguments(top: Mapping) -> Asked | None:
     if top.get("base_model") is not None:
         said = _version(top if top.get("fsdp_version") else None, section)
         return Asked("axolotl", top, section, holder, words if asking else None, said)
+    if section is not None and top.flow and all(_is_of_swift(entry.name) for entry in top):
+        said = _version(section)
+        return Asked("ms-swift", top, section, holder, words if asking else None, said)
     known = section is not None and any(bare(e.name) in KEYS["the Trainer"] for e in section)
     if not asking and not known:
         return None
     return Asked("the Trainer", top, section, holder, words if asking else None, _version(section))
+
+
+def _is_of_swift(name: str) -> bool:
+    """Whether ``swift sft --fsdp FILE`` reads a key; those with an underscore are comments."""
+    return name in ("fsdp", "fsdp_config") or name.startswith("_")
 
 
 def _asks(value: Any) -> bool:

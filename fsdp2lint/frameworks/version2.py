@@ -73,6 +73,10 @@ _TODO = {
         "pass `parallelism_config=ParallelismConfig(dp_replicate_size=<machines>, dp_shard_size=<GPUs of one>)` to "
         "TrainingArguments, with `fsdp: full_shard` and `fsdp_version: 2`"
     ),
+    ("ms-swift", "none"): "leave `--fsdp` out: without it ms-swift replicates with DDP",
+    ("ms-swift", "hybrid"): (
+        "launch with accelerate, whose file has `parallelism_config` with the sizes: ms-swift has no setting for them"
+    ),
     (
         "axolotl",
         "none",
@@ -293,7 +297,7 @@ class _Rewriting:
 
     def _of_words(self, entry: Entry, strategy: str) -> Iterator[Change]:
         """``fsdp: full_shard``: the Trainer reads it in version 2 too, and sets ``reshard_after_forward`` by it."""
-        why = f"in version 2 the Trainer takes {strategy.lower()} as `reshard_after_forward: "
+        why = f"in version 2 {self.asked.framework} takes {strategy.lower()} as `reshard_after_forward: "
         why += "true`" if strategy == "FULL_SHARD" else "false`"
         at = entry.key.start
         yield Change(at, at, "", entry.name, "preserved", why)
