@@ -21,6 +21,7 @@ from fsdp2lint.interpret.entries import traces
 from fsdp2lint.project import Project
 from fsdp2lint.source import Source
 from fsdp2lint.toolrules import TOOL_RULES
+from fsdp2lint.verify.commands import marked
 
 DOCS = Path(__file__).parent.parent / "docs"
 WRITTEN = sorted(p for p in DOCS.rglob("*.md") if "reference" not in p.parts)
@@ -72,7 +73,8 @@ def test_commands_exist(page: Path) -> None:
         command = program.get_command(click.Context(program), found[1])
         assert command is not None, line
         known = {o for p in command.params for o in (*p.opts, *p.secondary_opts)}
-        words = re.sub(r"\"[^\"]*\"|'[^']*'", "", found[2]).partition(" -- ")[0].split()
+        words = re.sub(r"\"[^\"]*\"|'[^']*'", "", found[2]).split()
+        words = " ".join(marked(words)).partition("-- ")[0].split()
         assert {w.partition("=")[0] for w in words if w.startswith("-")} <= known, line
 
 

@@ -10,14 +10,26 @@ from fsdp2lint.cli.output import coloured
 from fsdp2lint.signals import cleaning_up
 
 
+class _Launching(click.Command):
+    """A command after which a launcher's may stand as it is."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        from fsdp2lint.verify.commands import marked
+
+        return super().parse_args(ctx, marked(args))
+
+
 @click.command(
     "rehearse",
+    cls=_Launching,
     short_help="Run a script on CPU ranks and check it at run time.",
     context_settings={"ignore_unknown_options": True},
 )
 @click.option("-m", "--module", metavar="MODULE", help="Run a module instead of a script.")
 @click.option(
-    "--nproc", type=click.IntRange(1, 64), default=2, show_default=True, help="How many ranks."
+    "--nproc",
+    type=click.IntRange(1, 64),
+    help="How many ranks; by default as many as the command line starts, or 2.",
 )
 @click.option(
     "--steps",
@@ -60,11 +72,13 @@ from fsdp2lint.signals import cleaning_up
 )
 @click.option("--color", "--colour", type=click.Choice(["auto", "always", "never"]), default="auto")
 @click.option("-q", "--quiet", is_flag=True, help="Do not show what the script prints on rank 0.")
-@click.argument("words", nargs=-1, metavar="[SCRIPT] [-- ARGS]", type=click.UNPROCESSED)
+@click.argument(
+    "words", nargs=-1, metavar="[SCRIPT | LAUNCHER …] [-- ARGS]", type=click.UNPROCESSED
+)
 @cleaning_up()
 def command(
     module: str | None,
-    nproc: int,
+    nproc: int | None,
     steps: int | None,
     timeout: float,
     in_place: bool,
@@ -81,27 +95,41 @@ def command(
     What the script prints on rank 0 goes to standard error, the report to standard output. What it writes
     by a relative path is discarded, unless with `--in-place`.
 
+    In place of a script, `accelerate launch --config_file fsdp.yaml train.py` or `torchrun … train.py` may stand as
+    they are: the ranks get what the launcher would put into their environment.
+
     Exit code: 0 when nothing is wrong, 1 when the contract of FSDP2 was broken, 2 when the script
     failed for another reason or its time was over.
     """
+    from fsdp2lint.verify.commands import NoCommand, split, started
     from fsdp2lint.verify.outcome import Request
     from fsdp2lint.verify.rehearse import CannotRun, rehearse
     from fsdp2lint.verify.telling import as_json, told
 
-    target, arguments = _target(module, words)
+    is_module, environment = module is not None, dict[str, str]()
+    if split(words) is not None:
+        try:
+            made = started(words)
+        except NoCommand as problem:
+            raise click.ClickException(str(problem)) from problem
+        target, is_module, arguments = made.target, made.module, made.arguments
+        nproc, environment = nproc or made.processes, made.environment
+    else:
+        target, arguments = _target(module, words)
     for patch in patches:
         if not all(patch.partition(":")):
             raise click.UsageError(f"--patch takes MODULE:FUNCTION, not `{patch}`")
     request = Request(
         target,
         "",
-        module is not None,
+        is_module,
         arguments,
-        nproc,
+        nproc or 2,
         steps,
         timeout,
         patches,
         "cuda" if device == "cuda" else "cpu",
+        environment=environment,
     )
     try:
         rehearsal = rehearse(request, (lambda _: None) if quiet else _pass_on, in_place=in_place)

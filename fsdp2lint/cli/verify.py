@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 from fsdp2lint.cli.output import coloured
 from fsdp2lint.signals import cleaning_up
@@ -31,7 +32,9 @@ if TYPE_CHECKING:
 @click.option("--entry", metavar="FILE", help="The script to run, when both are folders.")
 @click.option("-m", "--module", metavar="MODULE", help="The module to run in both folders.")
 @click.option(
-    "--nproc", type=click.IntRange(1, 64), default=2, show_default=True, help="How many ranks."
+    "--nproc",
+    type=click.IntRange(1, 64),
+    help="How many ranks; by default as many as the command line starts, or 2.",
 )
 @click.option(
     "--steps",
@@ -111,7 +114,7 @@ def command(
     arguments: tuple[str, ...],
     entry: str | None,
     module: str | None,
-    nproc: int,
+    nproc: int | None,
     steps: int | None,
     resume: tuple[str, str] | None,
     rtol: float | None,
@@ -132,7 +135,8 @@ def command(
     state, and the checkpoints and files that they write. What BEFORE has and AFTER lacks is a difference.
     Needs the extra `verify`.
 
-    A program is a script, or a folder with `main.py`, `train.py` or `__main__.py`. Each works in a folder
+    A program is a script, a folder with `main.py`, `train.py` or `__main__.py`, or a command line in quotes,
+    `"accelerate launch --config_file fsdp.yaml train.py"` or `"torchrun … train.py"`. Each works in a folder
     of its own made of links to the files of its folder, so that neither sees or overwrites what the other
     writes by a relative path.
 
@@ -140,6 +144,7 @@ def command(
     trains, or the losses of both are not finite.
     """
     from fsdp2lint.verify.accounts import BadLedger, read
+    from fsdp2lint.verify.commands import NoCommand
     from fsdp2lint.verify.compare import Options, verify
     from fsdp2lint.verify.equality.telling import as_json, told
     from fsdp2lint.verify.ladder import text
@@ -152,7 +157,7 @@ def command(
             raise click.UsageError(f"--patch takes MODULE:FUNCTION, not `{patch}`")
     options = Options(
         arguments,
-        nproc,
+        2,
         steps,
         timeout,
         patches,
@@ -169,7 +174,8 @@ def command(
         new = find(after, entry=entry, module=module)
         announce = (lambda _: None) if quiet else _say
         plans: list[Plan] = []
-        rungs = [text(scripts(new))]
+        options = msgspec.structs.replace(options, nproc=nproc or _ranks(old, new))
+        rungs = [text([*scripts(new), *filter(None, [new.settings])])]
         entries: list[Entry] = []
         if ledger is not None:
             entries, rung = read(ledger)
@@ -180,7 +186,7 @@ def command(
             rungs.append(rung)
         echo = (lambda _: None) if quiet else _pass_on
         verification = verify(old, new, options, echo=echo, announce=announce, rungs=rungs)
-    except (BadLedger, CannotRun, NoEntry) as problem:
+    except (BadLedger, CannotRun, NoCommand, NoEntry) as problem:
         raise click.ClickException(str(problem)) from problem
     verification.plans = plans
     shown = as_json(verification) if output_format == "json" else ""
@@ -188,6 +194,15 @@ def command(
     if report is not None:
         _report(verification, old, new, entries, report)
     return verification.exit_code
+
+
+def _ranks(before: Place, after: Place) -> int:
+    """How many ranks the command lines start; 2 where they do not say it."""
+    started = {place.processes for place in (before, after)} - {None}
+    if len(started) > 1:
+        numbers = f"{before.processes} processes and AFTER {after.processes}"
+        raise click.UsageError(f"BEFORE starts {numbers}: say how many with --nproc")
+    return started.pop() or 2 if started else 2
 
 
 def _report(

@@ -267,7 +267,7 @@ class Trial:
             place.target,
             str(scratch),
             place.module,
-            arguments,
+            (*place.arguments, *arguments),
             options.nproc,
             options.steps,
             options.timeout,
@@ -278,6 +278,7 @@ class Trial:
             seed=SEED,
             seeds_apart=self._seeds_apart,
             gather=True,
+            environment=place.environment,
         )
         return rehearse(request, self._echo, self._launch)
 

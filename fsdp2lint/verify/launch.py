@@ -123,7 +123,7 @@ def environment(request: Request) -> dict[str, str]:
         }
     if request.seed is not None:
         found["PYTHONHASHSEED"] = str(request.seed)
-    return os.environ | found
+    return os.environ | request.environment | found
 
 
 def _watch(

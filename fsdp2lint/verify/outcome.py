@@ -38,6 +38,8 @@ class Request(msgspec.Struct, frozen=True):
     """Whether PyTorch starts from another number on each rank, too."""
     gather: bool = False
     """Whether final values and what was saved are kept for a comparison."""
+    environment: dict[str, str] = {}
+    """What a launcher sets for its ranks."""
 
 
 class Spot(msgspec.Struct, frozen=True, order=True):

@@ -1,13 +1,15 @@
-"""What the user names as BEFORE or AFTER: a script, a folder with an entry, or a module in a folder."""
+"""What the user names as BEFORE or AFTER: a script, a folder with an entry, a module in a folder, or a command line."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import unified_diff
 from pathlib import Path
+
+from fsdp2lint.verify import commands
 
 ENTRIES = ("main.py", "train.py", "__main__.py")
 """The files that a folder is run by, in order; without any, its only script with a main guard."""
@@ -27,15 +29,26 @@ class Place:
     """The script, or the module's name."""
     folder: Path
     module: bool = False
+    arguments: tuple[str, ...] = ()
+    """Those of a command line, before the ones that both programs get."""
+    processes: int | None = None
+    """How many ranks a command line starts."""
+    environment: dict[str, str] = field(default_factory=dict)
+    settings: str = ""
+    """The settings file of a command line."""
 
 
 def find(name: str, *, entry: str | None = None, module: str | None = None) -> Place:
-    """What ``name`` stands for; a file works in the current folder, a folder in itself.
+    """What ``name`` stands for; a file and a command line work in the current folder, a folder in itself.
 
     Raises:
+        NoCommand: it is a command line that cannot be run here.
         NoEntry: it is not there, or it is a folder in which nothing says what to run.
     """
     path = Path(name)
+    words = [] if path.exists() else commands.words_of(name)
+    if commands.split(words) is not None:
+        return _of_command(name, words)
     if not path.exists():
         raise NoEntry(f"no such file or folder: {name}")
     if module is not None:
@@ -49,6 +62,24 @@ def find(name: str, *, entry: str | None = None, module: str | None = None) -> P
     if entry is not None:
         raise NoEntry(f"--entry names a script in a folder, and {name} is a file")
     return Place(name, str(path.resolve()), Path.cwd())
+
+
+def _of_command(name: str, words: list[str]) -> Place:
+    made = commands.started(words)
+    if not made.module and not Path(made.target).is_file():
+        raise NoEntry(f"no such script: {made.target}")
+    target = made.target if made.module else str(Path(made.target).resolve())
+    settings = str(Path(made.settings).resolve()) if made.settings else ""
+    return Place(
+        name,
+        target,
+        Path.cwd(),
+        made.module,
+        made.arguments,
+        made.processes,
+        made.environment,
+        settings,
+    )
 
 
 def _files_of(module: str) -> tuple[str, str]:
@@ -87,13 +118,14 @@ def _guarded(folder: Path) -> Iterator[Path]:
 def scripts(place: Place) -> list[str]:
     """The files of a program: its script, or all Python files of its folder when that was named."""
     if not Path(place.name).is_dir():
-        return [place.target]
+        files = [str(place.folder / name) for name in _files_of(place.target)]
+        return [f for f in files if Path(f).exists()][:1] if place.module else [place.target]
     return [str(path) for path in sorted(Path(place.name).rglob("*.py"))]
 
 
 def diff(before: Place, after: Place) -> str:
     """How the text of two programs differs, file by file; two scripts are one file."""
-    old, new = _texts(before), _texts(after)
+    old, new = (_texts(place) | _settings(place) for place in (before, after))
     if len(old) == len(new) == 1:
         new = dict.fromkeys(old, *new.values())
     parts: list[str] = []
@@ -101,6 +133,13 @@ def diff(before: Place, after: Place) -> str:
         was, now = (texts.get(name, "").splitlines(keepends=True) for texts in (old, new))
         parts += unified_diff(was, now, f"before/{name}", f"after/{name}")
     return "".join(part if part.endswith("\n") else part + "\n" for part in parts)
+
+
+def _settings(place: Place) -> dict[str, str]:
+    """The settings of a command line, under one name for both."""
+    if not place.settings:
+        return {}
+    return {"settings": Path(place.settings).read_text("utf-8", "replace")}
 
 
 def _texts(place: Place) -> dict[str, str]:

@@ -27,11 +27,15 @@ def planned(
                 place.target,
                 "",
                 place.module,
-                options.resume[0] if options.resume else options.arguments,
+                (
+                    *place.arguments,
+                    *(options.resume[0] if options.resume else options.arguments),
+                ),
                 timeout=options.timeout,
                 patches=options.patches,
                 folder=str(folder),
                 root=str(place.folder),
+                environment=place.environment,
             )
             try:
                 plans.append(plan(request, world))

@@ -15,23 +15,14 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FullyShardedDataParallel, _
 
 from fsdp2lint.verify.standin.replace import Counted, Function, local_world, wrap
 
-_STATE_CONFIGS = (
-    "FullStateDictConfig",
-    "ShardedStateDictConfig",
-    "LocalStateDictConfig",
-    "FullOptimStateDictConfig",
-    "ShardedOptimStateDictConfig",
-    "LocalOptimStateDictConfig",
-)
-
 
 def install(counted: Counted) -> None:
     """Replace arguments that FSDP refuses, or damages tensors with, on CPU (torch 2.13)."""
     wrap(FullyShardedDataParallel, "__init__", lambda init: _fsdp1(init, counted))
     wrap(FullyShardedDataParallel, "summon_full_params", _summon)
     wrap(FullyShardedDataParallel, "_optim_state_dict_impl", _optimizer_state)
-    for name in _STATE_CONFIGS:
-        wrap(getattr(api, name), "__init__", lambda init: _state_config(init, counted))
+    for config in (api.StateDictConfig, api.OptimStateDictConfig):
+        wrap(config, "__setattr__", lambda put: _state_config(put, counted))
     wrap(CPUOffloadPolicy, "__init__", lambda init: _offload_policy(init, counted))
     # the broadcast itself works over gloo: only this check refuses tensors that are on the CPU
     wrap(_init_utils, "_check_module_states_for_sync_module_states", lambda _: lambda states: None)
@@ -74,14 +65,16 @@ def _optimizer_state(take: Function) -> Function:
     return taken
 
 
-def _state_config(init: Function, counted: Counted) -> Function:
-    def initialised(self: Any, *args: Any, **kwargs: Any) -> None:
-        if kwargs.get("offload_to_cpu"):
-            counted.note("offload_to_cpu=True")
-        init(self, *args, **kwargs)
-        object.__setattr__(self, "offload_to_cpu", False)
+def _state_config(put: Function, counted: Counted) -> Function:
+    """Frameworks set it on a configuration that is there, not only when they make one."""
 
-    return initialised
+    def set_attribute(self: Any, name: str, value: Any) -> None:
+        if name == "offload_to_cpu" and value:
+            counted.note("offload_to_cpu=True")
+            value = False
+        put(self, name, value)
+
+    return set_attribute
 
 
 def _offload_policy(init: Function, counted: Counted) -> Function:
