@@ -150,3 +150,37 @@ def test_kept_results_know_the_settings(project: Path) -> None:
     assert SAVED in found(project, ".")
     (project / "configs" / "fsdp.yaml").write_text(FSDP1)
     assert "FSDP301" not in found(project, ".")
+
+
+SHARDED = FSDP2 + "  fsdp_state_dict_type: SHARDED_STATE_DICT\n"
+FULL = FSDP2 + "  fsdp_state_dict_type: FULL_STATE_DICT\n"
+
+
+@pytest.mark.parametrize(
+    ("settings", "reported"),
+    [(FSDP2, True), (SHARDED, True), (FULL, False), (FSDP1, False)],
+    ids=["the default", "sharded", "full", "version 1"],
+)
+def test_saving_a_model_under_the_type_of_the_launch(
+    tmp_path: Path, settings: str, reported: bool
+) -> None:
+    (tmp_path / "pyproject.toml").write_text("")
+    (tmp_path / "train.py").write_text(
+        TRAINER.replace("if trainer.is_world_process_zero():", "if 1:")
+    )
+    (tmp_path / "fsdp.yaml").write_text(settings)
+    assert ("FSDP608" in found(tmp_path, "train.py")) is reported
+
+
+def test_preparing_the_model_alone_under_the_launch(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("")
+    (tmp_path / "train.py").write_text(
+        TRAIN.replace(
+            "model, optimizer = accelerator.prepare(model, optimizer)",
+            "model = accelerator.prepare(model)",
+        )
+    )
+    (tmp_path / "fsdp.yaml").write_text(FSDP2)
+    assert "train.py:10:13: FSDP607" in found(tmp_path, "train.py")
+    (tmp_path / "fsdp.yaml").write_text(FSDP1)
+    assert "FSDP607" not in found(tmp_path, "train.py")

@@ -58,13 +58,16 @@ SCRIPTS: Scripts = {
             "torch.optim.Adam(…) escaped to .prepare",
         ],
     ),
-    "accelerate's FSDP2 raises for a model without an optimizer: nothing is known": (
+    "accelerate's FSDP2 raises for a model without an optimizer": (
         """
         from accelerate import Accelerator, FullyShardedDataParallelPlugin
         engine = Accelerator(fsdp_plugin=FullyShardedDataParallelPlugin(fsdp_version=2))
         net = engine.prepare(nn.Linear(1, 1))
         """,
-        ["torch.nn.Linear(…) escaped to .prepare"],
+        [
+            "accelerate refuses: with FSDP2, `prepare` takes the model together with its optimizer",
+            "torch.nn.Linear(…) escaped to .prepare",
+        ],
     ),
     "the kind of training is asked before rank 0 goes alone": (
         """

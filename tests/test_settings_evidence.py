@@ -157,3 +157,52 @@ def test_the_trainer_refuses_a_hybrid_strategy_in_version_2(tmp_path: Path) -> N
         str(tmp_path), fsdp="shard_grad_op", fsdp_config={"version": 2}, use_cpu=True
     )
     assert made.fsdp_plugin_args["reshard_after_forward"] is False
+
+
+REFUSED = {
+    "framework_refuses/bad_model_alone.py": "must be passed together",
+    "framework_refuses/bad_reference_model.py": "Only one model is supported",
+    "framework_refuses/bad_checkpointing_twice.py": "can't both be set to True",
+    "framework_refuses/bad_only_model_of_shards.py": "not compatible",
+}
+
+
+def rehearsed(script: Path, folder: Path) -> dict[str, Any]:
+    """What a script does on CPU ranks where accelerate takes them for GPUs."""
+    (folder / script.name).write_text(script.read_text())
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "fsdp2lint",
+            "rehearse",
+            "-q",
+            "-f",
+            "json",
+            "--in-place",
+            script.name,
+        ],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_a_framework_refuses_raises(tmp_path: Path, name: str) -> None:
+    ranks = rehearsed(RULES / name, tmp_path)["ranks"]
+    assert all(rank["error"].startswith("ValueError") for rank in ranks)
+    assert all(REFUSED[name] in rank["error"] for rank in ranks)
+
+
+@pytest.mark.ranks
+def test_the_trainer_writes_no_weights_in_shards(tmp_path: Path) -> None:
+    script = RULES / "save_model_without_weights" / "bad_straight_line.py"
+    assert rehearsed(script, tmp_path)["ranks"][0]["outcome"] == "ended"
+    assert not list(tmp_path.rglob("*.safetensors"))
+    assert not list(tmp_path.rglob("*.bin"))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from fsdp2lint.frameworks.document import Entry, Mapping, Node, plain
 
@@ -140,6 +140,14 @@ class Asked:
             named = [w.upper() for w in words_of(plain(self.words.value)) if w in _WORDS]
             found += [(self.words, word) for word in named]
         return found
+
+
+class Launch(NamedTuple):
+    """What settings of accelerate say of a script that they launch with FSDP."""
+
+    version: int
+    state_dict_type: str = ""
+    """``FULL_STATE_DICT`` or its like; empty when several launches differ."""
 
 
 def strategy_of(value: Any) -> str | None:

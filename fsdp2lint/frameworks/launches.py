@@ -12,12 +12,13 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from fsdp2lint.discover import EXCLUDED, project_of
 from fsdp2lint.files import SETTINGS, Files
+from fsdp2lint.frameworks.asked import Launch
 from fsdp2lint.frameworks.document import MAX_CHARACTERS
 from fsdp2lint.frameworks.text import SettingsText
 from fsdp2lint.source import Source, Unreadable
 
-Launched = tuple[tuple[str, int], ...]
-"""Scripts by their absolute paths, each with the version of FSDP that its settings ask accelerate for."""
+Launched = tuple[tuple[str, Launch], ...]
+"""Scripts by their absolute paths, each with the settings that it is launched with."""
 
 COMMANDS = (
     *(".sh", ".bash", ".slurm", ".sbatch", ".job", ".mk", ".md", ".yml", ".yaml", "Makefile"),
@@ -42,8 +43,8 @@ def launched(
     own = {os.path.dirname(os.path.abspath(path)) for path in scripts if path.endswith(".py")}
     near = list(_near(own, files)) if len(own) == 1 and not folders else []
     beside = [path for path in near if path.endswith(SETTINGS)]
-    versions = dict(_versions((*settings, *beside), files))
-    if not versions:
+    launches = dict(_launches((*settings, *beside), files))
+    if not launches:
         return ()
     texts = [*near, *_below(folders)]
     chosen: dict[str, set[str]] = {}
@@ -51,18 +52,28 @@ def launched(
     for config, script in _commands(texts, files):
         found = _one(script, paths)
         if found is not None:
-            chosen.setdefault(found, set()).add(_one(config, [*versions]) or "")
+            chosen.setdefault(found, set()).add(_one(config, [*launches]) or "")
     for path in paths:
         if path not in chosen:
-            alone = _beside(path, versions, files)
+            alone = _beside(path, launches, files)
             if alone is not None:
                 chosen[path] = {alone}
-    made = ((path, {versions.get(one, 0) for one in own}) for path, own in chosen.items())
-    return tuple(sorted((path, max(of)) for path, of in made if len(of) == 1 and 0 not in of))
+    made = ((path, [launches.get(one) for one in own]) for path, own in chosen.items())
+    agreed = ((path, _agreed(of)) for path, of in made)
+    return tuple(sorted((path, launch) for path, launch in agreed if launch is not None))
 
 
-def _versions(paths: Iterable[str], files: Files) -> Iterator[tuple[str, int]]:
-    """The settings files that ask accelerate for FSDP, with the version."""
+def _agreed(launches: Sequence[Launch | None]) -> Launch | None:
+    """What all launches of one script have in common; None when they use different versions."""
+    first = launches[0]
+    if first is None or any(one is None or one.version != first.version for one in launches):
+        return None
+    types = {one.state_dict_type for one in launches if one is not None}
+    return first if len(types) == 1 else Launch(first.version)
+
+
+def _launches(paths: Iterable[str], files: Files) -> Iterator[tuple[str, Launch]]:
+    """The settings files that ask accelerate for FSDP."""
     for path in dict.fromkeys(map(os.path.abspath, paths)):
         try:
             source = Source.decode(files.read(path), path)
@@ -70,13 +81,17 @@ def _versions(paths: Iterable[str], files: Files) -> Iterator[tuple[str, int]]:
         except (OSError, Unreadable):
             continue
         if asked is not None and asked.framework == "accelerate" and asked.version is not None:
-            yield path, asked.version
+            kept = asked.value("state_dict_type")
+            named = {"1": "FULL_STATE_DICT", "3": "SHARDED_STATE_DICT"}
+            default = "FULL_STATE_DICT" if asked.version == 1 else "SHARDED_STATE_DICT"
+            kind = str(default if kept is None else kept).upper()
+            yield path, Launch(asked.version, named.get(kind, kind))
 
 
-def _beside(script: str, versions: dict[str, int], files: Files) -> str | None:
+def _beside(script: str, launches: dict[str, Launch], files: Files) -> str | None:
     """The settings in a script's folder, if no other settings of accelerate lie there and the script asks for them."""
     folder = os.path.dirname(script)
-    here = [path for path in versions if os.path.dirname(path) == folder]
+    here = [path for path in launches if os.path.dirname(path) == folder]
     if len(here) != 1:
         return None
     try:

@@ -283,6 +283,27 @@ class GroupEnded(Event):
 
 
 @dataclass(slots=True, eq=False)
+class Refused(Event):
+    """A framework raises here, as its own source says: ``why`` is what it refuses."""
+
+    by: str
+    why: str
+
+    def words(self) -> str:
+        return f"{self.by} refuses: {self.why}"
+
+
+@dataclass(slots=True, eq=False)
+class WeightsSkipped(Event):
+    """A call that saves a model wrote no weights, because of the settings ``by``."""
+
+    by: str
+
+    def words(self) -> str:
+        return f"no weights saved because of {self.by}"
+
+
+@dataclass(slots=True, eq=False)
 class Moved(Event):
     """``.to``, ``.cuda``, ``.half``, ``to_empty`` … of a module."""
 

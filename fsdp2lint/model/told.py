@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal, NamedTuple, get_args
 
+from fsdp2lint.frameworks.asked import Launch
+
 Role = Literal["shards", "optimizers", "rank_guards", "collectives", "models"]
 
 
@@ -30,17 +32,17 @@ class Told(NamedTuple):
     models: tuple[str, ...] = ()
     """Build a model and return it."""
 
-    launched: tuple[tuple[str, int], ...] = ()
-    """Not functions: scripts (absolute paths) that accelerate launches with FSDP, and its version; settings files
-    around them say so."""
+    launched: tuple[tuple[str, Launch], ...] = ()
+    """Not functions: scripts (absolute paths) that accelerate launches with FSDP, and how; settings files around
+    them say so."""
 
     @property
     def marks(self) -> tuple[str, ...]:
         """Dotted names whose call makes a file worth looking at."""
         return (*self.shards, *(_ENGINES if self.launched else ()))
 
-    def version(self, script: str) -> int | None:
-        """The version of FSDP that a script is launched with; None where no settings say it."""
+    def launch(self, script: str) -> Launch | None:
+        """How a script is launched with FSDP; None where no settings say it."""
         return dict(self.launched).get(script)
 
     def roles(self) -> Iterator[tuple[str, Role]]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 
+from fsdp2lint.frameworks.asked import Launch
 from fsdp2lint.meanings.call import Call
 from fsdp2lint.meanings.frameworks.objects import renewed, shard
 from fsdp2lint.meanings.registry import calls, method
@@ -24,7 +25,14 @@ from fsdp2lint.meanings.results import (
     nothing,
     setting,
 )
-from fsdp2lint.model.events import Collective, OptimizerBuilt, Restored, Saved, StateDictTaken
+from fsdp2lint.model.events import (
+    Collective,
+    OptimizerBuilt,
+    Refused,
+    Restored,
+    Saved,
+    StateDictTaken,
+)
 from fsdp2lint.model.values import (
     External,
     Instance,
@@ -46,10 +54,16 @@ def settings(call: Call) -> Value | None:
     return instance(call)
 
 
+def launch(call: Call) -> Launch | None:
+    """How settings around this program launch it with FSDP."""
+    told = call.machine.project.told
+    return told.launch(os.path.abspath(call.machine.trace.source.path)) if told.launched else None
+
+
 def launched_version(call: Call) -> int | None:
     """The version of FSDP that the settings of this program's launch ask for."""
-    told = call.machine.project.told
-    return told.version(os.path.abspath(call.machine.trace.source.path)) if told.launched else None
+    known = launch(call)
+    return None if known is None else known.version
 
 
 def is_left_open(value: Value | None) -> bool:
@@ -78,7 +92,12 @@ def prepare(call: Call) -> Value | None:
     """``Accelerator.prepare(…)`` returns prepared objects in the order of the arguments."""
     if not made_by(call.receiver, _ACCELERATE) or call.open:
         return None
-    if call.name == ".prepare" and fsdp_version(call) == 2 and _model_and_optimizer(call):
+    second = call.name == ".prepare" and fsdp_version(call) == 2
+    if second and not _asked_for_fsdp(call):
+        why = _refusal(call)
+        if why:
+            call.emit(Refused, by="accelerate", why=why)
+    if second and _model_and_optimizer(call):
         made = [_sharded(call, value) for value in call.args]
     else:
         call.escape_arguments()
@@ -92,6 +111,31 @@ def _model_and_optimizer(call: Call) -> bool:
     """Whether both are there, as ``prepare`` demands for FSDP2 (it raises a ValueError otherwise)."""
     models = [v for v in call.args if call.is_module(v)]
     return len(models) == 1 and any(isinstance(v, Optimizer) for v in call.args)
+
+
+def _refusal(call: Call) -> str:
+    """Why ``prepare`` raises a ValueError with FSDP2 (accelerate/accelerator.py); empty when it does not, or may not."""
+    models = [v for v in call.args if call.is_module(v)]
+    optimizers = [v for v in call.args if isinstance(v, Optimizer)]
+    if not all(v in models or v in optimizers or _is_neither(v) for v in call.args):
+        return ""
+    if len(models) > 1:
+        return "with FSDP2, one call of `prepare` takes only one model"
+    if models and not optimizers:
+        return "with FSDP2, `prepare` takes the model together with its optimizer"
+    if optimizers and not models:
+        return "with FSDP2, `prepare` takes the optimizer together with its model"
+    return ""
+
+
+def _is_neither(value: Value) -> bool:
+    """Whether a value is surely no model and no optimizer: a loader or a schedule."""
+    return made_by(value, "torch.utils.data.", "torch.optim.lr_scheduler.")
+
+
+def _asked_for_fsdp(call: Call) -> bool:
+    """Whether the script asks here by which FSDP it runs: then it may know better."""
+    return any("fsdp" in guard.test.words().lower() for guard in call.machine.here)
 
 
 def _sharded(call: Call, value: Value) -> Value:

@@ -14,12 +14,12 @@ import re
 from fsdp2lint.interpret.classes import outside
 from fsdp2lint.meanings.call import Call
 from fsdp2lint.meanings.families import family, is_class_name, last
-from fsdp2lint.meanings.frameworks.accelerate import is_left_open, launched_version
+from fsdp2lint.meanings.frameworks.accelerate import is_left_open, launch, launched_version
 from fsdp2lint.meanings.frameworks.objects import shard
 from fsdp2lint.meanings.modules import module
 from fsdp2lint.meanings.registry import calls, method
 from fsdp2lint.meanings.results import constant, fresh, instance, made_by, nothing, setting
-from fsdp2lint.model.events import Collective, Registered
+from fsdp2lint.model.events import Collective, Refused, Registered, WeightsSkipped
 from fsdp2lint.model.values import Container, Instance, Literal, Super, Value
 
 _HOMES = ("transformers.", "trl.")
@@ -34,6 +34,7 @@ def trainer(call: Call) -> Value | None:
     made = instance(call)
     for name, value in _kept(call).items():
         made.keep(f".{name}", value)
+    _refuse(call, made)
     return made
 
 
@@ -45,7 +46,43 @@ def inherited(call: Call) -> Value | None:
         return None
     for name, value in _kept(call).items():
         call.machine.memory.write(made, f".{name}", call.machine.here, value)
+    _refuse(call, made)
     return nothing(call)
+
+
+def _refuse(call: Call, trainer: Value) -> None:
+    """What a trainer raises a ValueError for when it is built (``create_accelerator_and_postprocess``)."""
+    args = setting(call, trainer, "args")
+    if not made_by(args, *_HOMES) or not _asks(call, setting(call, args, "fsdp")):
+        return
+
+    def said(name: str) -> bool:
+        return constant(setting(call, args, name)) is True
+
+    for name in ("gradient_checkpointing", "activation_checkpointing"):
+        if said(name) and _configured(call, args, "activation_checkpointing") is True:
+            why = f"`{name}` and the `activation_checkpointing` of the fsdp_config are both on"
+            call.emit(Refused, by="the Trainer", why=why)
+    if said("save_only_model") and said("load_best_model_at_end"):
+        why = "with FSDP, `save_only_model` and `load_best_model_at_end` exclude each other"
+        call.emit(Refused, by="the Trainer", why=why)
+    elif said("save_only_model") and _is_sharded_type(_configured(call, args, "state_dict_type")):
+        why = "with FSDP, `save_only_model` and SHARDED_STATE_DICT exclude each other"
+        call.emit(Refused, by="the Trainer", why=why)
+
+
+def _configured(call: Call, args: Value | None, name: str) -> object:
+    """The constant under a key of the ``fsdp_config``, with or without its prefix; Ellipsis when it is not known."""
+    config = setting(call, args, "fsdp_config")
+    if isinstance(config, Container) and not config.open:
+        for key, value in call.machine.memory.entries(config, call.machine.here):
+            if key in (f"['fsdp_{name}']", f"['{name}']"):
+                return constant(value)
+    return ...
+
+
+def _is_sharded_type(value: object) -> bool:
+    return isinstance(value, str) and value.upper() == "SHARDED_STATE_DICT"
 
 
 def _kept(call: Call) -> dict[str, Value]:
@@ -107,7 +144,18 @@ def save_model(call: Call) -> Value | None:
         return None
     if _shards(call):
         call.emit(Collective, name=call.name, about=None)
+        if _is_sharded_type(_state_dict_type(call)):
+            call.emit(WeightsSkipped, by="SHARDED_STATE_DICT")
     return nothing(call)
+
+
+def _state_dict_type(call: Call) -> object:
+    """The type of the state dicts that the trainer writes; the fsdp_config comes before the launch."""
+    said = _configured(call, setting(call, _object(call.receiver), "args"), "state_dict_type")
+    known = launch(call)
+    if said is ... and known is not None and is_left_open(_argument(call, "fsdp")):
+        return known.state_dict_type
+    return said
 
 
 @method("save_state", "save_metrics", "log_metrics")
@@ -121,6 +169,11 @@ def _shards(call: Call) -> bool:
     asked = _argument(call, "fsdp")
     if is_left_open(asked) and launched_version(call) is not None:
         return True
+    return _asks(call, asked)
+
+
+def _asks(call: Call, asked: Value | None) -> bool:
+    """Whether ``fsdp=…`` is given, and not empty."""
     if isinstance(asked, Container):
         return bool(call.items(asked))
     return isinstance(asked, Literal) and bool(asked.value)
@@ -128,16 +181,11 @@ def _shards(call: Call) -> bool:
 
 def _version(call: Call) -> int | None:
     """What ``fsdp_config={"fsdp_version": …}`` says; the prefix may be left out."""
-    config = _argument(call, "fsdp_config")
-    if is_left_open(config) and is_left_open(_argument(call, "fsdp")):
+    if is_left_open(_argument(call, "fsdp_config")) and is_left_open(_argument(call, "fsdp")):
         return launched_version(call)
-    if not isinstance(config, Container) or config.open:
-        return None
-    for key, value in call.machine.memory.entries(config, call.machine.here):
-        if key in ("['fsdp_version']", "['version']"):
-            version = constant(value)
-            return version if isinstance(version, int) else None
-    return None
+    args = setting(call, _object(call.receiver), "args")
+    version = _configured(call, args, "version")
+    return version if isinstance(version, int) else None
 
 
 # -- TRL -----------------------------------------------------------------------------------------------------------

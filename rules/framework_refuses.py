@@ -1,0 +1,62 @@
+"""accelerate or the Trainer raises here: FSDP does not go with what it is given.
+
+## What it does
+
+Reports calls of accelerate and the Trainer that raise a ValueError under FSDP: `Accelerator.prepare` with a model and without
+its optimizer, or with two models, under FSDP2; a Trainer whose arguments and `fsdp_config` both ask for activation
+checkpointing; `save_only_model` beside `load_best_model_at_end` or beside SHARDED_STATE_DICT.
+
+## Why is this bad
+
+The job ends on every rank, after it has waited for its machines. With FSDP1 it was right, and advised, to prepare the model
+first and to build the optimizer then: with FSDP2 `prepare` replaces the parameters and needs the optimizer to exchange
+them there.
+
+## Example
+
+```python
+import torch
+from accelerate import Accelerator, FullyShardedDataParallelPlugin
+from torch import nn
+
+accelerator = Accelerator(fsdp_plugin=FullyShardedDataParallelPlugin(fsdp_version=2))
+model = accelerator.prepare(nn.Linear(8, 8))
+optimizer = accelerator.prepare(torch.optim.AdamW(model.parameters()))
+```
+
+## Use instead
+
+```python
+import torch
+from accelerate import Accelerator, FullyShardedDataParallelPlugin
+from torch import nn
+
+accelerator = Accelerator(fsdp_plugin=FullyShardedDataParallelPlugin(fsdp_version=2))
+model = nn.Linear(8, 8)
+optimizer = torch.optim.AdamW(model.parameters())
+model, optimizer = accelerator.prepare(model, optimizer)
+```
+
+## Known limits
+
+The version must be known: from the plugin, or from the settings that the script is launched with. A call below a
+condition that names FSDP is left alone, and so is one with an object that may be an optimizer.
+
+## References
+
+- https://github.com/huggingface/accelerate/blob/v1.15.0/src/accelerate/accelerator.py (`prepare`)
+- https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/trainer.py (`create_accelerator_and_postprocess`)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fsdp2lint.api import Finding, Refused, Trace, rule
+
+
+@rule(code="FSDP607", group="correctness")
+def check(trace: Trace) -> Iterator[Finding]:
+    """Calls that raise."""
+    for refused in trace.of(Refused):
+        yield Finding(at=refused, message=f"{refused.by} raises a ValueError here: {refused.why}")
