@@ -38,7 +38,7 @@ from fsdp2lint.api import (
 )
 
 from ._loops import loops_at
-from ._shared import is_none, sharded
+from ._shared import sharded
 
 _SCOPES = ("global", "local")
 _ONE_WORLD = ("torch.distributed.get_world_size", "os.environ")
@@ -56,10 +56,9 @@ class Meeting:
 @once
 def meetings(trace: Trace) -> tuple[Meeting, ...]:
     """All events to which every rank must come, in order."""
-    grouped = _with_group(trace)
     found: list[Meeting] = []
     for collective in trace.of(Collective):
-        if collective.at.node not in grouped and not _local(trace, collective):
+        if not _local(trace, collective):
             name = collective.name.rpartition(".")[2]
             found.append(Meeting(collective, name, f"`{name}`"))
     for forward in trace.of(Forward):
@@ -70,16 +69,6 @@ def meetings(trace: Trace) -> tuple[Meeting, ...]:
         if any(sharded(trace, clipped, p.of) is not None for p in clipped.parameters):
             found.append(Meeting(clipped, "clip_grad_norm_", "the norm over all shards"))
     return tuple(sorted(found, key=lambda m: m.event.order))
-
-
-def _with_group(trace: Trace) -> set[object]:
-    """The calls that name a process group of their own."""
-    return {
-        called.at.node
-        for called in trace.of(Called)
-        for name in ("group", "process_group")
-        if name in called.keywords and not is_none(called.keywords[name])
-    }
 
 
 def _local(trace: Trace, collective: Collective) -> bool:

@@ -50,7 +50,10 @@ _METHODS = frozenset(
     for name in "abs add add_ all any bool clamp clone contiguous copy cpu cuda detach div div_ double eq exp "
     "float ge gt half int isfinite isinf isnan isreal item le log lt max maximum mean min minimum mul mul_ ne neg "
     "norm numpy pow prod reshape round sqrt square squeeze std sub sub_ sum to to_local tolist type_as unsqueeze view "
-    "append nan_to_num sigmoid softmax argmax logical_not logical_or logical_and get values".split()
+    "append nan_to_num sigmoid softmax argmax logical_not logical_or logical_and get values "
+    "amax amin argmin argsort bfloat16 ceil chunk cumsum diff expand floor flatten index_select int log_softmax "
+    "logsumexp masked_fill masked_select median movedim nanmean nonzero permute pop repeat rsqrt sort "
+    "split t tanh topk transpose trunc unbind unflatten unfold unique var where".split()
 )
 """Methods of tensors and containers that give what is computed from their receiver and their arguments."""
 _ABOUT_FORM = frozenset(
@@ -99,7 +102,8 @@ class _Origins:
         self.shared: dict[Value, int] = {}
         self.grown: dict[Value, list[tuple[int, Value]]] = {}
         for called in trace.of(Called):
-            self.made.setdefault(called.result, called)
+            if called.result is not called.receiver:  # `x.to(device)` stands for `x`
+                self.made.setdefault(called.result, called)
             if is_collective(called):
                 for given in (called.receiver, *called.arguments, *called.keywords.values()):
                     self._share(given, called.order)
@@ -117,9 +121,8 @@ class _Origins:
             self.shared.setdefault(one, order)
             for viewed in _viewed(one):
                 self.shared.setdefault(viewed, order)
-            if isinstance(one, Container):
-                for _, entry in self.trace.memory.entries(one):
-                    self.shared.setdefault(entry, order)
+            for _, entry in self.trace.memory.entries(one):
+                self.shared.setdefault(entry, order)
 
     def of(self, value: Value, until: int, beyond: bool) -> Iterator[Value]:
         """A value and all that it is computed from before ``until``, as far as that was not shared by the ranks.
@@ -141,6 +144,8 @@ class _Origins:
             if one in self.returned and not beyond:
                 continue
             todo += self._below(one, called)
+            if called is not None and called.name.startswith("torch."):  # `counts[0] += …`
+                todo += [entry for _, entry in self.trace.memory.entries(one)]
             todo += [v for order, v in self.grown.get(one, ()) if order < until]
 
     def _below(self, value: Value, called: Called | None) -> list[Value]:

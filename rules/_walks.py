@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from fsdp2lint.api import External, Instance, Part, Round, Trace, Value, lineage
+from fsdp2lint.api import (
+    Class,
+    Container,
+    External,
+    Guard,
+    Instance,
+    Literal,
+    Logic,
+    Not,
+    Parameters,
+    Part,
+    Round,
+    Trace,
+    Value,
+    lineage,
+)
 
-from ._shared import Shard, class_name, parts_of, shards
+from ._shared import Shard, parts_of, shards
 
 _WALKS = (".modules()", ".named_modules()", ".children()", ".named_children()")
 
@@ -17,17 +32,21 @@ class Walk:
     """A loop over the modules below ``root`` that shards those of some classes."""
 
     root: Value
-    classes: tuple[Value, ...]
+    classes: tuple[Value | str, ...]
+    """The classes that its test names, some by their bare name."""
+    derived: bool
+    """Whether it takes modules of classes that derive from these, too."""
     deep: bool
     """Whether it goes below the direct children, and begins with the root itself."""
     inside_out: bool
     """Whether it goes in reversed order, children first."""
 
 
-def walk_of(trace: Trace, shard: Shard) -> Walk | None:
+def walk_of(trace: Trace, shard: Shard, *, at_most: bool = False) -> Walk | None:
     """The loop that a sharding stands in, when its only test is one of the element's class.
 
-    Without a test in sight the elements may come from a list that was filtered before.
+    Without a test in sight the elements may come from a list that was filtered before. With ``at_most`` there may be
+    more tests beside: then the loop shards modules of these classes only, and perhaps not all of them.
     """
     element, seen = shard.module, None
     while isinstance(element, Part) and element.key not in _WALKS:
@@ -38,15 +57,73 @@ def walk_of(trace: Trace, shard: Shard) -> Walk | None:
         element = element.owner
     if seen is None or not isinstance(element, Part):
         return None
-    asked = [c for c in shard.guards.clauses if any(_asks(g.test, element) for g in c)]
-    if len(asked) != 1 or len(asked[0]) != 1:
-        return None
-    (guard,) = asked[0]
-    classes = _classes(guard.test, shard.module)
-    if classes is None or not guard.taken:
+    asked = [c for c in shard.guards.clauses if any(_asks(trace, g.test, element) for g in c)]
+    known = [_Asked.of(trace, clause, shard.module) for clause in asked]
+    tests = [one for one in known if one is not None and (one.exact or at_most)]
+    if not tests or (len(asked) > 1 and not at_most):
         return None
     deep = element.key in _WALKS[:2]
-    return Walk(element.owner, classes, deep, _backwards(trace, shard, seen))
+    test = tests[0]
+    inside_out = _backwards(trace, shard, seen)
+    return Walk(element.owner, test.classes, test.derived, deep, inside_out)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A test of the class of a module, as a disjunction: any of these will do."""
+
+    classes: tuple[Value | str, ...]
+    derived: bool
+    """Whether modules of classes that derive from these will do, too."""
+    exact: bool
+    """Whether all such modules will do."""
+
+    @classmethod
+    def of(cls, trace: Trace, clause: Iterable[Guard], element: Value) -> _Asked | None:
+        """What a clause says of the class of ``element``; None when it may be true for others too."""
+        found: list[Value | str] = []
+        derived = set[bool]()
+        todo = [(guard.test, guard.taken) for guard in clause]
+        while todo:
+            test, taken = todo.pop()
+            owner = test.owner if isinstance(test, Part) else None
+            how, *given = (
+                test.key if isinstance(test, Part) and isinstance(test.key, tuple) else ("",)
+            )
+            if isinstance(test, Logic) and test.operator == "or" and taken:
+                todo += [(one, taken) for one in test.operands]
+            elif how == "any" and isinstance(owner, Container) and taken:
+                todo += [(one, taken) for _, one in trace.memory.entries(owner)]
+            elif how == "isinstance" and owner is element and taken:
+                found += given
+                derived.add(True)
+            elif owner in _classes_of(element) and how in ("is", "==", "in") and taken:
+                found += _named(trace, given)
+                derived.add(False)
+            else:
+                return None
+        if not found or not all(isinstance(one, Class | External | str) for one in found):
+            return None
+        return cls(tuple(found), True in derived, len(derived) == 1)
+
+
+def _classes_of(element: Value) -> tuple[Value, Value]:
+    """The class of a module, and the name of it."""
+    cls = element.part(".__class__")
+    return cls, cls.part(".__name__")
+
+
+def _named(trace: Trace, given: Sequence[object]) -> list[Value | str]:
+    """The classes that something is compared with, or their names."""
+    found: list[Value | str] = []
+    for one in given:
+        if isinstance(one, Container):
+            found += _named(trace, [entry for _, entry in trace.memory.entries(one)])
+        elif isinstance(one, Literal) and isinstance(one.value, str):
+            found.append(one.value)
+        elif isinstance(one, Value):
+            found.append(one)
+    return found
 
 
 def _backwards(trace: Trace, shard: Shard, seen: Part) -> bool:
@@ -63,33 +140,32 @@ def _backwards(trace: Trace, shard: Shard, seen: Part) -> bool:
     return True
 
 
-def _asks(test: Value | None, walked: Value) -> bool:
+def _asks(trace: Trace, test: Value | None, walked: Value) -> bool:
     """Whether a test is about the elements of a walk."""
+    if isinstance(test, Logic):
+        return any(_asks(trace, one, walked) for one in test.operands)
+    if isinstance(test, Not):
+        return _asks(trace, test.test, walked)
     while isinstance(test, Part):
         if test is walked:
             return True
         if isinstance(test.key, tuple) and any(
-            _asks(o, walked) for o in test.key if isinstance(o, Value)
+            _asks(trace, o, walked) for o in test.key if isinstance(o, Value)
         ):
             return True
+        if isinstance(test.owner, Container):
+            return any(_asks(trace, one, walked) for _, one in trace.memory.entries(test.owner))
+        if isinstance(test.owner, Parameters):
+            return _asks(trace, test.owner.of, walked)
         test = test.owner
     return False
 
 
-def _classes(test: Value, element: Value) -> tuple[Value, ...] | None:
-    """The classes of ``isinstance(element, …)``."""
-    if not isinstance(test, Part) or not isinstance(test.key, tuple) or test.owner is not element:
-        return None
-    how, *classes = test.key
-    found = tuple(c for c in classes if isinstance(c, Value))
-    return found if how == "isinstance" and len(found) == len(classes) else None
-
-
 def reached(trace: Trace, walk: Walk) -> Iterator[Value]:
-    """The modules in sight that a walk surely shards, parents first."""
+    """The modules in sight that a walk shards, parents first."""
     modules = [walk.root, *_below(trace, walk.root)] if walk.deep else parts_of(trace, walk.root)
     for module in modules:
-        if any(_is_a(module, c) for c in walk.classes):
+        if any(_is_a(module, c, walk.derived) for c in walk.classes):
             yield module
 
 
@@ -109,7 +185,11 @@ def _below(trace: Trace, module: Value) -> list[Value]:
     return found
 
 
-def _is_a(module: Value, cls: Value) -> bool:
-    if isinstance(cls, External):
-        return bool(class_name(module)) and class_name(module) == cls.name
-    return isinstance(module, Instance) and any(c is cls for c in lineage(module.cls))
+def _is_a(module: Value, cls: Value | str, derived: bool) -> bool:
+    if not isinstance(module, Instance):
+        return False
+    classes = lineage(module.cls) if derived else [module.cls]
+    if isinstance(cls, str):
+        return any(one.words().rpartition(".")[2] == cls for one in classes)
+    named = cls.name if isinstance(cls, External) else ""
+    return any(one is cls or (isinstance(one, External) and one.name == named) for one in classes)

@@ -91,7 +91,7 @@ def _norm(trace: Trace, shard: Shard) -> str:
     if class_name(shard.module) in _NORMS:
         return class_name(shard.module)
     walk = walk_of(trace, shard)
-    classes: tuple[Value, ...] = () if walk is None else walk.classes
+    classes: tuple[Value | str, ...] = () if walk is None else walk.classes
     named = (c.name for c in classes if isinstance(c, External))
     return next((name for name in named if name in _NORMS), "")
 

@@ -51,7 +51,8 @@ has.
 
 ## Known limits
 
-Only models whose class is resolved and that no unresolved code is given. A parameter of a module's own counts
+Only models whose class is resolved and that no unresolved code is given. A walk over `modules()` is followed when it
+tests the class of a module, or the name of its class; whatever else it tests, it shards no others. A parameter of a module's own counts
 when `nn.Parameter(…)` is assigned to an attribute. Silent when parameters are frozen, when gradients or
 parameters are (or may be) reduced by hand, and when the whole is wrapped in DDP.
 
@@ -150,7 +151,7 @@ def _covered(trace: Trace, parts: list[Shard]) -> list[Value] | None:
     """The modules in groups of their own; None when a loop may have reached any."""
     found: list[Value] = []
     for shard in parts:
-        walk = walk_of(trace, shard)
+        walk = walk_of(trace, shard, at_most=True)
         if walk is not None:
             found += reached(trace, walk)
         elif isinstance(shard.module, Part):

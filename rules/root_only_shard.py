@@ -100,10 +100,12 @@ from fsdp2lint.api import (
     Site,
     Trace,
     Value,
+    lineage,
     rule,
 )
 
 from ._fixes import call_of, first_argument, loop_before, once, own_statement, path_text
+from ._parts import below
 from ._shared import Shard, class_name, parts_of, shards
 
 _ATTRIBUTES = re.compile(r"(\.\w+)+\Z")
@@ -187,10 +189,10 @@ def _is_small(number: Value | None) -> bool:
 
 def _looped_over(trace: Trace, block: Value) -> Iterator[cst.CSTNode]:
     """What the loops and comprehensions walk in which a block is built."""
-    inside = {block, *parts_of(trace, block)}
+    inside = set(below(trace, block))
     for called in trace.of(Called):
         if called.result in inside:
-            site = called.at if called.result is block else _last_call(called)
+            site = called.at if called.result is block else _built_at(called, block)
             for around in () if site is None else Layout.of(site.source).ancestors(site.node):
                 if isinstance(around, cst.FunctionDef | cst.Lambda):
                     break
@@ -200,8 +202,11 @@ def _looped_over(trace: Trace, block: Value) -> Iterator[cst.CSTNode]:
                     yield around.for_in.iter
 
 
-def _last_call(called: Called) -> Site | None:
-    return called.calls[-1] if called.calls else None
+def _built_at(called: Called, block: Value) -> Site | None:
+    """The call of the block's class in which one of its layers is built."""
+    classes = set(lineage(block.cls)) if isinstance(block, Instance) else set()
+    entered = zip(called.moment.calls, called.moment.inside, strict=False)
+    return next((site for site, function in entered if function.home in classes), None)
 
 
 def _loop(trace: Trace, shard: Shard, blocks: Module) -> Fix | None:

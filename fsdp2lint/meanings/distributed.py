@@ -11,10 +11,11 @@ from fsdp2lint.meanings.registry import calls, method
 from fsdp2lint.meanings.results import choices, flag, fresh, instance, name_of, nothing, same, text
 from fsdp2lint.model.events import Collective, GroupEnded, GroupStarted
 from fsdp2lint.model.guards import ALWAYS
-from fsdp2lint.model.values import Container, Literal, Value
+from fsdp2lint.model.values import Container, Literal, Part, Value
 
 _DIST = "torch.distributed."
 _GROUP = "default process group"
+_OF_ALL_RANKS = "process group of all ranks"
 
 _COLLECTIVES = {
     "all_gather": 2,
@@ -56,7 +57,7 @@ def init_process_group(call: Call) -> Value | None:
 def destroy_process_group(call: Call) -> Value | None:
     """Ends the default group, or one of its own when a group is named."""
     group = call.get(0, "group")
-    if group is None or (isinstance(group, Literal) and group.value is None):
+    if _is_none(group):
         call.emit(GroupEnded)
         _remember(call, False)
     return nothing(call)
@@ -87,9 +88,10 @@ def _remember(call: Call, started: bool) -> None:
 
 @calls(f"{_DIST}new_group", f"{_DIST}new_subgroups", f"{_DIST}new_subgroups_by_enumeration")
 def new_group(call: Call) -> Value | None:
-    """All ranks must make each group, members or not."""
+    """All ranks must make each group, members or not; without ``ranks`` all are members."""
     call.emit(Collective, name=call.name, about=None)
-    return fresh(call)
+    whole = call.name == f"{_DIST}new_group" and _is_none(call.get(0, "ranks"))
+    return fresh(call, _OF_ALL_RANKS if whole else "")
 
 
 @family(_DIST)
@@ -115,20 +117,43 @@ def collective(call: Call) -> Value | None:
     if of_all_ranks(call.get(position, "group")):
         about = next((v for v in call.args if not isinstance(v, Literal)), None)
         call.emit(Collective, name=call.name, about=about or call.get(-1, "tensor"))
+    if call.name in _RECEIVING:
+        _received(call)
     asynchronous = call.keywords.get("async_op")
     if asynchronous is None or flag(asynchronous) is False:
         return nothing(call)
     return fresh(call)
 
 
+_RECEIVING = {
+    f"{_DIST}all_gather_object": (0, "object_list"),
+    f"{_DIST}broadcast_object_list": (0, "object_list"),
+    f"{_DIST}scatter_object_list": (0, "scatter_object_output_list"),
+}
+"""The collectives that write what other ranks sent into a list, with the list's argument."""
+
+
+def _received(call: Call) -> None:
+    """What a list held before is gone: its entries come from other ranks now."""
+    position, keyword = _RECEIVING[call.name]
+    memory, received = call.machine.memory, fresh(call)
+    for one in choices(call.get(position, keyword)):
+        for key, _ in list(memory.entries(one)) if isinstance(one, Container) else ():
+            memory.write(one, key, call.machine.here, received.part(key))
+
+
 def of_all_ranks(group: Value | None) -> bool:
-    """Whether a ``group`` argument means the default group, in which all ranks are."""
-    if group is None or (isinstance(group, Literal) and group.value is None):
-        return True
-    return name_of(group) in (
-        "torch.distributed.group.WORLD",
-        "torch.distributed.GroupMember.WORLD",
+    """Whether a ``group`` argument surely means a group in which all ranks are, such as the default one."""
+    return all(
+        _is_none(one)
+        or name_of(one) in ("torch.distributed.group.WORLD", "torch.distributed.GroupMember.WORLD")
+        or (isinstance(one, Part) and name_of(one.owner) == _OF_ALL_RANKS)
+        for one in choices(group)
     )
+
+
+def _is_none(value: Value | None) -> bool:
+    return value is None or (isinstance(value, Literal) and value.value is None)
 
 
 @family("torch.distributed._functional_collectives.", "torch.distributed.nn.functional.")
