@@ -13,15 +13,26 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from fsdp2lint.api import Layout, Literal, Program, Source, dotted, walk
+from fsdp2lint.api import (
+    Either,
+    Guards,
+    Layout,
+    Literal,
+    Program,
+    Source,
+    Value,
+    dotted,
+    walk,
+)
 
-from ._constructor_names import class_of, is_none, only_binding
+from ._constructor_names import born, class_of, is_none, only_binding
 from ._constructor_origins import meaning, origins
 from ._constructor_site import Argument, Construction
 
 _KINDS = ("cuda", "cpu", "xpu", "npu", "hpu", "mtia", "mps")
 _GROUP = "torch.distributed.init_process_group"
 _DEVICE = "torch.device"
+_AVAILABLE = "torch.cuda.is_available"
 _PATH = re.compile(r"[\w.]+")
 
 
@@ -32,6 +43,8 @@ class Device:
     text: str
     meant: bool = True
     """Whether the program says anything of the kind; a number that comes from elsewhere does not."""
+    is_default: bool = False
+    """Whether it is CUDA where there is CUDA, else the CPU, as ``fully_shard`` decides without a mesh."""
 
     @property
     def is_known(self) -> bool:
@@ -59,7 +72,7 @@ def device_of(site: Construction) -> Device:
     if kinds and not others and not chosen:
         return CPU
     if "cpu" in kinds:
-        return Device(_asked(site, argument))
+        return Device(_asked(site, argument), is_default=_is_default(site))
     if others and len(set(others)) == 1:
         return Device(f'"{others[0]}"')
     return _of_origins(site, argument)
@@ -73,14 +86,51 @@ def _of_origins(site: Construction, argument: Argument) -> Device:
         is_set = _is_set(site, argument)
         if is_set or _is_number(site, argument) or uses_nccl(site.program) or _is_current(made):
             return CUDA
-        return Device(_asked(site, argument), meant=_is_device(site, argument))
+        return Device(_asked(site, argument), _is_device(site, argument), _is_default(site))
     kinds = {kind for one in made if one is not None for kind in _kinds_of(*one)}
     if kinds == {"cpu"}:
         return CPU
     if len(kinds) == 1:
         kind = kinds.pop()
         return Device(_asked(site, argument)) if kind == "?" else Device(f'"{kind}"')
-    return Device(_asked(site, argument), meant=not kinds.isdisjoint({"?", "cpu"}))
+    meant = not kinds.isdisjoint({"?", "cpu"})
+    return Device(_asked(site, argument), meant, _is_default(site))
+
+
+def _is_default(site: Construction) -> bool:
+    """Whether every run trains on CUDA exactly where ``torch.cuda.is_available()``.
+
+    So does ``fully_shard`` without a mesh (torch/distributed/fsdp/_fully_shard/_fsdp_init.py,
+    ``_init_default_mesh``).
+    """
+    given = [event.options.get("device_id") for _, event in site.events]
+    return bool(given) and all(one is not None and _follows_cuda(site, one) for one in given)
+
+
+def _follows_cuda(site: Construction, value: Value) -> bool:
+    cases = value.apart() if isinstance(value, Either) else ((Guards(), value),)
+    for guards, one in cases:
+        at = born(one)
+        if at is None or not isinstance(at.node, cst.Call):
+            return False
+        asked = [guard.taken for guard in guards if guard.test.words() == f"{_AVAILABLE}()"]
+        kinds = _kinds_of(at.source, at.node)
+        if kinds == {"cuda"} and asked == [True]:
+            continue
+        if kinds == {"cpu"} and asked == [False]:
+            continue
+        if kinds != {"cuda", "cpu"} or not _chooses_cuda(site.program, at.source, at.node):
+            return False
+    return True
+
+
+def _chooses_cuda(program: Program, source: Source, made: cst.Call) -> bool:
+    """Whether ``torch.device("cuda" if torch.cuda.is_available() else "cpu")`` or its like makes it."""
+    first = _written(source, made.args[0].value)
+    if not isinstance(first, cst.IfExp) or _kind_of(source, first.orelse) != "cpu":
+        return False
+    test = _written(source, first.test)
+    return isinstance(test, cst.Call) and meaning(program, source, test.func) == _AVAILABLE
 
 
 def _kinds_of(source: Source, node: cst.BaseExpression) -> set[str]:

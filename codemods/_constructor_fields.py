@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from fsdp2lint.api import Layout, Program, Source, dotted, walk
+from fsdp2lint.api import Layout, Names, Program, Source, dotted, scope_of, walk
 
 from ._constructor_chosen import given_to_field
 from ._constructor_displays import entries_of
@@ -56,6 +56,61 @@ def field_of(program: Program, node: cst.BaseExpression) -> Field | None:
         return None
     found: Field | None = program.derived(_field, node.attr.value)
     return found
+
+
+def display_of_field(program: Program, node: cst.BaseExpression) -> Origin | None:
+    """The one dictionary that a field of this name holds, where calls only take it as ``**self.name``."""
+    if not isinstance(node, cst.Attribute) or dotted(node.value) != "self":
+        return None
+    found: Origin | None = program.derived(_display, node.attr.value)
+    return found
+
+
+def _display(program: Program, name: str) -> Origin | None:
+    displays: list[Origin] = []
+    for source in program.sources:
+        for node in walk(source.tree) if name in source.text else ():
+            value = given_to_field(source, node, name)
+            if value is not None:
+                displays.append(Origin(source, value))
+            elif _may_do_more(node, name):
+                return None
+            elif isinstance(node, cst.Attribute) and node.attr.value == name:
+                parent = Layout.of(source).parents[node]
+                spread = isinstance(parent, cst.Arg) and parent.star == "**"
+                set_here = isinstance(parent, cst.AssignTarget | cst.AnnAssign)
+                if not (spread or set_here) or dotted(node.value) != "self":
+                    return None
+    only = displays[0] if len(displays) == 1 else None
+    return only if only is not None and entries_of(only.node) else None
+
+
+_PLAIN_CALLS = ("partial", "dict", "set", "current_device")
+
+
+def means_the_same(source: Source, display: cst.BaseExpression, call: cst.CSTNode) -> bool:
+    """Whether the entries of a dictionary, which do nothing, mean the same in another method of its class."""
+    layout, names = Layout.of(source), Names.of(source)
+    around = list(layout.ancestors(call))
+    owner = next((one for one in layout.ancestors(display) if isinstance(one, cst.ClassDef)), None)
+    if owner is None or owner not in around:
+        return False
+    here, there = scope_of(layout.ancestors(display)), scope_of(layout.ancestors(call))
+    for node in walk(display):
+        if isinstance(node, cst.Call):
+            made = dotted(node.func).rpartition(".")[2]
+            if not made[:1].isupper() and made not in _PLAIN_CALLS:
+                return False
+        if isinstance(node, cst.Name) and node.value != "self":
+            parent = layout.parents[node]
+            if isinstance(parent, cst.Attribute) and parent.attr is node:
+                continue
+            if isinstance(parent, cst.Arg) and parent.keyword is node:
+                continue
+            home = names.owner(node.value, here)
+            if home not in (source.tree, None) or names.owner(node.value, there) is not home:
+                return False
+    return True
 
 
 def _field(program: Program, name: str) -> Field | None:

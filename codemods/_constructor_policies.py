@@ -22,6 +22,7 @@ from fsdp2lint.api import (
     dotted,
 )
 
+from ._constructor_blocks import Blocks, blocks_of
 from ._constructor_custom import Mapped, is_yes_or_no, mapped
 from ._constructor_given import WRAP, only_feeds_fsdp1
 from ._constructor_names import born, class_of, external, is_none, only_binding
@@ -50,6 +51,8 @@ class Chosen:
     """Whether it needs parentheses beside an ``and``."""
     first: str = ""
     """A statement that comes before the loop."""
+    blocks: Blocks | None = None
+    """The lists of layers that it chooses, where it chooses nothing else."""
 
 
 @dataclass(frozen=True)
@@ -201,7 +204,17 @@ def _made(
 def _by_classes(site: Construction, classes: cst.BaseExpression) -> Chosen:
     text = classes_text(site.source, classes, alone=True)
     several = classes_text(site.source, classes, alone=False)
-    return Chosen(lambda variable: f"isinstance({variable}, {text})", several)
+    blocks = blocks_of(site, _each_class(classes))
+    return Chosen(lambda variable: f"isinstance({variable}, {text})", several, blocks=blocks)
+
+
+def _each_class(classes: cst.BaseExpression) -> tuple[cst.BaseExpression, ...]:
+    """The classes of a collection that is written out."""
+    if isinstance(classes, cst.Call) and dotted(classes.func) == "set" and len(classes.args) == 1:
+        return _each_class(classes.args[0].value)
+    if not isinstance(classes, cst.Set | cst.List | cst.Tuple):
+        return ()
+    return tuple(one.value for one in classes.elements)
 
 
 def classes_text(source: Source, classes: cst.BaseExpression, *, alone: bool) -> str:

@@ -59,7 +59,8 @@ def sharding(site: Construction, plan: Plan, helpers: Helpers) -> str:
         _one(site, plan, helpers, argument, member, device, bool(meshed))
     elif argument is not None:
         _at_run_time(site, plan, helpers, argument, members or MEMBERS, device, bool(meshed))
-    if device != CUDA and device.meant and "mesh" not in plan.shared and not plan.spread:
+    decided = device == CUDA or device.is_default or not device.meant
+    if not decided and "mesh" not in plan.shared and not plan.spread:
         world = f"{site.name('torch.distributed.get_world_size')}()"
         plan.shared["mesh"] = f"{site.name(_MESH)}({device.text}, ({world},))"
     return ""

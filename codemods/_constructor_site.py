@@ -29,7 +29,7 @@ from fsdp2lint.api import Literal as Constant
 from ._constructor_chosen import is_field
 from ._constructor_derived import WHY, derived, of_class
 from ._constructor_displays import HandedOn, display_of, keywords_of, writes_of
-from ._constructor_fields import Field, field_of
+from ._constructor_fields import Field, display_of_field, field_of, means_the_same
 from ._constructor_lines import expression_alone, reindented
 from ._constructor_names import born, function_scope, is_none, is_taken
 from ._constructor_origins import Origin, meaning, origins
@@ -270,6 +270,8 @@ def _home(
     beside = display.source is source
     if beside and function_scope(source, display.node) is function_scope(source, call):
         return None
+    if beside and means_the_same(source, display.node, call):
+        return None
     return display.source, display.node
 
 
@@ -283,7 +285,8 @@ def arguments(
         if arg.star == "*":
             return "the arguments come in a tuple"
         if arg.star == "**":
-            display = display_of(program, source, arg.value, events)
+            display = display_of_field(program, arg.value)
+            display = display or display_of(program, source, arg.value, events)
             entries = keywords_of(display) if display is not None else None
             if display is None:
                 kept = record_of(program, source, arg.value, call) or field_of(program, arg.value)

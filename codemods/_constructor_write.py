@@ -198,17 +198,26 @@ class Writer:
         self._edit(Rewrite(self.site.source, statement, lambda inner: text))
 
     def _comments(self) -> list[str]:
-        """The comments inside the call that speak of what is not dropped."""
-        dropped = [a.node for a in self.site.accounts if a.fate == "dropped"]
-        at = [self.site.source.range(node) for node in dropped]
-        whole = self.site.source.range(self.site.call)
-        found = []
-        for comment in self.site.source.comments:
-            inside = (whole.line, whole.column) < (comment.line, comment.column)
-            inside &= (comment.line, comment.column) < (whole.end_line, whole.end_column)
-            if inside and not any(r.line <= comment.line <= r.end_line for r in at):
-                found.append(comment.text)
-        return found
+        """The comments inside the call that do not speak of what is dropped: beside it or right above it."""
+        source = self.site.source
+        whole = source.range(self.site.call)
+        comments = [
+            one
+            for one in source.comments
+            if (whole.line, whole.column)
+            < (one.line, one.column)
+            < (whole.end_line, whole.end_column)
+        ]
+        alone = {c.line for c in comments if source.lines[c.line - 1].lstrip().startswith("#")}
+        lines: set[int] = set()
+        for account in self.site.accounts:
+            if account.fate == "dropped" and account.source is source:
+                at = source.range(account.node)
+                first = at.line
+                while isinstance(account.node, cst.Arg) and first - 1 in alone:
+                    first -= 1
+                lines |= set(range(first, at.end_line + 1))
+        return [one.text for one in comments if one.line not in lines]
 
     def _prepare(self, model: str) -> None:
         """All statements before the last sharding."""
@@ -266,6 +275,11 @@ class Writer:
         return name
 
     def _loop(self, model: str, policy: Chosen) -> None:
+        if policy.blocks is not None and not self.plan.first:
+            block = self.site.free(*policy.blocks.names)
+            self.lines.append(f"for {block} in {policy.blocks.each(model)}:")
+            self.lines += self._unit(block, self.plan.inner)
+            return
         module = self.site.free("module", "submodule", "layer", "child")
         lines = []
         if policy.first:

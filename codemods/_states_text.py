@@ -97,18 +97,38 @@ def fitted(
     one = f"{around}({bare})" if around else bare
     length = len(before) + lead + len(one) + len(behind) - saved
     alone = len(parts) == 1 and not around
-    if alone or "\n" in one or length <= _limit(source):
-        return one
+    nested = not around and any(before.count(a) > before.count(b) for a, b in ("()", "[]", "{}"))
+    if "\n" not in one and (alone or length <= _limit(source) or nested):
+        return one  # a line is broken at its outermost brackets, when all of it is written
     indent = before[: len(before) - len(before.lstrip())]
     room = _limit(source) - len(indent) - len(layout.unit) + saved
     newline, indent = ("\n", "") if inserted else (layout.newline, indent)
     line = newline + indent
     inner = line + layout.unit
+    if "\n" in one:
+        return _over_lines(one, head, parts, line, inner, around)
     if not around:
         return _broken(head, parts, line, inner, room)
     if len(bare) > room and len(parts) > 1:
         bare = _broken(head, parts, inner, inner + layout.unit, room - len(layout.unit))
     return f"{around}({inner}{bare}{line})"
+
+
+def _over_lines(one: str, head: str, parts: list[str], line: str, inner: str, around: str) -> str:
+    """The call with arguments that stand on several lines: each begins on a line of its own."""
+    if around or any(mark in one for mark in ('"""', "'''")):
+        return one
+    if len(parts) == 1:
+        return f"{head}({_from_margin(parts[0]).replace(chr(10), line)})"
+    said = (_from_margin(part).replace("\n", inner) for part in parts)
+    return f"{head}({''.join(f'{inner}{part},' for part in said)}{line})"
+
+
+def _from_margin(text: str) -> str:
+    """An expression over several lines as it stands where its last line is not indented."""
+    lines = text.replace("\r\n", "\n").split("\n")
+    margin = lines[-1][: len(lines[-1]) - len(lines[-1].lstrip())]
+    return "\n".join([lines[0], *(line.removeprefix(margin) for line in lines[1:])])
 
 
 def _broken(head: str, parts: list[str], line: str, inner: str, room: int) -> str:

@@ -34,7 +34,10 @@ class CommaList:
         return self.close is not None and self._starts_line(start) and self._nothing_behind(past)
 
     def remove(self, gone: Iterable[int]) -> Iterator[Change]:
-        """Without the items at these places; a comment goes when it shares the lines of one that goes."""
+        """Without the items at these places.
+
+        A comment goes when it shares the lines of one that goes, or stands right above an argument that goes.
+        """
         away = set(gone)
         for index in sorted(away):
             yield from self._remove(index, away)
@@ -81,7 +84,7 @@ class CommaList:
     def _remove(self, index: int, away: set[int]) -> Iterator[Change]:
         (start, end), past = self.spans[index], self.ends[index]
         if self.alone(index):
-            yield self._going(self.layout.line_start(start), self.layout.line_end(past))
+            yield self._going(self._top(index), self.layout.line_end(past))
             return
         if index + 1 < len(self.items):
             following = self.spans[index + 1][0]
@@ -100,6 +103,21 @@ class CommaList:
         else:
             yield self._going(self.spans[before][1], self.spans[before + 1][0])
             yield self._going(start, end)
+
+    def _top(self, index: int) -> int:
+        """Where the lines of an item begin: those of the comments right above an argument are its own."""
+        top = self.layout.line_start(self.spans[index][0])
+        first = (
+            self.ends[index - 1]
+            if index
+            else self.layout.line_end(self.layout.line_start(top - 1) - 1)
+        )
+        while isinstance(self.items[index], cst.Arg) and top > 0:
+            above = self.layout.line_start(top - 1)
+            if above < first or not self.text[above:top].strip().startswith("#"):
+                break
+            top = above
+        return top
 
     def _comma_end(self, index: int) -> int:
         end = self.spans[index][1]

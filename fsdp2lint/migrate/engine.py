@@ -16,6 +16,7 @@ from fsdp2lint.edits.apply import Outcome, combine
 from fsdp2lint.edits.changes import Span, apply
 from fsdp2lint.edits.import_lines import on_one_line
 from fsdp2lint.edits.layout import Layout
+from fsdp2lint.edits.long_lines import broken_lines
 from fsdp2lint.edits.unbound import unbound
 from fsdp2lint.frames import roomy
 from fsdp2lint.inventory import inventory
@@ -126,6 +127,8 @@ def migrate(
                 progress("the contract of fully_shard")
                 run.keep_the_contract(known)
                 run.conclude(sources)
+            elif accept is None:
+                run.lay_out(sources)
         more = stuck | frozenset(run.stuck()) if whole and accept is None else stuck
         if more == stuck or not run.stages:
             break
@@ -299,8 +302,7 @@ class _Run:
         first = self.program.untraced()
         self._apply(list(unused_imports(self.program)), IMPORTS)
         self._apply(list(idle_imports(self.program, before)), IMPORTS)
-        pairs = zip(before, self.program.sources, strict=True)
-        self._apply([Step((e,), ()) for old, new in pairs for e in on_one_line(old, new)], IMPORTS)
+        self.lay_out(before)
         for entry in self.ledger.entries if self.held is not None else ():
             if entry.fate == "open" and entry.kind != "import" and entry.at is not None:
                 source = next(one for one in self.program.sources if one.path == entry.path)
@@ -309,6 +311,12 @@ class _Run:
         account_for_the_rest(self.program, self.ledger)
         self._apply(list(comments(self.program, self.ledger)), "")
         self._remember(IMPORTS, first, [])
+
+    def lay_out(self, before: Sequence[Source]) -> None:
+        """Write on one line, or on several, what the rewriting made too short or too long."""
+        for layout in (on_one_line, broken_lines):
+            pairs = zip(before, self.program.sources, strict=True)
+            self._apply([Step((e,), ()) for old, new in pairs for e in layout(old, new)], IMPORTS)
 
     def _apply(self, steps: Sequence[Step], by: str) -> bool:
         """Make the steps that go together; whether any text changed."""
