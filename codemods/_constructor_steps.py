@@ -28,6 +28,7 @@ from ._constructor_dictionaries import outside
 from ._constructor_dropped import drop, forget, of_records
 from ._constructor_functions import functions
 from ._constructor_imports import unimports
+from ._constructor_leavings import leavings
 from ._constructor_partials import partials
 from ._constructor_patches import patches
 from ._constructor_plan import Plan
@@ -36,7 +37,7 @@ from ._constructor_precision import place, precision
 from ._constructor_sharding import sharding
 from ._constructor_site import Construction, arguments, constructions, sources_of
 from ._constructor_states import states
-from ._constructor_sweep import sweep
+from ._constructor_sweep import ENABLE, FSDP1, sweep
 from ._constructor_unreached import unreached
 from ._constructor_write import Writer, write
 from ._shared import Helpers
@@ -84,6 +85,8 @@ def steps(program: Program) -> Iterator[Step | Left]:
         yield from asked(program)
         yield from leave(program)
         yield from sweep(program)
+        if not any(program.references(FSDP1, ENABLE)):
+            yield from leavings(program)
         yield from unreached(program)
         yield from patches(program)
 
