@@ -284,3 +284,89 @@ def test_the_annotation_says_what_an_argument_is(tmp_path: Path, otherwise: str)
     assert not alone["begins"]
     assert [seen["resolved"] for seen in alone["shards"]] == [True, True]
     assert codes(tmp_path) == set()
+
+
+RECIPE = """
+import importlib
+
+import settings
+import torch
+from torch.distributed.fsdp import fully_shard
+
+
+def instantiate(node, *args, **others):
+    path, _, name = node["_target_"].rpartition(".")
+    made = getattr(importlib.import_module(path), name)
+    return made(*args, **{k: v for k, v in node.items() if k != "_target_"}, **others)
+
+
+def make_from(node, *args):
+    made = settings.find(node)
+    return made(*args)
+
+
+class Recipe:
+    def setup(self, cfg):
+        self.model = instantiate(cfg.model)
+        self.split()
+        self._optimizer = self._setup_optimizer(cfg.optimizer)
+        if cfg.compile:
+            self._optimizer.step = torch.compile(self._optimizer.step)
+
+    def split(self):
+        for block in self.model.blocks:
+            fully_shard(block)
+        fully_shard(self.model)
+
+    def _setup_optimizer(self, cfg):
+        optimizer = instantiate(cfg, self.model.parameters())
+        return optimizer
+
+    def train(self, batches):
+        for batch in batches:
+            self.model(batch).sum().backward()
+            self._optimizer.step()
+            self._optimizer.zero_grad()
+
+
+def main():
+    cfg = settings.load()
+    recipe = Recipe()
+    recipe.setup(cfg)
+    recipe.train(settings.batches(cfg))
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+BUILDERS = {
+    "by the settings": "instantiate(cfg, self.model.parameters())",
+    "by a function that cannot be followed": "make_from(cfg, self.model.parameters())",
+    "by a list of them": "make_from(cfg, [p for p in self.model.parameters() if p.requires_grad])",
+}
+
+
+@pytest.mark.parametrize("how", BUILDERS)
+def test_what_the_settings_build_of_parameters_is_an_optimizer(tmp_path: Path, how: str) -> None:
+    made = RECIPE.replace(BUILDERS["by the settings"], BUILDERS[how])
+    (tmp_path / "recipe.py").write_text(made)
+    one = programs(tmp_path)["recipe.py"]
+    assert [seen["linked"] for seen in one["steps"]] == [True]
+    assert codes(tmp_path) == set()
+    late = "        self._optimizer = self._setup_optimizer(cfg.optimizer)\n"
+    early = made.replace(late, "").replace(
+        "        self.split()\n", f"{late}        self.split()\n"
+    )
+    (tmp_path / "recipe.py").write_text(early)
+    assert codes(tmp_path) == {"FSDP201"}
+
+
+def test_what_is_not_called_an_optimizer_is_none(tmp_path: Path) -> None:
+    """An average of the parameters is as stale above the sharding, but no optimizer."""
+    text = RECIPE.replace(
+        "        self.split()\n",
+        "        self.average = make_from(cfg, self.model.parameters())\n        self.split()\n",
+    )
+    (tmp_path / "recipe.py").write_text(text)
+    assert codes(tmp_path) == set()

@@ -8,6 +8,7 @@ from fsdp2lint.interpret import classes, conditions, loops
 from fsdp2lint.interpret.annotations import stranger_attribute
 from fsdp2lint.interpret.displays import store
 from fsdp2lint.interpret.imports import NAMES, Namespace, one_of_names
+from fsdp2lint.interpret.unseen import as_it_is_called
 from fsdp2lint.meanings.attributes import attribute as known_attribute
 from fsdp2lint.meanings.registry import METHODS
 from fsdp2lint.model.events import Assigned, Read, Written
@@ -156,6 +157,7 @@ def set_(machine: Machine, owner: Value, name: str, value: Value, site: Site) ->
             if found.setter is not None:
                 machine.call(found.setter, (owner, value), {}, site)
             return
+    value = as_it_is_called(machine, value, name)
     for option in options(value):
         option.sit(owner, f".{name}")
     machine.memory.write(owner, f".{name}", machine.here, value)

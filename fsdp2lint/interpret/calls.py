@@ -9,6 +9,7 @@ from fsdp2lint.interpret.imports import Namespace, module_like, module_named
 from fsdp2lint.interpret.unseen import unseen
 from fsdp2lint.meanings.call import Call
 from fsdp2lint.meanings.families import meanings_of
+from fsdp2lint.meanings.frameworks.torchtune import INSTANTIATE, builds_what_is_named, instantiate
 from fsdp2lint.meanings.fsdp1 import FSDP1
 from fsdp2lint.meanings.libraries import library_method
 from fsdp2lint.meanings.project_knowledge import told_of
@@ -30,6 +31,7 @@ from fsdp2lint.model.values import (
     Part,
     Partial,
     Super,
+    Unknown,
     Value,
     Wrapped,
     unwrapped,
@@ -80,6 +82,8 @@ def call(
         _called(machine, what.name, None, what, result)
         return result
     if isinstance(target, Function):
+        if args and builds_what_is_named(target) and isinstance(args[0], Part | Unknown):
+            return _instantiate(machine, given)
         result = functions.invoke(machine, target, *given)
         return _run_commands(machine, target, site) or result
     if isinstance(target, Bound):
@@ -94,6 +98,17 @@ def call(
     if isinstance(target, Part) and target.name is not None:
         return _call_method(machine, target.owner, target.name, given)
     return _call_object(machine, target, given)
+
+
+def _instantiate(machine: Machine, given: Given) -> Value:
+    """What the settings name and a function of the project builds: known where it is given parameters."""
+    what = given.asked_of(machine, INSTANTIATE)
+    made = instantiate(what)
+    if made is None:
+        what.escape_arguments()
+        made = machine.unknown(given.site)
+    _called(machine, what.name, None, what, made)
+    return made
 
 
 def _call_bound(machine: Machine, target: Bound, given: Given) -> Value:

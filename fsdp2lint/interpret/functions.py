@@ -313,14 +313,15 @@ _SHARDING = ("fully_shard", "fsdp", "parallelize")
 
 
 def _may_shard(function: Function) -> bool:
-    """Whether a function is worth to read the files of its arguments' classes: it may shard one of them."""
-    words = _words_of(function.node)
+    """Whether a function is worth to read the files of its arguments' classes: it, or what it makes, may shard one."""
+    made = function.home if function.name == "__init__" else None
+    words = _words_of(function.node if made is None else made.node)
     return any(word in words for word in _SHARDING)
 
 
 @lru_cache(maxsize=5_000)
-def _words_of(node: cst.FunctionDef | cst.Lambda) -> str:
-    """The names in a function, in lower case."""
+def _words_of(node: cst.CSTNode) -> str:
+    """The names in a function or a class, in lower case."""
     names = (n.value for n in walk(node) if isinstance(n, cst.Name))
     return " ".join(names).lower()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from itertools import chain, zip_longest
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -45,10 +46,9 @@ MAX_EXACT = 8
 def elements(machine: Machine, value: Value, site: Site) -> list[Value]:
     """What the rounds of a loop over ``value`` see."""
     if isinstance(value, Either):
-        found: list[Value] = []
-        for _, one in value.options:
-            found += [e for e in elements(machine, one, site) if e not in found]
-        return found[:MAX_EXACT]
+        each = [elements(machine, one, site) for _, one in value.options]
+        turns = chain.from_iterable(zip_longest(*each))  # none of them hides the others
+        return list(dict.fromkeys(one for one in turns if one is not None))[:MAX_EXACT]
     if isinstance(value, Container):
         return _entries(machine, value)
     if isinstance(value, Generator):

@@ -11,6 +11,7 @@ from fsdp2lint.interpret import classes, conditions, contexts, functions, import
 from fsdp2lint.interpret.displays import store
 from fsdp2lint.interpret.operators import operate
 from fsdp2lint.interpret.scopes import Scope, name_value
+from fsdp2lint.interpret.unseen import as_it_is_called
 from fsdp2lint.model.events import Augmented, Exited
 from fsdp2lint.model.guards import FAILED, NEVER, Clause, Guards
 from fsdp2lint.model.values import (
@@ -116,6 +117,7 @@ def bind(machine: Machine, target: Any, value: Value) -> None:
     """Assign to a target: a name, an attribute, an entry, or several at once."""
     kind = type(target)  # libcst's classes are abstract: to ask for instances of them is slow
     if kind is cst.Name:
+        value = as_it_is_called(machine, value, target.value)
         name_value(value, target.value)
         machine.frames[-1].scope.write(target.value, machine.here, value)
     elif kind is cst.Attribute:

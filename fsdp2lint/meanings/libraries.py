@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from fsdp2lint.meanings.call import Call
 from fsdp2lint.meanings.families import family, is_class_name
 from fsdp2lint.meanings.optim import optimizer_of_another_package
+from fsdp2lint.meanings.registry import calls
 from fsdp2lint.meanings.results import choices, fresh, instance
 from fsdp2lint.model.values import External, Instance, Optimizer, Part, Value
 
@@ -154,6 +155,12 @@ def library_of(name: str) -> Library | None:
     """The library in which a dotted name lives, if it is a known one."""
     head, _, rest = name.partition(".")
     return _BY_NAME.get(head) or _BY_NAME.get(f"{head}.{rest.partition('.')[0]}")
+
+
+@calls("torchao.float8.convert_to_float8_training")
+def convert_to_float8(call: Call) -> Value | None:
+    """Swaps the linear layers of a model and returns it."""
+    return call.get(0, "module")
 
 
 @family("")

@@ -19,6 +19,8 @@ from fsdp2lint.model.values import (
     Function,
     Literal,
     Module,
+    Optimizer,
+    Part,
     Partial,
     Value,
     Wrapped,
@@ -79,6 +81,8 @@ def compile_(call: Call) -> Value | None:
         return Partial(call.machine.external(call.name), (), call.keywords, call.open)
     if isinstance(model, Function | Bound | Partial | Class | External):
         return model
+    if isinstance(model, Part) and isinstance(model.owner, Optimizer):
+        return model  # `optimizer.step = torch.compile(optimizer.step)`
     return _wrap(call, "compile")
 
 

@@ -7,6 +7,7 @@ present guards exclude and stops at the first that surely holds; several left ar
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
 
 from fsdp2lint.model.guards import ALWAYS, Clause, Guards, either, negated
 from fsdp2lint.model.values import (
@@ -24,6 +25,9 @@ from fsdp2lint.model.values import (
     Value,
     Wrapped,
 )
+
+if TYPE_CHECKING:
+    from fsdp2lint.source import Site
 
 MAX_OPTIONS = 6
 """A name that can be more things than this is treated as its latest ones."""
@@ -92,6 +96,14 @@ MADE = "the object of the project's class"
 """The key under which a memory keeps what an optimizer of the project is besides an optimizer of torch."""
 
 
+class Making(NamedTuple):
+    """What code that was not followed got: parameters, where, and by the name of what was called."""
+
+    site: Site
+    by: str
+    over: tuple[Parameters, ...]
+
+
 class Memory:
     """The stores of one run: attributes and entries by their owner, and who is out of sight."""
 
@@ -105,6 +117,8 @@ class Memory:
         self.foreign: set[Value] = set()
         self.strangers: set[Value] = set()
         """Objects of which an annotation alone says the class."""
+        self.made_of: dict[Value, Making] = {}
+        """What code that was not followed made, when it was given parameters."""
         self.tags: set[str] = set()
         """The names of attributes that the script has put on parameters."""
         self.loose: set[Value] = set()

@@ -12,7 +12,7 @@ from fsdp2lint.meanings.optim import build
 from fsdp2lint.meanings.registry import ALIASES, calls, method
 from fsdp2lint.meanings.results import fresh, instance, is_a, nothing
 from fsdp2lint.model.events import Collective, Restored, StateDictTaken, Wrapping
-from fsdp2lint.model.values import Optimizer, StateDict, Value
+from fsdp2lint.model.values import Function, Optimizer, StateDict, Value
 
 _HOME = "torchtune.training."
 ALIASES.update(
@@ -116,7 +116,18 @@ def checkpoint(call: Call) -> Value | None:
 # -- components ----------------------------------------------------------------------------------------------------
 
 
-@calls("torchtune.config.instantiate", "hydra.utils.instantiate")
+INSTANTIATE = "hydra.utils.instantiate"
+
+_NAMES = ("instantiate", "instantiate_from_config", "build_from_config", "build_from_cfg")
+_KEYS = ("_target_", "_component_", '"target"', "'target'", "class_path")
+
+
+def builds_what_is_named(function: Function) -> bool:
+    """Whether a function of the project builds what settings name by its path, as Hydra's ``instantiate`` does."""
+    return function.name in _NAMES and any(key in function.scope.source.text for key in _KEYS)
+
+
+@calls("torchtune.config.instantiate", INSTANTIATE)
 def instantiate(call: Call) -> Optimizer | None:
     """Builds what the configuration names. What is given parameters (``instantiate(cfg, model.parameters())``) is
     an optimizer or keeps them as one does.
