@@ -57,6 +57,19 @@ class _Launching(click.Command):
     help="Call a function on every rank before the script, for what this machine lacks.",
 )
 @click.option(
+    "--fake",
+    is_flag=True,
+    help="Make up what this machine lacks: trackers do nothing, data sets and tokenizers give noise, "
+    "`from_pretrained` gives a small model with random weights.",
+)
+@click.option(
+    "--fake-module",
+    "fake_modules",
+    multiple=True,
+    metavar="NAME",
+    help="With --fake, another missing package that does nothing.",
+)
+@click.option(
     "--device",
     type=click.Choice(["cpu", "cuda"]),
     default="cpu",
@@ -83,6 +96,8 @@ def command(
     timeout: float,
     in_place: bool,
     patches: tuple[str, ...],
+    fake: bool,
+    fake_modules: tuple[str, ...],
     device: str,
     output_format: str,
     color: str,
@@ -130,6 +145,8 @@ def command(
         patches,
         "cuda" if device == "cuda" else "cpu",
         environment=environment,
+        fake=fake or bool(fake_modules),
+        fake_modules=fake_modules,
     )
     try:
         rehearsal = rehearse(request, (lambda _: None) if quiet else _pass_on, in_place=in_place)

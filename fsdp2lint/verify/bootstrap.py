@@ -70,12 +70,15 @@ def main() -> NoReturn:
     rank.write()
     rank.file("pid").write_text(str(os.getpid()))
     script.hide_ourselves()
+    from fsdp2lint.verify import fakes
     from fsdp2lint.verify.recording import Recording
     from fsdp2lint.verify.standin import install
 
     with remembering():
         if rank.request.device == "cpu":
             install(rank.report.replaced)
+        if rank.request.fake:
+            fakes.install(rank.report.replaced, rank.request.fake_modules)
         if rank.request.folder:
             protect(rank.request.folder)
         _seed(rank)

@@ -28,6 +28,10 @@ class Request(msgspec.Struct, frozen=True):
     patches: tuple[str, ...] = ()
     device: Device = "cpu"
     """``cuda`` runs the script as it is, without the stand-in."""
+    fake: bool = False
+    """Whether what this machine lacks is made up."""
+    fake_modules: tuple[str, ...] = ()
+    """More missing packages that do nothing."""
     folder: str = ""
     """Where the ranks work; this process's own working folder when empty."""
     root: str = ""

@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils import _device
 
@@ -40,6 +42,10 @@ class OnCpu(TorchFunctionMode):
         if name == "to" and len(args) > 1 and is_cuda(args[1]):
             self._counted.note('.to("cuda")')
             args = (args[0], torch.device("cpu"), *args[2:])
+        if name == "scaled_dot_product_attention" and isinstance(args[0], DTensor):
+            self._counted.note("fused attention over DTensors")  # the CPU's has no rule for them
+            with sdpa_kernel(SDPBackend.MATH):
+                return func(*args, **kwargs)
         return func(*args, **kwargs)
 
 

@@ -1,0 +1,66 @@
+"""Things that do nothing, whatever is done with them."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+from typing import Any
+
+
+class Nothing:
+    """An object, a function, a class, a context and a decorator that does nothing."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.__dict__.update(kwargs)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None: ...
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name.endswith("__"):
+            raise AttributeError(name)
+        return Nothing()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        decorates = len(args) == 1 and not kwargs and isinstance(args[0], types.FunctionType | type)
+        return args[0] if decorates else Nothing()
+
+    def __enter__(self) -> Nothing:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __getitem__(self, key: Any) -> Any:
+        return Nothing()
+
+    def __setitem__(self, key: Any, value: Any) -> None: ...
+
+    def __str__(self) -> str:
+        return "nothing"
+
+
+class Hollow(types.ModuleType):
+    """A module that has the names of another, and else names of things that do nothing."""
+
+    def __init__(self, name: str, names_of: types.ModuleType | None = None) -> None:
+        super().__init__(name)
+        self.__path__: list[str] = []
+        self.__version__ = "99.0"
+        self._names_of = names_of
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name.endswith("__"):
+            raise AttributeError(name)
+        found = getattr(self._names_of, name, None)
+        if found is None:
+            found = type(name, (Nothing,), {}) if name[:1].isupper() else Nothing()
+        setattr(self, name, found)
+        return found
