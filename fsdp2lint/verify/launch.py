@@ -20,7 +20,7 @@ from typing import Literal
 
 from fsdp2lint.verify.outcome import Frame, RankReport, Request, packed, report_from
 from fsdp2lint.verify.script import die_with_parent
-from fsdp2lint.verify.stacks import main_thread, own_frames, waits
+from fsdp2lint.verify.stacks import collective, main_thread, own_frames, waits
 
 PAUSE = 0.05
 IDLE = 6.0
@@ -49,6 +49,8 @@ class Run:
     errors: dict[int, str] = field(default_factory=dict)
     """Standard error of each rank."""
     seconds: float = 0.0
+    stalled: str = ""
+    """Which ranks waited for a rank that was at work, when that was first seen."""
 
 
 Launch = Callable[[Request, Echo], Run]
@@ -68,7 +70,7 @@ def launch(request: Request, echo: Echo) -> Run:
     with (folder / "torchrun.log").open("wb") as log:
         torchrun = _start(request, folder, log.fileno())
         try:
-            run.verdict = _watch(torchrun, request, folder, echo, started)
+            run.verdict = _watch(torchrun, request, folder, echo, run, started)
         finally:
             if torchrun.poll() is None:
                 busy = _still_busy(folder, request)
@@ -127,16 +129,24 @@ def environment(request: Request) -> dict[str, str]:
 
 
 def _watch(
-    torchrun: subprocess.Popen[bytes], request: Request, folder: Path, echo: Echo, started: float
+    torchrun: subprocess.Popen[bytes],
+    request: Request,
+    folder: Path,
+    echo: Echo,
+    run: Run,
+    started: float,
 ) -> Verdict:
     tails = [_Tail(_of(folder, 0, kind), echo) for kind in ("out", "err")]
-    idle = _Idle(folder, request.nproc)
+    idle, stall = _Idle(folder, request.nproc), _Stall(folder, request.nproc)
     try:
         while torchrun.poll() is None:
             for tail in tails:
                 tail.follow()
             if time.monotonic() - started > request.timeout:
                 return "timeout"
+            if not run.stalled and (text := stall.seen()):
+                run.stalled = text
+                echo(f"fsdp2lint: {text}\n".encode())
             if idle.for_long() and _all_wait(folder, request.nproc):
                 return "deadlock"
             time.sleep(PAUSE)
@@ -182,6 +192,48 @@ class _Idle:
             return False
         self._since = time.monotonic()
         return True
+
+
+class _Stall:
+    """Whether some ranks wait in a collective while others work on: a loop without end, or a long computation."""
+
+    def __init__(self, folder: Path, nproc: int) -> None:
+        self._folder, self._nproc = folder, nproc
+        self._seen: dict[int, tuple[int, float]] = {}
+
+    def seen(self) -> str:
+        """Who waits where, and who works where; empty while that is not so."""
+        pids = _pids(self._folder, self._nproc)
+        now = time.monotonic()
+        for rank, pid in pids.items():
+            work, _ = self._seen.get(rank, (-LAZY_TICKS - 1, now))
+            if (used := _work_now(pid)) - work > LAZY_TICKS:
+                self._seen[rank] = used, now
+        idle = {rank for rank in pids if now - self._seen[rank][1] >= IDLE}
+        if not idle or len(pids) < self._nproc or len(idle) == self._nproc:
+            return ""
+        _dump(self._folder, self._nproc)
+        for rank in idle:
+            self._seen[rank] = self._seen[rank][0], now  # look again only after as long a time
+        stacks = {rank: _dumped(self._folder, rank) for rank in pids}
+        reports = {rank: _reported(self._folder, rank) for rank in pids}
+        running = [
+            n for n, report in reports.items() if report is not None and report.how == "running"
+        ]
+        waiting = [rank for rank in running if rank in idle and waits(stacks[rank])]
+        working = [rank for rank in running if rank not in idle and not waits(stacks[rank])]
+        if not waiting or not working:
+            return ""
+        first = ", ".join(_place(rank, "waits", stacks[rank]) for rank in waiting)
+        others = ", ".join(_place(rank, "works", stacks[rank]) for rank in working)
+        return f"for {IDLE:.0f} s {first}, while {others}"
+
+
+def _place(rank: int, how: str, stack: list[Frame]) -> str:
+    frames = own_frames(stack)
+    inside = f" in {called}" if how == "waits" and (called := collective(stack)) else ""
+    at = f" at {frames[-1].at.file}:{frames[-1].at.line}" if frames else ""
+    return f"rank {rank} {how}{inside}{at}"
 
 
 def _work(pid: int) -> int:
@@ -329,6 +381,7 @@ def collect(
     if rank in busy:
         report.how = "busy"
         return report
+    report.waits_in = collective(stack)
     report.how = "hung" if verdict != "over" or waits(stack) else "died"
     return report
 

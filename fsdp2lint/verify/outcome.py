@@ -146,6 +146,8 @@ class RankReport(msgspec.Struct):
     how: How = "running"
     error: str = ""
     frames: list[Frame] = []
+    waits_in: str = ""
+    """The collective in which it waited until it was killed."""
     steps: list[Step] = []
     began: tuple[int, int] = (0, 0)
     """How much was printed when ``backward`` was called first."""

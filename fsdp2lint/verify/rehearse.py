@@ -130,7 +130,7 @@ def gpus() -> int:
 
 
 def _judged(request: Request, run: Run) -> Rehearsal:
-    notes = list(_numbers(run.ranks))
+    notes = [*_numbers(run.ranks), *([run.stalled] if run.stalled else ())]
     judged, doubts = contract.judge(run.ranks), contract.doubts(run.ranks)
     rehearsal = Rehearsal(request, run, judged, notes, doubts)
     if rehearsal.completed and not rehearsal.steps:

@@ -77,6 +77,21 @@ def own_frames(frames: list[Frame]) -> list[Frame]:
     return [frame for frame in frames if own(frame.at.file)]
 
 
+def collective(frames: list[Frame]) -> str:
+    """The function of ``torch.distributed`` that a stack waits in; empty when it is in none."""
+    called: list[str] = []
+    for frame in frames:
+        if own(frame.at.file):
+            called = []
+        elif _WAITING.search(frame.at.file) and not frame.function.startswith(("_", "<")):
+            called.append(frame.function)
+    return next((name for name in reversed(called) if name not in _AROUND), "")
+
+
+_AROUND = ("wrapper", "wait", "inner", "decorate_context")
+"""What every collective goes through."""
+
+
 def waits(frames: list[Frame]) -> bool:
     """Whether a stack ends inside ``torch.distributed``, below the script's last line."""
     for frame in reversed(frames):

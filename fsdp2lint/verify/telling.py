@@ -50,7 +50,13 @@ def as_json(rehearsal: Rehearsal) -> str:
             "verdict": run.verdict,
             "seconds": round(run.seconds, 2),
             "ranks": [
-                {"rank": r.rank, "outcome": r.how, "error": r.error, "frames": r.frames}
+                {
+                    "rank": r.rank,
+                    "outcome": r.how,
+                    "error": r.error,
+                    "waits_in": r.waits_in,
+                    "frames": r.frames,
+                }
                 for r in run.ranks
             ],
             "steps": [{"loss": s.loss, "mean": s.mean, "norm": s.norm} for s in rehearsal.steps],
@@ -113,7 +119,11 @@ def failure(rehearsal: Rehearsal) -> Iterator[Line]:
             yield [(f"{_VERDICTS[run.verdict]}:", "error")]
         for rank in run.ranks:
             if rank is not dead:
-                yield [(f"rank {rank.rank} {_HOW[rank.how]}", "strong"), (_where(rank), "")]
+                inside = f", in `{rank.waits_in}`" if rank.waits_in else ""
+                yield [
+                    (f"rank {rank.rank} {_HOW[rank.how]}", "strong"),
+                    (_where(rank) + inside, ""),
+                ]
                 if dead is None:
                     yield from _stack(rank.frames)
         yield []

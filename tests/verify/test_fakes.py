@@ -15,7 +15,7 @@ from fsdp2lint.verify.outcome import Request
 
 from .scenes import ROOT, forking
 
-SCRIPT = Path(__file__).parent / "scripts" / "lacking.py"
+SCRIPT = ROOT / "fixtures" / "verify" / "lacking.py"
 MISSING = ("wandb", "datasets", "tiktoken", "torchvision", "tensorboard")
 
 PRETRAINED = """

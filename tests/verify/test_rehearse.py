@@ -186,9 +186,32 @@ def test_a_deadlock_shows_where_every_rank_waits(tmp_path: Path) -> None:
     assert time.monotonic() - began < 60
     assert code == 1
     assert "all ranks wait for each other" in out
-    assert "rank 0 waited at stuck.py:8" in out
-    assert "rank 1 waited at stuck.py:10" in out
+    assert "rank 0 waited at stuck.py:8, in `broadcast`" in out
+    assert "rank 1 waited at stuck.py:10, in `recv`" in out
     assert "error[FSDP401] collective-under-rank-guard: rank 0 waits here" in out
+
+
+SPINNING = """
+import time
+import torch
+import torch.distributed as dist
+dist.init_process_group("nccl")
+until = time.monotonic() + 20
+while dist.get_rank() == 1 and time.monotonic() < until:
+    pass
+dist.all_reduce(torch.ones(1))
+"""
+
+
+def test_who_waits_for_a_rank_that_works_on_is_seen_while_it_runs(tmp_path: Path) -> None:
+    (tmp_path / "spins.py").write_text(SPINNING)
+    code, out, err = rehearse(tmp_path, "-f", "json", "spins.py")
+    assert code == 0, out
+    notes = [note for note in json.loads(out)["notes"] if note.startswith("for 6 s")]
+    assert len(notes) == 1
+    assert "rank 0 waits in all_reduce at " in notes[0]
+    assert "spins.py:9, while rank 1 works at " in notes[0]
+    assert f"fsdp2lint: {notes[0]}" in err
 
 
 def test_an_error_of_the_script_comes_first(tmp_path: Path) -> None:
