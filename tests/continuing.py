@@ -44,22 +44,27 @@ def run(
 
 
 def different_steps(whole: Rehearsal, saved: Rehearsal, resumed: Rehearsal) -> list[Difference]:
-    """How the training steps of a run in two parts differ from those of one at a stretch.
+    """How the steps of a run in two parts differ from those of one at a stretch.
 
-    What is evaluated is left out: where the two parts meet it may come before the save or after the load, and
-    programs evaluate what their checkpoints do not hold (the best weights so far, a rank's own statistics).
+    What is evaluated where the two parts meet is left out: it may come before the save or after the load.
     """
     count = len(saved.run.ranks[0].steps)
-    compared = steps.compare(_trained(whole, 0, count), _trained(saved), 0.0)
-    compared += steps.compare(_trained(whole, count), _trained(resumed), 0.0)
+    compared = steps.compare(_part(whole, 0, count), _part(saved), 0.0)
+    compared += steps.compare(_part(whole, count), _part(resumed), 0.0)
     return [one for part in compared for one in part.differences]
 
 
-def _trained(run: Rehearsal, start: int = 0, end: int | None = None) -> list[RankReport]:
-    """Some of the steps that each rank reported, without what was evaluated between them."""
+def _part(run: Rehearsal, start: int = 0, end: int | None = None) -> list[RankReport]:
+    """Some of the steps that each rank reported, without what comes before the first and after the last of them."""
     return [
         msgspec.structs.replace(
-            rank, steps=[_without_evaluation(s) for s in rank.steps[start:end]], rest=Step()
+            rank,
+            steps=[
+                step if number else _without_evaluation(step)
+                for number, step in enumerate(rank.steps[start:end])
+            ],
+            rest=Step(),
+            companions=[],
         )
         for rank in run.run.ranks
     ]

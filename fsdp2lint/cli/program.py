@@ -23,6 +23,7 @@ COMMANDS = (
     "init",
     "migrate",
     "migrate-checkpoint",
+    "plan",
     "rehearse",
     "rule",
     "server",

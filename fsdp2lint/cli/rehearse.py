@@ -130,7 +130,7 @@ def command(
         target, is_module, arguments = made.target, made.module, made.arguments
         nproc, environment = nproc or made.processes, made.environment
     else:
-        target, arguments = _target(module, words)
+        target, arguments = target_of(module, words)
     for patch in patches:
         if not all(patch.partition(":")):
             raise click.UsageError(f"--patch takes MODULE:FUNCTION, not `{patch}`")
@@ -157,7 +157,7 @@ def command(
     return rehearsal.exit_code
 
 
-def _target(module: str | None, words: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+def target_of(module: str | None, words: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
     """What to run and its own arguments; a first ``--`` only separates them."""
     if module is not None:
         return module, words[1:] if words[:1] == ("--",) else words

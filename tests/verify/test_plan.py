@@ -7,7 +7,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 
+from fsdp2lint.cli.plan import command
 from fsdp2lint.reporters._paint import plain
 from fsdp2lint.verify.ladder import Rung
 from fsdp2lint.verify.outcome import Request
@@ -113,6 +115,24 @@ def write(folder: Path, name: str, text: str) -> Path:
     script = folder / f"{name}.py"
     script.write_text(f"WIDTH, DEPTH = 64, 2\n{HEAD}{text}{TRAIN}")
     return script
+
+
+def test_a_plan_by_itself_names_what_so_many_ranks_waste(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = write(tmp_path, "alone", FSDP2)
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(command, ["--world-size", "1024", script.name])
+    assert done.exit_code == 0, done.output
+    assert "plan for 1024 ranks, bytes on rank 0" in done.output
+    assert "1/1024, kept" in done.output
+    # 16 rows of the head over 1,024 ranks: each holds one
+    assert "times the parameters are stored and sent, because 1024 shards" in done.output
+    assert "B for an all-gather, so it takes as long as the network answers" in done.output
+    few = CliRunner().invoke(command, ["--world-size", "2", "-f", "json", script.name])
+    told = json.loads(few.output)
+    assert (told["world"], told["amounts"]["padding"]) == (2, 0)
+    assert not any("shards are more than" in text for text in told["warnings"])
 
 
 @pytest.fixture(scope="module")

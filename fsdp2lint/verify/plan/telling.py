@@ -15,6 +15,11 @@ from fsdp2lint.verify.plan.data import Amounts, Group, Plan, Transfer, Unit, amo
 SHOWN = 20
 """So many differences are told one by one."""
 
+PADDED = 0.2
+"""A group of which more than this share is padding is named."""
+PIECE = 64 * 1024
+"""Bytes that a rank sends for an all-gather, below which the latency of the network decides."""
+
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 _WIDTH = 46
@@ -32,6 +37,7 @@ def told(plans: Sequence[Plan]) -> Iterator[Line]:
         yield from _listed(title, [list(lines(plan)) for plan in plans])
     for plan in plans:
         yield from ([("  note: ", "note"), (note, "")] for note in plan.notes)
+        yield from ([("  warning: ", "warning"), (waste, "")] for waste in wastes(plan))
     if len(plans) > 1:
         yield from _differences(compare_plans(plans[0], plans[1]))
 
@@ -47,10 +53,34 @@ def _listed(title: str, lists: list[list[str]]) -> Iterator[Line]:
         yield from ([("    " + line, "")] for line in lines)
 
 
+def wastes(plan: Plan) -> Iterator[str]:
+    """What so many ranks make worse: padding, and groups cut into pieces too small to send."""
+    padded = [unit for unit in plan.units if unit.padding > PADDED * unit.stored]
+    if padded:
+        worst = max(padded, key=lambda unit: unit.padding / unit.stored)
+        factor = worst.stored / max(worst.stored - worst.padding, 1)
+        yield (
+            f"`{worst.title}`{_others(padded)}: {factor:.1f} times the parameters are stored and sent, because "
+            f"{worst.shards} shards are more than its tensors have rows"
+        )
+    small = [unit for unit in plan.units if unit.shards > 1 and unit.full < PIECE * unit.shards]
+    if small:
+        least = min(small, key=lambda unit: unit.full / unit.shards)
+        yield (
+            f"`{least.title}`{_others(small)}: each rank sends {size(-(-least.full // least.shards))} for an all-gather, "
+            "so it takes as long as the network answers: shard larger groups, or over fewer ranks"
+        )
+
+
+def _others(units: Sequence[Unit]) -> str:
+    return "" if len(units) == 1 else f" and {len(units) - 1} more groups"
+
+
 def record(plan: Plan) -> dict[str, Any]:
     """A plan with its sums, for JSON."""
     told_plan: dict[str, Any] = msgspec.to_builtins(plan)
-    return told_plan | {"amounts": msgspec.to_builtins(amounts(plan))}
+    sums = {"amounts": msgspec.to_builtins(amounts(plan)), "warnings": list(wastes(plan))}
+    return told_plan | sums
 
 
 def rows(plans: Sequence[Plan]) -> list[tuple[str, list[str]]]:

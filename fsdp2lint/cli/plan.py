@@ -1,0 +1,96 @@
+"""``fsdp2lint plan``: what a training script shards on any number of ranks, planned in one process."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import click
+import msgspec
+
+from fsdp2lint.cli.output import coloured
+from fsdp2lint.signals import cleaning_up
+
+
+@click.command(
+    "plan",
+    short_help="Show what a script shards on any number of ranks.",
+    context_settings={"ignore_unknown_options": True},
+)
+@click.option("-m", "--module", metavar="MODULE", help="Plan a module instead of a script.")
+@click.option("--world-size", type=click.IntRange(1), required=True, help="How many ranks.")
+@click.option(
+    "--per-node", type=click.IntRange(1), default=8, show_default=True, help="Ranks of one machine."
+)
+@click.option("--timeout", type=click.FloatRange(1), default=300.0, show_default=True)
+@click.option(
+    "--patch",
+    "patches",
+    multiple=True,
+    metavar="MODULE:FUNCTION",
+    help="Call a function before the script, for what this machine lacks.",
+)
+@click.option(
+    "-f",
+    "--output-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+)
+@click.option("--color", "--colour", type=click.Choice(["auto", "always", "never"]), default="auto")
+@click.argument("words", nargs=-1, metavar="[SCRIPT] [-- ARGS]", type=click.UNPROCESSED)
+@cleaning_up()
+def command(
+    module: str | None,
+    world_size: int,
+    per_node: int,
+    timeout: float,
+    patches: tuple[str, ...],
+    output_format: str,
+    color: str,
+    words: tuple[str, ...],
+) -> int:
+    """Run a training script as rank 0 of many, without a GPU and without values, up to its first training step,
+    and print what each rank would hold and communicate: parameters, gradients, optimizer state, collectives.
+
+    Padding and groups that are too small for so many ranks are named. Needs the extra `verify`.
+
+    Exit code: 0 when there is a plan, 2 when the script failed before it had sharded a model.
+    """
+    from fsdp2lint.cli.rehearse import target_of
+    from fsdp2lint.reporters._paint import painted, plain
+    from fsdp2lint.verify.outcome import Request
+    from fsdp2lint.verify.plan import CannotPlan, plan
+    from fsdp2lint.verify.plan.telling import record, told
+    from fsdp2lint.verify.rehearse import CannotRun, require_torch
+    from fsdp2lint.verify.workfolder import make
+
+    target, arguments = target_of(module, words)
+    if module is None and not os.path.isfile(target):
+        raise click.ClickException(f"no such script: {target}")
+    with tempfile.TemporaryDirectory(prefix="fsdp2lint-") as scratch:
+        folder = make(Path.cwd(), Path(scratch).resolve() / "work")
+        request = Request(
+            target if module else os.path.abspath(target),
+            "",
+            module is not None,
+            arguments,
+            timeout=timeout,
+            patches=patches,
+            folder=str(folder),
+            root=os.getcwd(),
+        )
+        try:
+            require_torch()
+            made = plan(request, world_size, per_node)
+        except (CannotRun, CannotPlan) as problem:
+            raise click.ClickException(str(problem)) from problem
+    if output_format == "json":
+        raw = msgspec.json.encode(record(made))
+        sys.stdout.write(msgspec.json.format(raw, indent=2).decode() + "\n")
+    else:
+        lines = list(told([made]))
+        sys.stdout.write(painted(lines) if coloured(color) else plain(lines))
+    return 0
