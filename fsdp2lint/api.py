@@ -1,6 +1,7 @@
 """All that ``rules/`` and ``codemods/`` may import: the trace, findings, edits, and facts about PyTorch."""
 
 from fsdp2lint.declare import EVERY_OTHER, codemod, rule
+from fsdp2lint.deferred import says
 from fsdp2lint.edits.arguments import Arguments
 from fsdp2lint.edits.imports import Name, Unimport, name_for
 from fsdp2lint.edits.layout import NEWLINE, Layout
@@ -109,6 +110,7 @@ __all__ = [
     "plain",
     "quoted",
     "rule",
+    "says",
     "scope_of",
     "settings_changes",
     "settings_of",

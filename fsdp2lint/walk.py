@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from functools import cache
 
@@ -53,17 +53,17 @@ _SUITES = ("body", "handlers", "cases", "orelse", "finalbody")
 
 
 def statements(
-    node: cst.CSTNode, closed: Collection[type[cst.CSTNode]] = ()
+    node: cst.CSTNode, closed: Callable[[cst.CSTNode], bool] = lambda node: False
 ) -> Iterator[cst.CSTNode]:
     """The statements of ``node`` and what holds them, in the order of the text: no expression is looked into.
 
-    Nor is what stands inside a statement of a ``closed`` kind.
+    Nor is what stands inside a statement that is ``closed``.
     """
     todo = [node]
     while todo:
         one = todo.pop()
         yield one
-        if type(one) in closed:
+        if closed(one):
             continue
         for name in reversed(_SUITES):
             held = getattr(one, name, None)

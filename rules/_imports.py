@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from fsdp2lint.api import Source, Trace, statements
+from fsdp2lint.api import Source, Trace, says, statements
 
 
 def imports(trace: Trace, word: str) -> Iterator[tuple[Source, cst.ImportFrom, str]]:
@@ -31,6 +31,13 @@ def _imported(source: Source, word: str) -> bool:
 def _unconditional(source: Source) -> tuple[tuple[cst.ImportFrom, str], ...]:
     return tuple(
         (node, source.code(node.module))
-        for node in statements(source.tree, closed=(cst.If, cst.Try))
+        for node in statements(source.tree, closed=_is_closed)
         if isinstance(node, cst.ImportFrom) and node.module is not None and not node.relative
     )
+
+
+def _is_closed(node: cst.CSTNode) -> bool:
+    """Whether nothing inside a statement counts; what surely imports nothing need not be parsed for it."""
+    if isinstance(node, cst.FunctionDef):
+        return not says(node.body, "import")
+    return isinstance(node, cst.If | cst.Try)

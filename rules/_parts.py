@@ -85,7 +85,7 @@ def _refused(trace: Trace) -> tuple[Value, ...]:
 
 def loose(trace: Trace, module: Value, shard: Shard) -> bool:
     """Whether ``module`` holds a layer that was built after ``shard`` and that no sharding took since."""
-    whole = below(trace, module)
+    whole = set(below(trace, module))
     return any(
         called.order > shard.order
         and called.result in whole

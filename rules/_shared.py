@@ -137,7 +137,7 @@ def sharded(
     A module counts as sharded when ``fully_shard`` was applied to it or to a module around it;
     with ``itself`` only the first. What DDP or FSDP1 wraps is another matter and never counts.
     """
-    if value is None or excludes_fsdp2(event.at.source, event.at.node):
+    if value is None or not shards(trace) or excludes_fsdp2(event.at.source, event.at.node):
         return None
     for guards, module in cases(event, value):
         inner = unwrapped(module)
@@ -220,7 +220,8 @@ def _hung_since(trace: Trace, shard: Shard, module: Value) -> bool:
 
 def hung_later(trace: Trace, event: Event, module: Value) -> bool:
     """Whether ``module`` was made a part of another one only after ``event``."""
-    return any(unwrapped(assigned.value) is module for assigned in trace.after(event, Assigned))
+    hung = (a for a in trace.of(Assigned) if unwrapped(a.value) is module)
+    return any(trace.precedes(event, assigned) for assigned in hung)
 
 
 def wrapped_by(value: Value, *wrappers: str) -> bool:

@@ -96,10 +96,10 @@ def check(trace: Trace) -> Iterator[Finding]:
                 message = f"`{name}` {said}"
                 yield Finding(at=Site(source, alias, statement), message=message)
     for call in trace.of(Called):
-        if trace.entry == "__main__" and not call.guards and not _tried(call):
+        if trace.entry == "__main__" and not call.guards:
             name = _name(trace, call)
             said = "" if name in imported else _missing(call, name, trace.target)
-            if said:
+            if said and not _tried(call):
                 yield Finding(at=call, message=said)
 
 
@@ -117,11 +117,12 @@ def _name(trace: Trace, call: Called) -> str:
     if not call.name.startswith("."):
         return call.name
     called = [] if call.receiver is None else [unwrapped(one) for one in options(call.receiver)]
+    name = f"{_MODULE}{call.name}"
+    if not called or not all(isinstance(one, Module) for one in called) or offer(name) is None:
+        return ""
     sharded = {m for e in trace.before(call, Sharded) for one in e.modules for m in options(one)}
     known = {unwrapped(one) for one in sharded}
-    if not called or not all(isinstance(one, Module) and one in known for one in called):
-        return ""
-    return f"{_MODULE}{call.name}"
+    return name if known.issuperset(called) else ""
 
 
 def _missing(call: Called, name: str, target: Target) -> str:

@@ -114,9 +114,9 @@ def _other_end(tied: Assigned) -> Value | None:
 def _cut_again(trace: Trace, tied: Assigned) -> bool:
     """Whether the same attribute is given something else later."""
     return any(
-        later.owner is tied.owner and later.name == tied.name
-        for later in trace.after(tied, Assigned)
-        if later.value is not tied.value
+        trace.precedes(tied, later)
+        for later in trace.of(Assigned)
+        if later.owner is tied.owner and later.name == tied.name and later.value is not tied.value
     )
 
 

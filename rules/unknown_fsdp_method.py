@@ -63,6 +63,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from difflib import get_close_matches
+from functools import cache
 
 import libcst as cst
 
@@ -101,7 +102,7 @@ _CLOSE = 0.8
 def check(trace: Trace) -> Iterator[Finding]:
     """Methods that raise AttributeError."""
     for read in trace.of(Read):
-        close = get_close_matches(read.name, _METHODS, 1, _CLOSE)
+        close = _close(read.name)
         node = read.at.node
         attribute = node.func if isinstance(node, cst.Call) else node
         if not close or read.name in _METHODS or not isinstance(attribute, cst.Attribute):
@@ -127,6 +128,12 @@ def check(trace: Trace) -> Iterator[Finding]:
                 f"raises AttributeError; shard `{said}` too",
                 because=((part.event, f"`{part.module.words()}` is sharded here"),),
             )
+
+
+@cache
+def _close(name: str) -> list[str]:
+    """The method that is most like a name, if one is."""
+    return get_close_matches(name, _METHODS, 1, _CLOSE)
 
 
 def _renamed(read: Read, attribute: cst.Attribute, name: str) -> Fix:

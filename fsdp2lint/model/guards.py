@@ -317,12 +317,17 @@ def _propagated(
     """What becomes certain when ``fresh`` and ``longer`` hold too; None when a clause is left without a way out."""
     learnt: dict[Value, Guard] = {}
     todo = fresh
+    said: dict[Value, list[Clause]] = {}
+    """Those of ``longer`` that are still open, by the tests of which they speak."""
     for clause in longer:
         left = _left(clause, units, learnt)
         if left is False:
             return None
         if isinstance(left, Guard):
             todo.append(left)
+        else:
+            for guard in clause:
+                said.setdefault(guard.test, []).append(clause)
     while todo:
         guard = todo.pop()
         test = guard.test
@@ -334,8 +339,7 @@ def _propagated(
         if not guard.is_plain and _contradicts(guard, (*units.values(), *learnt.values())):
             return None
         learnt[test] = guard
-        heard = speaking.get(test, ())
-        for clause in (*heard, *longer) if longer else heard:
+        for clause in (*speaking.get(test, ()), *said.get(test, ())):
             left = _left(clause, units, learnt)
             if left is False:
                 return None
