@@ -1,6 +1,6 @@
-"""Write the pages of the site that come from the program itself: rules, codemods, commands.
+"""Write what of the site comes from the program itself: rules, codemods, commands, and the index for language models.
 
-python docs/generate.py        (before `zensical build` or `mkdocs build`)
+python docs/generate.py        (before `mkdocs build`)
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from fsdp2lint import knowledge
 from fsdp2lint.cli.program import program
 from fsdp2lint.cli.rule import page
+from fsdp2lint.toolrules import TOOL_RULES
 
-REFERENCE = Path(__file__).parent / "reference"
+DOCS = Path(__file__).parent
+REFERENCE = DOCS / "reference"
 
 
 def pages() -> Iterator[tuple[str, str]]:
     """The name and the text of each generated page."""
-    rules = knowledge.rules()
+    rules = (*knowledge.rules(), *TOOL_RULES)
     rows = [
         f"| [{r.code}](rules/{r.name}.md) | {r.name} | {r.group} | {r.fix or ''} | {r.summary} |"
         for r in rules
@@ -46,6 +48,39 @@ def pages() -> Iterator[tuple[str, str]]:
             f"# {codemod.name}\n\n{_linked(codemod.page.strip())}\n",
         )
     yield "commands.md", _commands()
+
+
+def for_models() -> Iterator[tuple[str, str]]:
+    """``llms.txt``, which lists the pages (https://llmstxt.org), and ``llms-full.txt``, which holds them as one text."""
+    made = {f"reference/{name}": text for name, text in pages()}
+    guides = {f"guides/{p.name}": p.read_text("utf-8") for p in sorted(DOCS.glob("guides/*.md"))}
+    tops = {name: text for name, text in made.items() if name.count("/") == 1}
+    rules = {name: text for name, text in made.items() if "/rules/" in name}
+    codemods = {name: text for name, text in made.items() if "/codemods/" in name}
+    rooms = {"Guides": guides, "Reference": tops, "Rules": rules, "Codemods": codemods}
+    index = "\n".join(
+        f"## {room}\n\n" + "\n".join(_entry(name, text) for name, text in texts.items()) + "\n"
+        for room, texts in rooms.items()
+    )
+    start = (DOCS / "index.md").read_text("utf-8")
+    about = start.split("\n\n")[1].replace("\n", " ")
+    yield "llms.txt", f"# fsdp2lint\n\n> {about}\n\n{index}"
+    whole = [
+        start,
+        *guides.values(),
+        *rules.values(),
+        *codemods.values(),
+        made["reference/commands.md"],
+    ]
+    yield "llms-full.txt", "\n\n".join(text.strip() for text in whole) + "\n"
+
+
+def _entry(name: str, text: str) -> str:
+    """A page in the index: its title, and its first sentence if it begins with one."""
+    title, *rest = [part for part in text.strip().split("\n\n") if not part.startswith("*")]
+    first = rest[0].replace("\n", " ") if rest and rest[0][0].isalpha() else ""
+    said = f": {re.split(r'(?<=[.!?]) ', first)[0]}" if first else ""
+    return f"- [{title.lstrip('# ')}]({name.removesuffix('.md')}.html){said}"
 
 
 def _linked(text: str) -> str:
@@ -78,6 +113,8 @@ def main() -> None:
         path = REFERENCE / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
+    for name, text in for_models():
+        (DOCS / name).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

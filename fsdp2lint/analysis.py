@@ -64,7 +64,7 @@ class Analysis:
         self.skipped = skipped
         self.progress = progress
         self.unsure = unsure
-        self.rules = settings.chosen(knowledge.rules())
+        self.rules = settings.chosen(knowledge.rules(settings.plugins))
         self.spelled = {os.path.abspath(path): path for path in passed}
         self.roots = project_roots(passed) if roots is None else roots
         self.problems: list[Diagnostic] = []
@@ -231,7 +231,7 @@ class _Run:
     def report(self, sources: Sequence[Source]) -> Report:
         """What was found in all traces, and what comments silence of it."""
         ran = [r for r in self.analysis.rules if r.code not in self.crashed]
-        known = (*knowledge.rules(), *TOOL_RULES)
+        known = (*knowledge.rules(self.analysis.settings.plugins), *TOOL_RULES)
         ignored = self.analysis.settings.ignored_in
         own = [source for source in sources if self.analysis.passed(source)]
         sure = [one for one in own if os.path.abspath(one.path) not in self.analysis.unsure]

@@ -28,7 +28,7 @@ from fsdp2lint import __version__
 from fsdp2lint.diagnostics import shown
 from fsdp2lint.files import ABSENT, FILE, FOLDER, NAMES, digest, digest_of_names, kind, names, read
 from fsdp2lint.home import own_folder, secret
-from fsdp2lint.settings import Settings
+from fsdp2lint.settings import Plugin, Settings
 
 if TYPE_CHECKING:
     from hashlib import blake2b
@@ -113,17 +113,17 @@ class Cache:
 
     # -- rules -----------------------------------------------------------------------------------
 
-    def rules(self) -> tuple[Rule, ...] | None:
+    def rules(self, plugins: tuple[Plugin, ...] = ()) -> tuple[Rule, ...] | None:
         """What the rules say of themselves, if that was kept."""
         from fsdp2lint.stored import unpacked_rules
 
-        return unpacked_rules(self._read(f"rules-{tool_mark()[:12]}"))
+        return unpacked_rules(self._read(_rules_file(plugins)))
 
-    def keep_rules(self, rules: Iterable[Rule]) -> None:
+    def keep_rules(self, plugins: tuple[Plugin, ...], rules: Iterable[Rule]) -> None:
         """Keep what the rules say of themselves."""
         from fsdp2lint.stored import pack_rules
 
-        self._write(f"rules-{tool_mark()[:12]}", pack_rules(list(rules)))
+        self._write(_rules_file(plugins), pack_rules(list(rules)))
 
     # -- files -----------------------------------------------------------------------------------
 
@@ -249,6 +249,10 @@ class Cache:
         for _, path in aged[: max(0, len(aged) - MAX_ENTRIES)]:
             with suppress(OSError):
                 os.unlink(path)
+
+
+def _rules_file(plugins: tuple[Plugin, ...]) -> str:
+    return f"rules-{digest(repr((tool_mark(), plugins)).encode())[:12]}"
 
 
 def _create(path: str, raw: bytes) -> None:

@@ -11,10 +11,12 @@ sections of :data:`SECTIONS`, each a line of its own that begins with ``## ``.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -28,6 +30,9 @@ FixSafety = Literal["safe", "unsafe", "sometimes-safe"]
 """How safe the fixes of a rule are; ``sometimes-safe``: the page says when they are."""
 
 Check = Callable[["Trace"], Iterator["Finding"]]
+
+OWN = "FSDP"
+"""How the codes of this project begin; rules from outside have others."""
 
 SECTIONS = (
     "What it does",
@@ -57,6 +62,15 @@ class Rule:
     """The last torch release to which it applies, or empty."""
     preview: bool = False
     """Whether it is still being tried out: it runs only with ``--preview``."""
+    url: str = ""
+    """The address of its page, when it is not a rule of this project."""
+
+    @property
+    def link(self) -> str | None:
+        """The address of its page on the web; None when it is nowhere."""
+        if self.url or not self.code.startswith(OWN):
+            return self.url or None
+        return f"{docs()}/reference/rules/{self.name}.html" if docs() else None
 
     @property
     def summary(self) -> str:
@@ -79,6 +93,25 @@ class Rule:
         return _section(self.page, heading)
 
 
+@cache
+def docs() -> str:
+    """The address of the docs site, without a slash at its end; empty when it is published nowhere.
+
+    ``FSDP2LINT_DOCS`` names it, else the URL called ``Documentation`` in the metadata of the installed package.
+    """
+    said = os.environ.get("FSDP2LINT_DOCS", "")
+    if not said:
+        from importlib import metadata
+
+        try:
+            urls = metadata.metadata("fsdp2lint").get_all("Project-URL") or []
+        except metadata.PackageNotFoundError:
+            return ""
+        named = (url.partition(",") for url in urls)
+        said = next((url.strip() for name, _, url in named if name == "Documentation"), "")
+    return said.rstrip("/") if re.fullmatch(r"https?://[!-~]+", said) else ""
+
+
 def _section(page: str, heading: str) -> str:
     _, found, rest = page.partition(f"\n## {heading}\n")
     return rest.partition("\n## ")[0].strip() if found else ""
@@ -89,15 +122,21 @@ declared: dict[str, Rule] = {}
 
 
 def rule(
-    *, code: str, group: Group, since: str = "2.6", until: str = "", preview: bool = False
+    *,
+    code: str,
+    group: Group,
+    since: str = "2.6",
+    until: str = "",
+    preview: bool = False,
+    url: str = "",
 ) -> Callable[[Check], Check]:
-    """Declare the decorated function as the rule of its module."""
+    """Declare the decorated function as the rule of its module; ``url`` is for rules from outside."""
 
     def declare(check: Check) -> Check:
         module = check.__module__
         name = module.rpartition(".")[2].replace("_", "-")
         page = sys.modules[module].__doc__ or ""
-        declared[module] = Rule(code, name, group, check, page, since, until, preview)
+        declared[module] = Rule(code, name, group, check, page, since, until, preview, url)
         return check
 
     return declare

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from fsdp2lint.means import Means
 from fsdp2lint.prefilter import relevant, tells
 from fsdp2lint.report import Report, merged
-from fsdp2lint.settings import Settings
+from fsdp2lint.settings import Plugin, Settings
 
 if TYPE_CHECKING:
     from fsdp2lint.analysis import Analysis
@@ -131,7 +131,7 @@ class _Check:
         self.tasks = list(tasks(self._planned(settings.told.marks), batch.passed, aim))
         every = dict.fromkeys(task.settings for task in self.tasks)
         if every or not settings.default:
-            known = self._known_rules()
+            known = self._known_rules(settings.plugins)
             chosen = {r.code: r for one in every or [settings] for r in one.chosen(known)}
             self.rules = tuple(chosen[code] for code in sorted(chosen))
 
@@ -232,16 +232,16 @@ class _Check:
 
     # -- the cache -------------------------------------------------------------------------------
 
-    def _known_rules(self) -> tuple[Rule, ...]:
+    def _known_rules(self, plugins: tuple[Plugin, ...]) -> tuple[Rule, ...]:
         cache = self.means.cache
-        kept = cache.rules() if cache is not None else None
+        kept = cache.rules(plugins) if cache is not None else None
         if kept is not None:
             return kept
         from fsdp2lint import knowledge
 
         if cache is not None:
-            cache.keep_rules(knowledge.rules())
-        return knowledge.rules()
+            cache.keep_rules(plugins, knowledge.rules(plugins))
+        return knowledge.rules(plugins)
 
     def _rules_by_code(self) -> dict[str, Rule]:
         from fsdp2lint.toolrules import TOOL_RULES

@@ -33,6 +33,14 @@ class BadSetting(Exception):
         self.about = about
 
 
+class Plugin(NamedTuple):
+    """Rules from outside: as the configuration names them, the module, and a mark of its package's files."""
+
+    name: str
+    module: str
+    mark: str
+
+
 class Settings(NamedTuple):
     """What the user asked of a run. Selectors: ``ALL``, a code, the beginning of one, a name, a group."""
 
@@ -50,6 +58,7 @@ class Settings(NamedTuple):
     told: Told = NOTHING_TOLD
     preview: bool = False
     """Whether rules that are being tried out run like others."""
+    plugins: tuple[Plugin, ...] = ()
 
     @property
     def target(self) -> Release | None:
@@ -175,7 +184,7 @@ def precision(selector: str, rule: Rule) -> int:
     if text == rule.name:
         return 100
     code = text.upper()
-    if code.startswith("FSDP") and rule.code.startswith(code):
+    if rule.code.startswith(code) and code.startswith(rule.code.rstrip("0123456789")):
         return 100 if code == rule.code else 3 + len(code)
     return 0
 
@@ -198,7 +207,7 @@ def selectors(rules: Iterable[Rule]) -> list[str]:
     from fsdp2lint.declare import Group
 
     every = list(rules)
-    families = dict.fromkeys(rule.code[:5] for rule in every)
+    families = dict.fromkeys(rule.code[:-2] for rule in every)
     return [
         "ALL",
         *get_args(Group),

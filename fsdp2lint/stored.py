@@ -90,6 +90,7 @@ class StoredRule(msgspec.Struct, array_like=True):
     since: str
     until: str
     preview: bool
+    url: str
 
 
 class Entry(msgspec.Struct, array_like=True):
@@ -243,7 +244,10 @@ def unpacked_units(
 def pack_rules(rules: Sequence[Rule]) -> bytes:
     """What rules say of themselves, as bytes."""
     return msgspec.msgpack.encode(
-        [StoredRule(r.code, r.name, r.group, r.page, r.since, r.until, r.preview) for r in rules]
+        [
+            StoredRule(r.code, r.name, r.group, r.page, r.since, r.until, r.preview, r.url)
+            for r in rules
+        ]
     )
 
 
@@ -256,7 +260,8 @@ def unpacked_rules(raw: bytes | None) -> tuple[Rule, ...] | None:
     if kept is None:
         return None
     return tuple(
-        Rule(r.code, r.name, r.group, _not_here, r.page, r.since, r.until, r.preview) for r in kept
+        Rule(r.code, r.name, r.group, _not_here, r.page, r.since, r.until, r.preview, r.url)
+        for r in kept
     )
 
 

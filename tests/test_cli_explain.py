@@ -37,6 +37,20 @@ def test_trace() -> None:
     assert any(line.startswith("checkpoint.py:13 saved") and "rank == 0" in line for line in lines)
 
 
+def test_trace_as_json() -> None:
+    runs = json.loads(program("trace", TOUR / "train.py", "-f", "json").stdout)
+    (run,) = (one for one in runs if one["entry"] == "__main__")
+    assert not run["truncated"]
+    sharded = next(one for one in run["events"] if one["text"] == "sharded model")
+    assert sharded["kind"] == "Sharded"
+    assert sharded["filename"].endswith("parallel.py")
+    assert sharded["location"]["row"] == 13
+    assert [call["text"] for call in sharded["calls"]] == ["main()", "shard(model, mesh)"]
+    assert any(one["condition"] for one in run["events"])
+    followed = json.loads(program("trace", "--coverage", "-f", "json", TOUR).stdout)
+    assert any(one["filename"].endswith("train.py") for one in followed["programs"])
+
+
 def test_trace_of_one_function() -> None:
     shown = program("trace", TOUR / "train.py", "shard")
     places = {

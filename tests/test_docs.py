@@ -107,6 +107,7 @@ def test_rules_in_the_text_exist(page: Path) -> None:
 
 def test_the_site_is_built(tmp_path: Path) -> None:
     """By mkdocs, which fails on a link that leads nowhere and on a page that is in no menu."""
+    pytest.importorskip("material", reason="pip install mkdocs-material")
     shutil.copytree(DOCS, tmp_path / "docs", ignore=shutil.ignore_patterns("reference"))
     shutil.copy(DOCS.parent / "mkdocs.yml", tmp_path)
     for name, text in generated().items():
@@ -126,8 +127,22 @@ def test_the_site_is_built(tmp_path: Path) -> None:
         "utf-8"
     )
     assert '<a href="https://docs.pytorch.org/' in page
+    assert 'src="http' not in page  # nothing comes from another host
+    assert (tmp_path / "site" / "search" / "search_index.json").is_file()
     pages = {p.relative_to(tmp_path / "site").as_posix() for p in tmp_path.rglob("site/**/*.html")}
     assert {f"reference/{name[:-3]}.html" for name in generated()} <= pages
+
+
+def test_language_models_get_every_page() -> None:
+    files = dict(script("generate").for_models())
+    index = files["llms.txt"]
+    links = dict(re.findall(r"^- \[(.+?)\]\((.+?)\)", index, re.MULTILINE))
+    pages = {f"reference/{n}" for n in generated()}
+    pages |= {p.relative_to(DOCS).as_posix() for p in WRITTEN if p.name != "index.md"}
+    assert set(links.values()) == {f"{page.removesuffix('.md')}.html" for page in pages}
+    assert links["FSDP201 optimizer-before-shard"] == "reference/rules/optimizer-before-shard.html"
+    assert index.startswith("# fsdp2lint\n\n> ")
+    assert all(rule.page.strip() in files["llms-full.txt"] for rule in TOOL_RULES)
 
 
 def test_the_pages_in_the_menu_are_there() -> None:

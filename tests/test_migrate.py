@@ -193,6 +193,10 @@ def test_formats(tree: Path) -> None:
     assert sum(data["sums"].values()) == len(data["occurrences"])
     assert data["sums"]["changed"] == 1
     assert data["changed"] == ["train.py"]
+    (new,) = data["files"]
+    program("migrate", *ONLY, "-q", "--write", "--allow-dirty", "--allow-no-git", cwd=tree)
+    assert (new["filename"], new["text"]) == ("train.py", (tree / "train.py").read_text())
+    assert "\n+++ " in new["diff"]
     table = (tree / "l.md").read_text()
     assert "| train.py | 7 | `clip_grad_norm_` | changed |" in table
     page = (tree / "l.html").read_text()

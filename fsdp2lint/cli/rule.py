@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
+
+from fsdp2lint.cli.options import CONFIGURATION, Given
+from fsdp2lint.cli.sessions import configured
+from fsdp2lint.settings import BadSetting
 
 if TYPE_CHECKING:
     from fsdp2lint.accuracy import Accuracy
@@ -23,16 +27,30 @@ if TYPE_CHECKING:
     default="text",
     show_default=True,
 )
-def command(rules: tuple[str, ...], every: bool, output_format: str) -> None:
+@CONFIGURATION
+def command(rules: tuple[str, ...], every: bool, output_format: str, **given: Any) -> None:
     """Explain the rules with these codes or names: what they report, why, and what to write instead."""
-    from fsdp2lint import knowledge
-    from fsdp2lint.toolrules import TOOL_RULES
-
-    known = sorted((*knowledge.rules(), *TOOL_RULES), key=lambda rule: rule.code)
+    known = _known(given)
     if not rules and not every:
         raise click.UsageError("name a rule by its code or its name, or give --all")
     wanted = known if every else [_named(name, known) for name in rules]
     sys.stdout.write(_json(wanted) if output_format == "json" else _text(wanted))
+
+
+def _known(given: Given) -> list[Rule]:
+    """All rules, with those of the plugins that the configuration here names."""
+    from fsdp2lint import knowledge
+    from fsdp2lint.config.resolve import located
+    from fsdp2lint.toolrules import TOOL_RULES
+
+    session = configured(["."], given)
+    try:
+        plugins = session.settings(session.main).plugins
+        every = (*knowledge.rules(plugins), *TOOL_RULES)
+    except BadSetting as error:
+        wrong = located(error, session.main, session.given)
+        raise click.ClickException(str(wrong)) from error
+    return sorted(every, key=lambda rule: rule.code)
 
 
 def _named(name: str, known: Sequence[Rule]) -> Rule:
@@ -50,18 +68,19 @@ def _text(rules: Sequence[Rule]) -> str:
 
 
 def page(rule: Rule) -> str:
-    """The page of a rule, with what was measured of it; the tool's own findings are not measured."""
+    """The page of a rule, with what was measured of it; findings of the tool itself and rules from outside are not measured."""
     from fsdp2lint.accuracy import recall_sentence, recalled, sentence
 
     said = rule.page.strip()
     numbers = f"{sentence(rule.code)}\n{recall_sentence(recalled().get(rule.code))}".strip()
-    return said if _own(rule) else f"{said}\n\n## Accuracy\n\n{numbers}"
+    return f"{said}\n\n## Accuracy\n\n{numbers}" if _measured(rule) else said
 
 
-def _own(rule: Rule) -> bool:
+def _measured(rule: Rule) -> bool:
+    from fsdp2lint.declare import OWN
     from fsdp2lint.toolrules import TOOL_RULES
 
-    return rule in TOOL_RULES
+    return rule.code.startswith(OWN) and rule not in TOOL_RULES
 
 
 def _title(rule: Rule) -> str:
@@ -97,6 +116,7 @@ def _json(rules: Sequence[Rule]) -> str:
             "preview": rule.preview,
             "fix": rule.fix,
             "summary": rule.summary,
+            "url": rule.link,
             "explanation": rule.page.strip(),
             "accuracy": _accuracy(seen.get(rule.code)),
         }

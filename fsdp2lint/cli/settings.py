@@ -56,6 +56,6 @@ def _rules(session: Session, config: Config, settings: Settings) -> list[str]:
     from fsdp2lint.config import resolve
 
     try:
-        return [rule.code for rule in settings.chosen(knowledge.rules())]
+        return [rule.code for rule in settings.chosen(knowledge.rules(settings.plugins))]
     except BadSetting as error:
         raise resolve.located(error, config, session.given) from error

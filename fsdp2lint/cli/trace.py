@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,8 +15,9 @@ from fsdp2lint.discover import NoSuchPath
 from fsdp2lint.settings import BadSetting
 
 if TYPE_CHECKING:
+    from fsdp2lint.model.events import Event
     from fsdp2lint.model.trace import Trace
-    from fsdp2lint.source import Site, Source
+    from fsdp2lint.source import Site
 
 PLACE = 24
 
@@ -35,8 +36,22 @@ PLACE = 24
     is_flag=True,
     help="Print how far each training program in FILE, which may be a folder, was followed.",
 )
+@click.option(
+    "-f",
+    "--output-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+)
 @CONFIGURATION
-def command(file: str, function: str | None, every: bool, coverage: bool, **given: Any) -> None:
+def command(
+    file: str,
+    function: str | None,
+    every: bool,
+    coverage: bool,
+    output_format: str,
+    **given: Any,
+) -> None:
     """Print what happens in the script FILE, in order: what is sharded, which parameters an optimizer
     takes, who computes, what is saved; under which conditions, and through which calls.
 
@@ -44,7 +59,7 @@ def command(file: str, function: str | None, every: bool, coverage: bool, **give
     (`knowledge`) holds here too.
     """
     if coverage:
-        _print_coverage(file, given)
+        _print_coverage(file, given, output_format)
         return
     from fsdp2lint.discover import project_roots
     from fsdp2lint.interpret.entries import traces
@@ -57,34 +72,71 @@ def command(file: str, function: str | None, every: bool, coverage: bool, **give
     except Unreadable as problem:
         where = f"{file}:{problem.line}:{problem.column}: " if problem.line > 1 else f"{file}: "
         raise click.ClickException(where + problem.message) from problem
-    told = 0
     session = configured([file], given)
     try:
         told_of_functions = session.settings(session.main).told
     except BadSetting as error:
         raise click.ClickException(str(error)) from error
     project = Project.of([source], project_roots([file]), told_of_functions)
-    for trace in traces(project):
-        lines = list(_story(trace, source, function, every))
-        if lines:
-            told += 1
-            sys.stdout.write("\n".join([_title(trace), *lines, "", ""]))
-    if not told and function:
+    seen = [(trace, list(_events(trace, function, every))) for trace in traces(project)]
+    shown = [(trace, events) for trace, events in seen if events]
+    if not shown and function:
         raise click.ClickException(f"nothing was seen to happen in a function named `{function}`")
-    if not told:
+    if output_format == "json":
+        sys.stdout.write(_json(shown))
+        return
+    for trace, events in shown:
+        sys.stdout.write("\n".join([_title(trace), *_story(events), "", ""]))
+    if not shown:
         sys.stdout.write(
             "Nothing that concerns FSDP was seen to happen (--all shows every call).\n"
         )
 
 
-def _print_coverage(path: str, given: Given) -> None:
+def _print_coverage(path: str, given: Given, output_format: str) -> None:
     from fsdp2lint.coverage import table
+    from fsdp2lint.reporters import View, render
 
     try:
         report = configured([path], given).check()
     except (BadSetting, NoSuchPath) as error:
         raise click.ClickException(str(error)) from error
-    sys.stdout.write("\n".join(table(report.programs)) + "\n")
+    if output_format == "json":
+        sys.stdout.write(render("coverage", report, View()))
+    else:
+        sys.stdout.write("\n".join(table(report.programs)) + "\n")
+
+
+def _json(seen: Sequence[tuple[Trace, Sequence[Event]]]) -> str:
+    """Each run with its events: what happens, where, under which conditions, through which calls."""
+    import msgspec
+
+    from fsdp2lint.plain import in_json
+
+    said = [
+        {
+            "filename": os.path.relpath(trace.source.path),
+            "entry": trace.entry,
+            "truncated": trace.truncated,
+            "events": [
+                {
+                    "kind": type(event).__name__,
+                    "text": event.words(),
+                    "condition": event.guards.words() or None,
+                    **_spot(event.at),
+                    "calls": [{"text": _heading(call), **_spot(call)} for call in event.calls],
+                }
+                for event in events
+            ],
+        }
+        for trace, events in seen
+    ]
+    return in_json(msgspec.json.format(msgspec.json.encode(said), indent=2).decode() + "\n")
+
+
+def _spot(site: Site) -> dict[str, Any]:
+    place = {"row": site.range.line, "column": site.range.column}
+    return {"filename": os.path.relpath(site.source.path), "location": place}
 
 
 def _title(trace: Trace) -> str:
@@ -93,7 +145,8 @@ def _title(trace: Trace) -> str:
     return f"{os.path.relpath(trace.source.path)}, {entry}{short}"
 
 
-def _story(trace: Trace, source: Source, function: str | None, every: bool) -> Iterator[str]:
+def _events(trace: Trace, function: str | None, every: bool) -> Iterator[Event]:
+    """What is shown of a trace."""
     from fsdp2lint.model import events
 
     details = (
@@ -106,8 +159,6 @@ def _story(trace: Trace, source: Source, function: str | None, every: bool) -> I
         events.Returned,
         events.Written,
     )
-
-    open_calls: tuple[Site, ...] = ()
     said: set[tuple[object, str, str]] = set()
     for event in trace:
         if not every and isinstance(event, details):
@@ -118,6 +169,12 @@ def _story(trace: Trace, source: Source, function: str | None, every: bool) -> I
         if key in said:
             continue  # the second round of a loop
         said.add(key)
+        yield event
+
+
+def _story(events: Sequence[Event]) -> Iterator[str]:
+    open_calls: tuple[Site, ...] = ()
+    for event in events:
         yield from _calls(event.calls, open_calls)
         open_calls = event.calls
         yield _line(event.at, len(event.calls), event.words(), event.guards.words())
@@ -141,7 +198,7 @@ def _line(at: Site, depth: int, what: str, guards: str) -> str:
 
 
 def _heading(call: Site) -> str:
-    """The code of a call; the name of what runs although nobody in sight calls it."""
+    """The code of a call; the name of what runs although no call of it was found."""
     import libcst as cst
 
     if isinstance(call.node, cst.FunctionDef):

@@ -128,6 +128,13 @@ class Options(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, omit_d
         str | UnsetType,
         Meta(description="Folder of the cache (default: .fsdp2lint_cache in the project)."),
     ] = UNSET
+    plugins: Annotated[
+        list[str] | UnsetType,
+        Meta(
+            description="Rules from installed packages: names of entry points `fsdp2lint.rules`, or "
+            "of modules; `*` for every entry point."
+        ),
+    ] = UNSET
     knowledge: Annotated[
         Knowledge | UnsetType,
         Meta(description="Functions of the project that shard, build an optimizer, …"),

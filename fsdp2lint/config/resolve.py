@@ -9,7 +9,7 @@ from fsdp2lint.config.files import BadConfig, Config
 from fsdp2lint.discover import EXCLUDED, SUFFIXES, Exclusion
 from fsdp2lint.files import SETTINGS
 from fsdp2lint.model.told import NOTHING_TOLD, Told
-from fsdp2lint.settings import OLDEST_TORCH, BadSetting, Settings
+from fsdp2lint.settings import OLDEST_TORCH, BadSetting, Plugin, Settings
 
 if TYPE_CHECKING:
     from fsdp2lint.config.target import Targets
@@ -48,6 +48,7 @@ def settings(config: Config, given: Given) -> Settings:
         fixable=_listed(value("fixable", config, given)),
         unfixable=added("unfixable"),
         told=_told(config),
+        plugins=_plugins(config),
     )
 
 
@@ -96,7 +97,7 @@ def located(error: BadSetting, config: Config, given: Given) -> BadSetting:
     """The same error with the place of the configuration file at which the wrong value stands."""
     if isinstance(error, BadConfig) or not error.about:
         return error
-    for key in (*_SELECTING, "target-torch", "per-file-ignores"):
+    for key in (*_SELECTING, "target-torch", "per-file-ignores", "plugins"):
         said, here = given.get(key), config.given.get(key)
         if _holds(said, error.about):
             return error
@@ -121,6 +122,18 @@ def _older(version: str, other: str) -> bool:
         return [int(part) for part in text.split(".")]
 
     return numbers(version) < numbers(other)
+
+
+def _plugins(config: Config) -> tuple[Plugin, ...]:
+    names = config.given.get("plugins")
+    if not names:
+        return ()
+    from fsdp2lint.knowledge import plugins
+
+    try:
+        return plugins(tuple(names))
+    except BadSetting as error:
+        raise located(error, config, {}) from error
 
 
 def _told(config: Config) -> Told:

@@ -235,6 +235,10 @@ def _data(migration: Migration, applied: Applied) -> dict[str, Any]:
         "sums": migration.ledger.sums,
         "complete": migration.ledger.complete,
         "changed": [old.path for old, _ in migration.changed],
+        "files": [
+            {"filename": old.path, "text": new.text, "diff": diff(old, new.text)}
+            for old, new in migration.changed
+        ],
         "written": applied.written,
         "backup": applied.backup or None,
         "verified": applied.proof or None,

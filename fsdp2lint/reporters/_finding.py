@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from fsdp2lint.reporters._change import hunks
 from fsdp2lint.reporters._frame import Mark, frame
-from fsdp2lint.reporters._paint import Line
+from fsdp2lint.reporters._paint import Line, coded
 from fsdp2lint.reporters._story import Point, story
 from fsdp2lint.reporters._summary import NOUNS
 
@@ -49,7 +49,7 @@ def _finding(diagnostic: Diagnostic, *, first: bool) -> Iterator[Line]:
 def _header(diagnostic: Diagnostic) -> Line:
     severity = diagnostic.severity
     return [
-        (f"{NOUNS[severity]}[{diagnostic.rule.code}]", severity),
+        (f"{NOUNS[severity]}[{diagnostic.rule.code}]", coded(diagnostic.rule, severity)),
         (f" {diagnostic.rule.name}: {diagnostic.message}", "strong"),
     ]
 

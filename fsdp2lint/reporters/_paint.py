@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 from fsdp2lint.plain import one_line
 
 if TYPE_CHECKING:
+    from fsdp2lint.declare import Rule
     from fsdp2lint.reporters import View
 
 Line = list[tuple[str, str]]
-"""Pieces of text, each with its role: a key of :data:`STYLES`, ``link:`` and a URL, or empty."""
+"""Pieces of text, each with its role: a key of :data:`STYLES`, ``link:`` and a URL, both in this order, or empty."""
 
 STYLES = {
     "error": "bold red",
@@ -27,6 +28,11 @@ STYLES = {
     "remove": "red",
     "dim": "bright_black",
 }
+
+
+def coded(rule: Rule, severity: str) -> str:
+    """The role of a rule's code: it links to the page of the rule."""
+    return f"{severity}link:{rule.link}" if rule.link else severity
 
 
 def shown(lines: Sequence[Line], view: View) -> str:
@@ -53,10 +59,9 @@ def painted(lines: Iterable[Line], *, links: bool = False) -> str:
     for line in lines:
         text = Text()
         for piece, role in line:
-            if links and role.startswith("link:"):
-                text.append(piece, Style(link=role.removeprefix("link:")))
-            else:
-                text.append(piece, STYLES.get(role))
+            name, _, url = role.partition("link:")
+            link = Style(link=url if links and url else None)
+            text.append(piece, Style.parse(STYLES.get(name, "")) + link)
         text.rstrip()
         console.print(text, soft_wrap=True)
     return stream.getvalue()

@@ -36,7 +36,7 @@ def _record(diagnostic: Diagnostic, mark: str) -> Record:
         "location": location(at.line, at.column),
         "end_location": location(at.end_line, at.end_column),
         "cell": diagnostic.place.source.cell,
-        "url": None,
+        "url": diagnostic.rule.link,
         "fix": _fix(diagnostic),
         "note": diagnostic.note or None,
         "related": [

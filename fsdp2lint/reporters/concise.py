@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fsdp2lint.reporters._paint import Line, shown
+from fsdp2lint.reporters._paint import Line, coded, shown
 from fsdp2lint.reporters._summary import ending
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def render(report: Report, view: View) -> str:
             [
                 (diagnostic.place.part, "strong"),
                 (f":{at.line}:{at.column}: ", "dim"),
-                (diagnostic.rule.code, diagnostic.severity),
+                (diagnostic.rule.code, coded(diagnostic.rule, diagnostic.severity)),
                 (star, "mark"),
                 (f" {diagnostic.message}", ""),
             ]

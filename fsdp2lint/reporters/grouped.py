@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from fsdp2lint.reporters._paint import Line, shown
+from fsdp2lint.reporters._paint import Line, coded, shown
 from fsdp2lint.reporters._summary import ending
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def render(report: Report, view: View) -> str:
             lines.append(
                 [
                     (f"  {place:<{width}} ", "dim"),
-                    (diagnostic.rule.code, diagnostic.severity),
+                    (diagnostic.rule.code, coded(diagnostic.rule, diagnostic.severity)),
                     (star, "mark"),
                     (f" {diagnostic.message}", ""),
                 ]

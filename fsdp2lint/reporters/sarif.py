@@ -85,6 +85,7 @@ def _descriptor(rule: Rule) -> Json:
         "shortDescription": {"text": rule.summary},
         "fullDescription": {"text": rule.section("Why is this bad") or rule.summary},
         "help": {"text": page, "markdown": page},
+        **({"helpUri": rule.link} if rule.link else {}),
         "defaultConfiguration": {"level": LEVELS[SEVERITIES[rule.group]]},
         "properties": {"tags": [rule.group]},
     }

@@ -45,6 +45,7 @@ class Words:
             message=one.message,
             severity=SEVERITIES[one.severity],
             code=one.rule.code,
+            code_description=types.CodeDescription(one.rule.link) if one.rule.link else None,
             source="fsdp2lint",
             tags=[types.DiagnosticTag.Unnecessary] if one.rule is UNUSED else None,
             related_information=list(self._related(one)) if self.related else None,

@@ -12,6 +12,7 @@ from fsdp2lint.means import Keeping
 
 if TYPE_CHECKING:
     from fsdp2lint.declare import Rule
+    from fsdp2lint.settings import Plugin
     from fsdp2lint.stored import Known
 
 MAX_KEPT = 256
@@ -49,11 +50,11 @@ class Shelf(Cache, Keeping):
             return ABSENT
         return files.seen[path]
 
-    def rules(self) -> tuple[Rule, ...] | None:
+    def rules(self, plugins: tuple[Plugin, ...] = ()) -> tuple[Rule, ...] | None:
         """Nothing: the rules themselves are here."""
         return None
 
-    def keep_rules(self, rules: Iterable[Rule]) -> None:
+    def keep_rules(self, plugins: tuple[Plugin, ...], rules: Iterable[Rule]) -> None:
         """Nothing is kept."""
 
     def known(self, path: str) -> Known | None:
