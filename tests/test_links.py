@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,10 +19,12 @@ PAGE = f"{DOCS}/reference/rules/optimizer-before-shard.html"
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("FSDP2LINT_DOCS", f"{DOCS}/")
+    declare.docs.cache_clear()
     (tmp_path / "late.py").write_text(LATE)
-    return tmp_path
+    yield tmp_path
+    declare.docs.cache_clear()
 
 
 def test_reports_for_programs(place: Path) -> None:
