@@ -110,8 +110,8 @@ def command(
     What the script prints on rank 0 goes to standard error, the report to standard output. What it writes
     by a relative path is discarded, unless with `--in-place`.
 
-    In place of a script, `accelerate launch --config_file fsdp.yaml train.py` or `torchrun … train.py` may stand as
-    they are: the ranks get what the launcher would put into their environment.
+    In place of a script, `accelerate launch --config_file fsdp.yaml train.py` or `torchrun … train.py` may be given as
+    it is: the ranks get what the launcher would put into their environment.
 
     Exit code: 0 when nothing is wrong, 1 when the contract of FSDP2 was broken, 2 when the script
     failed for another reason or its time was over.
