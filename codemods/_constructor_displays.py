@@ -78,6 +78,56 @@ def _given(name: str, source: Source, events: Events, out: int) -> list[Origin]:
     return found
 
 
+def given_by_callers(program: Program, source: Source, node: cst.BaseExpression) -> list[Origin]:
+    """All that a parameter of a function can be, where the project does nothing with that function but call it.
+
+    Nothing where that is not known.
+    """
+    if not isinstance(node, cst.Name) or node not in Layout.of(source).parents:
+        return []
+    function = scope_of(Layout.of(source).ancestors(node))
+    if not isinstance(function, cst.FunctionDef):
+        return []
+    params = (*function.params.params, *function.params.kwonly_params)
+    names = [one.name.value for one in params]
+    if node.value not in names or len(Names.of(source).bindings[function][node.value]) != 1:
+        return []
+    calls = _calls_of(program, source, function)
+    if scope_of(Layout.of(source).ancestors(function)) is not source.tree or not calls:
+        return []
+    default = params[names.index(node.value)].default
+    found: list[Origin] = []
+    for other, call in calls:
+        if any(arg.star for arg in call.args):
+            return []
+        value = _argument(call, node.value, names.index(node.value))
+        home = other if value is not None else source
+        value = value if value is not None else default
+        found += origins(program, home, value) if value is not None else [Origin(source, None)]
+    return found if all(one.node is not None for one in found) else []
+
+
+def _calls_of(
+    program: Program, source: Source, function: cst.FunctionDef
+) -> list[tuple[Source, cst.Call]]:
+    """The calls of a function; none where it is also handed on, or something else has its name."""
+    name, found = function.name.value, list[tuple[Source, cst.Call]]()
+    for other in program.sources:
+        layout = Layout.of(other)
+        for node in walk(other.tree) if name in other.text else ():
+            if not isinstance(node, cst.Name) or node.value != name or node is function.name:
+                continue
+            inner: cst.CSTNode = node
+            parent = layout.parents[node]
+            if isinstance(parent, cst.Attribute) and parent.attr is node:
+                inner, parent = parent, layout.parents[parent]
+            if isinstance(parent, cst.Call) and parent.func is inner:
+                found.append((other, parent))
+            elif not isinstance(parent, cst.ImportAlias):
+                return []
+    return found
+
+
 def _star_kwarg(function: cst.FunctionDef | cst.Lambda) -> str:
     """The name of the parameter that takes all other keywords."""
     star = function.params.star_kwarg

@@ -27,6 +27,7 @@ from fsdp2lint.api import (
 )
 
 from ._constructor_devices import CUDA, Device, device_of
+from ._constructor_displays import given_by_callers
 from ._constructor_helpers import (
     STRATEGY,
     hybrid_mesh,
@@ -159,7 +160,9 @@ def _handed(device: Device) -> str:
 def _members(site: Construction, argument: Argument) -> frozenset[str] | None:
     """The names of the strategies that it can be; None when some are known only at run time."""
     found = set()
-    for one in sources_of(site, argument) or ():
+    for one in sources_of(site, argument) or given_by_callers(
+        site.program, site.source, argument.value
+    ):
         name = meaning(site.program, one.source, one.node)
         if one.is_none:
             found.add("FULL_SHARD")

@@ -44,6 +44,12 @@ def write(site: Construction, plan: Plan, policy: Policy, helpers: Helpers) -> s
     return ""
 
 
+def _without_line(node: cst.CSTNode) -> bool:
+    """Whether a comment behind an argument says nothing of the lines that come instead."""
+    named = node.keyword.value if isinstance(node, cst.Arg) and node.keyword is not None else ""
+    return named in ("sharding_strategy", "sync_module_states", "device_id", "device_mesh")
+
+
 class Writer:
     """Writes the statements for one call."""
 
@@ -198,7 +204,7 @@ class Writer:
         self._edit(Rewrite(self.site.source, statement, lambda inner: text))
 
     def _comments(self) -> list[str]:
-        """The comments inside the call that do not speak of what is dropped: beside it or right above it."""
+        """The comments inside the call that do not speak of what goes: beside it or right above it."""
         source = self.site.source
         whole = source.range(self.site.call)
         comments = [
@@ -211,8 +217,10 @@ class Writer:
         alone = {c.line for c in comments if source.lines[c.line - 1].lstrip().startswith("#")}
         lines: set[int] = set()
         for account in self.site.accounts:
+            at = source.range(account.node)
+            if account.source is source and _without_line(account.node):
+                lines.add(at.end_line)
             if account.fate == "dropped" and account.source is source:
-                at = source.range(account.node)
                 first = at.line
                 while isinstance(account.node, cst.Arg) and first - 1 in alone:
                     first -= 1

@@ -46,6 +46,16 @@ from ._states_uses import is_bare
 _WHY = "the state-dict type is now passed to each call"
 _TODO = "say the kind at each call (StateDictOptions), then take the `with` away"
 
+_NOT_RUN = "no run that was followed comes here"
+_SHARDED_TODO = (
+    "take the state with get_model_state_dict and write it with dcp.save on every rank; "
+    "read it with dcp.load, then set_model_state_dict"
+)
+_FULL_TODO = (
+    "take the state with get_model_state_dict and load it with set_model_state_dict, "
+    "both with StateDictOptions(full_state_dict=True)"
+)
+
 _HARMLESS = tuple(
     ".parameters .named_parameters .buffers .named_buffers .modules .named_modules .children .train"
     " .eval .save_pretrained .state_dict_type".split()
@@ -57,6 +67,7 @@ Entered = Sequence[tuple[Trace, Called]]
 
 def contexts(program: Program) -> Iterator[Step | Left]:
     """Each context in which nothing asks FSDP1 for a state any more."""
+    yield from _unreached(program)
     for events in program.sites(Called):
         mine = [(trace, called) for trace, called in events if called.name == CONTEXT]
         if not mine:
@@ -76,6 +87,18 @@ def contexts(program: Program) -> Iterator[Step | Left]:
         else:
             account = Account(source, call, "changed", LOCAL_CHANGED if local else _WHY)
             yield Step((*edits, *unimports(program, source)), (account,))
+
+
+def _unreached(program: Program) -> Iterator[Left]:
+    """The contexts that no run enters."""
+    entered = {at.node for events in program.sites(Called) for at in (events[0][1].at,)}
+    for reference in program.references(CONTEXT):
+        source, layout = reference.source, Layout.of(reference.source)
+        call = layout.parents[reference.node]
+        if isinstance(call, cst.Call) and call.func is reference.node and call not in entered:
+            if isinstance(layout.parents[call], cst.WithItem):
+                sharded = "SHARDED_STATE_DICT" in source.code(call)
+                yield Left(source, call, _NOT_RUN, _SHARDED_TODO if sharded else _FULL_TODO)
 
 
 def _still_needed(trace: Trace, entered: Called) -> Iterator[str]:
