@@ -27,7 +27,8 @@ _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 def command(old: Path, new: Path, kind: str | None, force: bool, trust: bool) -> int:
     """Make the checkpoint NEW of OLD, on one process: of a single file (`torch.save` of a full state dict of
     model and optimizer) a folder of `torch.distributed.checkpoint`, and of a folder, one that FSDP1 wrote
-    too, a single file. Needs the extra `verify`.
+    too, a single file. A folder of Hugging Face with an index of its files becomes a folder of
+    `torch.distributed.checkpoint`. Needs the extra `verify`.
 
     A file becomes a folder unless NEW is named like a file (.pt, .pth, …): then a file again, in which no
     tensors share memory. The keys stay as they are. Of NEW.safetensors a safetensors file is made, which holds

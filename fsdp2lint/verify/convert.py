@@ -11,6 +11,7 @@ Sources: torch/distributed/checkpoint/format_utils.py, default_planner.py, files
 from __future__ import annotations
 
 import importlib
+import json
 import pickle
 import warnings
 import zipfile
@@ -31,6 +32,8 @@ _MODELS = ("model", "state_dict", "model_state_dict", "module", "weights")
 """Under which keys a checkpoint holds its model."""
 
 _METADATA = ".metadata"
+_INDEX = "*.index.json"
+"""The file of a folder of Hugging Face that says which of its files holds which tensor."""
 _FLAT = "_flat_param"
 _HARMLESS = {
     "torch.distributed.checkpoint.filesystem": {"_StorageInfo"},
@@ -87,10 +90,14 @@ def convert(
     _check(old, new, force)
     from_folder = old.is_dir()
     named = new.suffix in SUFFIXES or new.suffix == WEIGHTS_ONLY
-    kind = kind or ("file" if from_folder or named else "folder")
+    in_files = _index(old)
+    kind = kind or ("file" if named or (from_folder and in_files is None) else "folder")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        states = _read_folder(old, trust) if from_folder else _read_file(old, trust)
+        if in_files is not None:
+            states = _read_indexed(old, in_files, trust)
+        else:
+            states = _read_folder(old, trust) if from_folder else _read_file(old, trust)
         left_out: tuple[str, ...] = ()
         if kind == "file" and new.suffix == WEIGHTS_ONLY:
             states, left_out = _weights(old, states)
@@ -118,7 +125,7 @@ def _check(old: Path, new: Path, force: bool) -> None:
         ) from problem
     if not old.exists():
         raise CannotConvert(f"{old}: there is no such file or folder")
-    if old.is_dir() and not (old / _METADATA).is_file():
+    if old.is_dir() and not (old / _METADATA).is_file() and _index(old) is None:
         raise CannotConvert(
             f"{old}: no checkpoint of torch.distributed.checkpoint, there is no {_METADATA} in it"
             " (it is written last: was the save complete?)"
@@ -151,6 +158,32 @@ def _read_file(path: Path, trust: bool) -> dict[Any, Any]:
     if not isinstance(states, dict):
         raise CannotConvert(f"{path}: holds no dictionary but a {type(states).__name__}")
     _refuse_flat(path, states)
+    return states
+
+
+def _index(path: Path) -> Path | None:
+    """The index of a folder of Hugging Face; None where there is none, or the folder is another checkpoint."""
+    if not path.is_dir() or (path / _METADATA).is_file():
+        return None
+    return next(iter(sorted(path.glob(_INDEX))), None)
+
+
+def _read_indexed(folder: Path, index: Path, trust: bool) -> dict[Any, Any]:
+    """The tensors of several files, each mapped into memory."""
+    try:
+        places = json.loads(index.read_bytes())["weight_map"]
+        names = sorted(set(places.values()))
+    except (ValueError, KeyError, TypeError, AttributeError) as problem:
+        raise CannotConvert(f"{index}: cannot be read: it has no `weight_map`") from problem
+    states: dict[Any, Any] = {}
+    for name in names:
+        file = folder / str(name)
+        if file.parent != folder or not file.is_file():
+            raise CannotConvert(f"{index}: there is no file `{name}` beside it")
+        held = _read_file(file, trust)
+        states |= {key: value for key, value in held.items() if places.get(key) == name}
+    if lost := sorted(places.keys() - states.keys()):
+        raise CannotConvert(f"{folder}: no file holds `{lost[0]}`, which {index.name} names")
     return states
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import pickle
 from pathlib import Path
 from typing import Any
@@ -183,6 +184,31 @@ def test_the_command(tmp_path: Path) -> None:
     assert said(file, file, "--force")[1].endswith(
         "is inside the checkpoint that it is converted from\n"
     )
+
+
+def test_a_folder_of_hugging_face_becomes_a_checkpoint(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    folder = tmp_path / "hub"
+    folder.mkdir()
+    tensors = {"a": torch.arange(4.0), "b": torch.ones(2, 3), "c": torch.zeros(1)}
+    save_file({"a": tensors["a"]}, folder / "model-00001-of-00002.safetensors")
+    save_file({n: tensors[n] for n in "bc"}, folder / "model-00002-of-00002.safetensors")
+    places = {n: f"model-0000{1 + (n != 'a')}-of-00002.safetensors" for n in tensors}
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": places}))
+    assert convert(folder, tmp_path / "made").tensors == 3
+    assert (tmp_path / "made" / ".metadata").is_file()
+    convert(tmp_path / "made", tmp_path / "whole.pt")
+    whole = torch.load(tmp_path / "whole.pt")
+    assert whole.keys() == tensors.keys()
+    assert all(torch.equal(whole[n], tensors[n]) for n in tensors)
+    index.write_text(json.dumps({"weight_map": {**places, "d": places["a"]}}))
+    with pytest.raises(CannotConvert, match="no file holds `d`"):
+        convert(folder, tmp_path / "other")
+    index.write_text(json.dumps({"weight_map": {"a": "../whole.pt"}}))
+    with pytest.raises(CannotConvert, match=r"there is no file `\.\./whole\.pt` beside it"):
+        convert(folder, tmp_path / "other")
 
 
 def test_a_state_by_numbers_is_said(tmp_path: Path) -> None:
