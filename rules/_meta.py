@@ -34,7 +34,9 @@ from fsdp2lint.api import (
     unwrapped,
 )
 
+from ._origins import FORMS, is_function, only_computes
 from ._shared import cases, class_name, has_parameters, overlap, sharded, together
+from ._walks import passes_over
 
 _PLAIN = (
     "contextlib.",
@@ -107,7 +109,11 @@ def way_without_memory(trace: Trace, event: Event, module: Value, built: Guards)
     touching: list[Event] = [e for e in trace.escapes(module) if e.order < event.order]
     touching += [e for e in trace.before(event, Moved) if _among(trace, module, e.module)]
     touching += [e for e in trace.before(event, Restored) if _among(trace, module, e.into)]
-    touching += [e for e in trace.before(event, Assigned) if _among(trace, module, e.owner)]
+    touching += [
+        e
+        for e in trace.before(event, Assigned)
+        if not _is_tensor(e.value) and _among(trace, module, e.owner)
+    ]
     touching += [
         e
         for e in trace.before(event, Loaded)
@@ -129,15 +135,19 @@ def way_without_values(
     built: Guards,
     *,
     by_loads: bool = True,
+    itself: bool = False,
     giving: Sequence[Event] | None = None,
 ) -> Guards | None:
     """A path from one event to another on which nothing gives the module values; None if there is none.
 
-    ``giving`` are the events among which those are that do, when the caller knows them.
+    ``giving`` are the events among which those are that do, when the caller knows them. ``itself`` asks for what the
+    module holds itself: values for one of its submodules do not count.
     """
     if _reached_from_outside(trace, module) or _data_written(trace):
         return None
-    found = values_given(trace, start, end, module, by_loads=by_loads) if giving is None else giving
+    found = giving
+    if found is None:
+        found = values_given(trace, start, end, module, by_loads=by_loads, itself=itself)
     touching = [e for e in found if giving is None or _gives(trace, e, module)]
     return _way_around(trace, end, touching, module, built)
 
@@ -212,7 +222,11 @@ def _reached_from_outside(trace: Trace, module: Value) -> bool:
 
 
 def _data_written(trace: Trace) -> bool:
-    return any(".data" in written for written in trace.memory.fields.values())
+    """Whether the script gives tensors other memory: ``p.data = …``, where ``p`` is no object of a class."""
+    return any(
+        ".data" in written and not isinstance(owner, Instance)
+        for owner, written in trace.memory.fields.items()
+    )
 
 
 def _among(trace: Trace, module: Value, *values: Value) -> bool:
@@ -238,11 +252,13 @@ _NO_VALUES = frozenset(
     "builtins.print builtins.len builtins.list builtins.sum builtins.id builtins.type builtins.isinstance "
     "builtins.hasattr builtins.repr builtins.str torch.compile torch.nn.utils.clip_grad_norm_ "
     ".detach .clone .full_tensor .to_local .sum .mean .norm .std .max .min .square .tolist .register_hook "
-    "torch.equal torch.allclose builtins.float builtins.dict builtins.zip builtins.enumerate".split()
+    "torch.equal torch.allclose builtins.float builtins.dict builtins.zip builtins.enumerate builtins.reversed "
+    ".values .items .keys torch.device".split()
 )
 """Calls that give parameters no values, or values that were somewhere before."""
 
 _NO_VALUES_BELOW = (
+    "torch.distributed.algorithms._checkpoint.checkpoint_wrapper.",
     "torch.distributed.barrier",
     "torch.distributed.checkpoint.",
     "torch.distributed.device_mesh.",
@@ -267,29 +283,42 @@ def valued(trace: Trace, start: Event, end: Event, module: Value, *, by_loads: b
 
 
 def values_given(
-    trace: Trace, start: Event, end: Event, module: Value, *, by_loads: bool = True
+    trace: Trace,
+    start: Event,
+    end: Event,
+    module: Value,
+    *,
+    by_loads: bool = True,
+    itself: bool = False,
 ) -> list[Event]:
-    """The events between two others that may give a module's parameters and buffers values."""
+    """The events between two others that may give a module's parameters and buffers values; only those that it holds
+    ``itself``, when that is asked.
+    """
     found: list[Event] = [e for e in trace.escapes(module) if e.order < end.order]
     found += [
         called
         for called in trace.of(Called)
-        if start.order < called.order < end.order and _gives(trace, called, module)
+        if start.order < called.order < end.order and _gives(trace, called, module, itself)
     ]
     later: list[Event] = [*trace.after(start, Assigned)]
     if by_loads:
         later += [*trace.after(start, Restored), *trace.after(start, Loaded)]
-    return found + [e for e in later if _gives(trace, e, module)]
+    return found + [e for e in later if _gives(trace, e, module, itself)]
 
 
-def _gives(trace: Trace, event: Event, module: Value) -> bool:
+def _gives(trace: Trace, event: Event, module: Value, itself: bool = False) -> bool:
     """Whether an event may give a module's parameters values."""
     if isinstance(event, Called):
         given = (event.receiver, *event.arguments, *event.keywords.values())
-        return not _gives_none(event) and any(touches(trace, one, module) for one in given)
+        return not _gives_none(event) and any(
+            touches(trace, one, module, itself) and not passes_over(trace, event, one, module)
+            for one in given
+        )
     if isinstance(event, Escaped):
         return event.value in set(trace.memory.holders(module))
     if isinstance(event, Assigned):
+        if itself or _is_tensor(event.value):  # nothing for the layers below
+            return unwrapped(event.owner) is module
         return _among(trace, module, event.owner)
     if isinstance(event, Restored):
         return _among(trace, module, event.into)
@@ -301,26 +330,47 @@ def _gives(trace: Trace, event: Event, module: Value) -> bool:
 def _gives_none(called: Called) -> bool:
     if called.name.startswith("torch.nn.") and called.name.count(".") == 2:
         return True  # a layer or a list is made of others
-    return called.name in _NO_VALUES or called.name.startswith(_NO_VALUES_BELOW)
+    return (
+        called.name in _NO_VALUES
+        or called.name.startswith(_NO_VALUES_BELOW)
+        or only_computes(called)
+    )
 
 
-def touches(trace: Trace, value: Value | None, module: Value) -> bool:
-    """Whether a value is in or around a module, or made of it: a parameter, a buffer, an element of its parts."""
+def _is_tensor(value: Value) -> bool:
+    """Whether a value surely is a tensor that a function of torch has made, or a number: no module, no parameter."""
+    while isinstance(value, Part) and value.owner is not None:
+        value = value.owner
+    if not isinstance(value, External):
+        return isinstance(value, Literal)
+    return is_function(value.name)
+
+
+def touches(trace: Trace, value: Value | None, module: Value, itself: bool = False) -> bool:
+    """Whether a value is in or around a module, or made of it: a parameter, a buffer, an element of its parts.
+
+    With ``itself`` what is in a submodule does not count.
+    """
+
+    def meets(one: Value) -> bool:
+        whole = unwrapped(one)
+        return trace.inside(module, whole) or (not itself and trace.inside(whole, module))
+
     for one in () if value is None else options(value):
         if isinstance(one, Literal | External):
             continue  # a number that the module holds too
         seen: Value | None = one
         while seen is not None:
             if isinstance(seen, Parameters):
-                return _overlap(trace, seen.of, module)
-            if isinstance(seen, Optimizer):
+                return meets(seen.of)
+            if isinstance(seen, Optimizer) or seen.key in FORMS:
                 break
-            if overlap(trace, unwrapped(seen), module) is not None:
+            if meets(seen):
                 return True
             if isinstance(seen, Module):
                 break  # another part of the model: what holds it is not meant
             holders = trace.memory.held_by.get(seen, ())
-            if any(overlap(trace, unwrapped(h), module) is not None for h in holders):
+            if any(map(meets, holders)):
                 return True
             seen = seen.owner if isinstance(seen, Part) else None
     return False

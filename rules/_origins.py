@@ -61,7 +61,7 @@ _ABOUT_FORM = frozenset(
     "is_floating_point issubclass".split()
 )
 """What is asked about the form of a value, not about its contents."""
-_FORMS = frozenset(
+FORMS = frozenset(
     ".shape .ndim .device .dtype .requires_grad .grad_fn .is_cuda .itemsize .layout .training".split()
 )
 _IN_PLACE = (
@@ -166,7 +166,7 @@ class _Origins:
         if not isinstance(value, Part):
             return []
         if isinstance(value.key, str):
-            return [] if value.key in _FORMS or value.owner is None else [value.owner]
+            return [] if value.key in FORMS or value.owner is None else [value.owner]
         how, *operands = value.key if isinstance(value.key, tuple) else ("",)
         name = str(how).strip(".()")
         if is_choice(value) or how in ("is", "is not", "call") or name in _ABOUT_FORM:
@@ -182,6 +182,23 @@ class _Origins:
             return []
         given = [called.receiver, *called.arguments, *called.keywords.values()]
         return [one for one in given if one is not None]
+
+
+_FUNCTIONS = ("torch", "torch.nn.functional", "torch.linalg", "torch.special", "torch.fft")
+_NO_FUNCTIONS = ("torch.load", "torch.compile", "torch.vmap")
+
+
+def is_function(name: str) -> bool:
+    """Whether a name is that of a function of torch that gives a new tensor and changes none."""
+    home, _, last = name.rpartition(".")
+    return home in _FUNCTIONS and name not in _NO_FUNCTIONS and last.islower() and last[-1] != "_"
+
+
+def only_computes(called: Called) -> bool:
+    """Whether a call computes something new and writes into nothing that it is given."""
+    if "out" in called.keywords:
+        return False
+    return is_function(called.name) or (called.name in _METHODS and not called.name.endswith("_"))
 
 
 def is_collective(called: Called) -> bool:

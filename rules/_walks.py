@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fsdp2lint.api import (
     Class,
     Container,
+    Event,
     External,
     Guard,
     Instance,
@@ -159,6 +160,36 @@ def _asks(trace: Trace, test: Value | None, walked: Value) -> bool:
             return _asks(trace, test.owner.of, walked)
         test = test.owner
     return False
+
+
+_BASES = ("RNNBase", "Module")
+"""Classes of torch from which others of torch derive, beside those whose names begin with ``_``."""
+
+
+def passes_over(trace: Trace, event: Event, value: Value, layer: Value) -> bool:
+    """Whether a value is (a part of) what a walk over modules comes to, and the tests above an event leave ``layer``
+    and all below it out.
+    """
+    element: Value | None = value
+    while isinstance(element, Part) and not isinstance(element.key, Round):
+        element = element.owner
+    walk = element.owner if isinstance(element, Part) else None
+    if not isinstance(walk, Part) or walk.key not in _WALKS or element is None:
+        return False
+    if walk.key in (".named_modules()", ".named_children()"):
+        element = element.part("[1]")
+    for clause in event.guards.clauses:
+        asked = _Asked.of(trace, clause, element)
+        if asked is not None and not any(map(_is_base, asked.classes)):
+            inside = [layer, *_below(trace, layer)]
+            if not any(_is_a(one, c, asked.derived) for one in inside for c in asked.classes):
+                return True
+    return False
+
+
+def _is_base(cls: Value | str) -> bool:
+    last = cls.name.rpartition(".")[2] if isinstance(cls, External) else ""
+    return last in _BASES or last.startswith("_")
 
 
 def reached(trace: Trace, walk: Walk) -> Iterator[Value]:

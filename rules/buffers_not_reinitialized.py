@@ -117,7 +117,10 @@ def check(trace: Trace) -> Iterator[Finding]:
             if moved is None or forward is None:
                 continue
             built = registered.guards.and_(moved.guards)
-            if way_without_values(trace, moved, forward, owner, built, by_loads=False) is None:
+            way = way_without_values(
+                trace, moved, forward, unwrapped(owner), built, by_loads=False, itself=True
+            )
+            if way is None:
                 continue
             said = f"`{name.value}`" if isinstance(name, Literal) else "it"
             yield Finding(

@@ -59,7 +59,8 @@ and have that method, own no parameters or buffers beside it, share no weights, 
 Asked path by path: a load on the resume branch initialises that branch only, and a method that initialises some layers
 (`reset_parameters` of PyTorch's own FSDP2 example never visits its blocks) leaves the others. Any call between that is
 handed a layer, a module around it or one of its parameters counts as an initialisation, unless it is known to give no
-values; so does `apply` and a loop over all modules or parameters, whatever it skips. Layers of `torch.nn` are seen, and
+values; so does `apply`, and a loop over all parameters. A loop over all modules initialises those of the classes that
+it asks for. Layers of `torch.nn` are seen, and
 whole models of Transformers that `from_config` builds; other libraries' models and a module's own `nn.Parameter` are
 not. Silent when the model is never trained (measurements of memory do that on purpose).
 

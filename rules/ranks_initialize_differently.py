@@ -4,7 +4,7 @@
 
 Finds models of `torch.nn` layers that are built after `torch.manual_seed(…)` (or a helper of a library) with
 a value made of the rank, and that are then sharded and trained without a load, a broadcast or an
-initialisation in between.
+initialisation in between, on some path of the run: a load on the resume branch leaves a fresh start as it was.
 
 ## Why is this bad
 
@@ -52,8 +52,8 @@ optimizer.step()
 ## Known limits
 
 Without any seed PyTorch draws a seed per process, so ranks differ then too; that is not reported, since
-launchers and libraries may seed. Any call that is handed the model or a parameter between its making and the
-first step counts as one that may make the ranks equal.
+launchers and libraries may seed. Any call that is handed a layer, a model around it or a parameter between its making
+and the first step counts as one that may make the ranks equal, unless it is known to write nothing.
 
 ## References
 
@@ -68,17 +68,14 @@ from collections.abc import Iterator
 from fsdp2lint.api import (
     Called,
     Finding,
-    Loaded,
-    Restored,
     Stepped,
     Trace,
     options,
     rule,
-    unwrapped,
 )
 
-from ._meta import is_meta, out_of_sight, valued
-from ._shared import Shard, class_name, differs_by_rank, overlap, shards_after, together
+from ._meta import is_meta, out_of_sight, way_without_values
+from ._shared import Shard, class_name, differs_by_rank, shards_after, together
 
 _SEEDS = (
     "torch.manual_seed",
@@ -145,23 +142,8 @@ def _elsewhere(built: Called) -> bool:
 
 
 def _trained_as_is(trace: Trace, built: Called, shard: Shard) -> bool:
-    """Whether the module is trained with the values that were drawn."""
-    module = shard.module
+    """Whether the module is trained with the values that were drawn, on a path at least."""
     stepped = next(trace.after(shard.event, Stepped), None)
-    if stepped is None or out_of_sight(trace, stepped, module):
+    if stepped is None or out_of_sight(trace, stepped, shard.module):
         return False
-    if valued(trace, shard.event, stepped, module):
-        return False
-    touched = [e.into for e in trace.of(Restored)] + [
-        s.of for e in trace.of(Loaded) for s in e.states
-    ]
-    if any(
-        overlap(trace, unwrapped(one), module) is not None for v in touched for one in options(v)
-    ):
-        return False
-    return not _made_equal(trace, built, shard)
-
-
-def _made_equal(trace: Trace, built: Called, shard: Shard) -> bool:
-    """Whether anything between the drawing and the sharding may make the ranks equal."""
-    return valued(trace, built, shard.event, built.result)
+    return way_without_values(trace, built, stepped, built.result, built.guards) is not None
