@@ -166,11 +166,11 @@ _BASES = ("RNNBase", "Module")
 """Classes of torch from which others of torch derive, beside those whose names begin with ``_``."""
 
 
-def passes_over(trace: Trace, event: Event, value: Value, layer: Value) -> bool:
+def passes_over(trace: Trace, event: Event, value: Value | None, layer: Value) -> bool:
     """Whether a value is (a part of) what a walk over modules comes to, and the tests above an event leave ``layer``
     and all below it out.
     """
-    element: Value | None = value
+    element = value
     while isinstance(element, Part) and not isinstance(element.key, Round):
         element = element.owner
     walk = element.owner if isinstance(element, Part) else None
