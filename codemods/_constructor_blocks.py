@@ -10,6 +10,7 @@ Known only where every run builds the model in sight, out of classes of the proj
 from __future__ import annotations
 
 import keyword
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -80,6 +81,38 @@ def blocks_of(site: Construction, classes: tuple[cst.BaseExpression, ...]) -> Bl
     own = _ELEMENTS.get(last, last[:-1] if last.endswith("s") and len(last) > 3 else "layer")
     names = (own, "layer", "block", "module")
     return Blocks(paths, tuple(name for name in names if not keyword.iskeyword(name)))
+
+
+def has_no_buffers(site: Construction) -> bool:
+    """Whether every run builds the model out of modules that surely have no buffers."""
+    if not site.events or any(_BUFFERS.search(source.text) for source in site.program.sources):
+        return False
+    return all(
+        _is_without_buffers(trace, one, site.program)
+        for trace, event in site.events
+        for model in options(event.module)
+        for one in (model, *(inner.module for inner in _inside(trace, model, "", "")))
+    )
+
+
+def _is_without_buffers(trace: Trace, module: Value | None, program: Program) -> bool:
+    """Whether a module has no buffers; what it calls and is not known may be a module that has some."""
+    if module is None or not _is_known(trace, module) or module in trace.memory.out:
+        return False
+    assert isinstance(module, Module)
+    if any(_WITH_STATISTICS.search(external(one)) for one in lineage(module.cls)):
+        return False
+    unknown = [
+        str(key)
+        for key, value in trace.memory.entries(module)
+        if not all(isinstance(one, Module) for one in options(value))
+    ]
+    called = (f"self{key}(" for key in unknown if key.startswith("."))
+    return not any(text in source.text for text in called for source in program.sources)
+
+
+_BUFFERS = re.compile(r"\bregister_buffer\(|\bBuffer\(")
+_WITH_STATISTICS = re.compile(r"BatchNorm|InstanceNorm|\.quantization\.|\.ao\.")
 
 
 def _class(program: Program, source: Source, node: cst.BaseExpression) -> cst.ClassDef | None:

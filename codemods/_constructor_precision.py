@@ -9,13 +9,14 @@ norms in fp32, as units of their own.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from textwrap import indent
 
 import libcst as cst
 
 from fsdp2lint.api import Arguments, Layout, Replace, Source, dotted, name_for
 
+from ._constructor_blocks import has_no_buffers
 from ._constructor_given import only_feeds_fsdp1
 from ._constructor_helpers import precision_helper
 from ._constructor_lines import reindented
@@ -111,6 +112,8 @@ def precision_of(site: Construction, plan: Plan, helpers: Helpers) -> Precision 
         found = _at_run_time(site, plan, helpers, argument)
     why = "inputs are cast at the root only, as FSDP1 does"
     more = "; buffers are cast before" if found.buffers else ""
+    if found.buffers and has_no_buffers(site):
+        found, more = replace(found, buffers=""), "; the model has no buffers to cast"
     site.account(argument.node, "changed", why + more)
     return found
 

@@ -30,9 +30,9 @@ ANYWAY = ("FSDP230",)
 """Rules whose fixes belong to the migration also where the old text had the finding: old import paths."""
 
 
-ADVICE = ("FSDP205", "FSDP222", "FSDP410", "FSDP509")
-"""Rules that advise what FSDP1 did not do either: the groups, the dtype of the weights and of inputs, and the order of the
-data stay those of FSDP1, and the ledger says it."""
+ADVICE = ("FSDP205", "FSDP222", "FSDP314", "FSDP410", "FSDP509")
+"""Rules that advise what FSDP1 did not do either: the groups, the dtype of the weights and of inputs, which
+ranks read a file, and the order of the data stay those of FSDP1, and the ledger says it."""
 
 
 def findings(program: Program) -> Iterator[tuple[Rule, Finding]]:
