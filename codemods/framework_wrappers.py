@@ -4,8 +4,9 @@
 
 Gives accelerate's `FullyShardedDataParallelPlugin` `fsdp_version=2`, and the `fsdp_config` of the Trainer's arguments
 `"fsdp_version": 2`. Of the plugin, `sharding_strategy` becomes `reshard_after_forward`, arguments that version 2 ignores or
-refuses go, and the type of the state dicts that version 1 means is written. For Lightning and Ray, which need other
-code, it says what to write.
+refuses go, and the type of the state dicts that version 1 means is written. Lightning's `FSDPStrategy` becomes
+`ModelParallelStrategy`, and the only LightningModule of the program gets a `configure_model` that shards it. For Ray and
+Fabric, which need other code, it says what to write.
 
 ## Why
 
@@ -33,7 +34,9 @@ accelerator = Accelerator(fsdp_plugin=plugin)
 ## What it leaves
 
 Strategies that version 2 has no argument for (`NO_SHARD`, the hybrid ones), wrap policies and precisions that are
-objects of FSDP1, settings that come from a variable: each place gets a comment that says what to set. Where a
+objects of FSDP1, settings that come from a variable: each place gets a comment that says what to set. Of Lightning, a
+strategy with other arguments than a wrap policy of classes, FULL_SHARD or SHARD_GRAD_OP and the state-dict type, a precision
+other than 32, and a module that has a `configure_model` already. Where a
 program wraps no model by FSDP1 itself, what it asks of FSDP1 is left to the day when its framework uses FSDP2; where it
 names FSDP2 as well it serves both, and stays.
 
@@ -57,15 +60,21 @@ from fsdp2lint.api import (
     FRAMEWORKS,
     Account,
     Arguments,
+    Edit,
+    InsertAfter,
+    InsertBefore,
     Layout,
     Left,
     Program,
+    Replace,
     Source,
     Splice,
     Step,
     codemod,
     inventory,
+    name_for,
     settings_of,
+    walk,
 )
 
 FSDP2 = (
@@ -107,8 +116,16 @@ LOST_WORDS = {
 @codemod(frameworks=True)
 def rewrite(program: Program) -> Iterator[Step | Left]:
     """Asking a framework for FSDP1."""
+    converted: set[cst.CSTNode] = set()
+    trainers = [one for one in _calls(program, TRAINER_OF_LIGHTNING) if _may_be_fsdp(one[1])]
+    made = _of_lightning(program, *trainers[0]) if len(trainers) == 1 else None
+    if made is not None:
+        converted = {account.node for account in made.accounts}
+        yield made
     for reference in program.references(*FRAMEWORKS):
         call = Layout.of(reference.source).parents.get(reference.node)
+        if call in converted:
+            continue
         todo = FRAMEWORKS[reference.name]
         if not reference.name.endswith(PLUGIN) or not isinstance(call, cst.Call):
             yield Left(reference.source, reference.node, WHY, todo)
@@ -122,6 +139,7 @@ def rewrite(program: Program) -> Iterator[Step | Left]:
         if isinstance(call, cst.Call):
             wanted, todo = FRAMEWORK_ARGUMENTS[reference.name]
             given = [a for a in call.args if a.keyword and a.keyword.value in wanted and _asks(a)]
+            given = [a for a in given if a not in converted]
             if given and "fsdp_config" in wanted:
                 yield from _of_the_trainer(program, reference.source, call, given, todo)
             else:
@@ -336,6 +354,215 @@ def _with_version(
     before = source.text[layout.span(value)[0] + 1 : at]
     gap = before[before.rindex("\n") :] if "\n" in before else " "
     return Splice(source, at, at, f"{said},{gap}")
+
+
+# -- Lightning's strategy ----------------------------------------------------------------------------------------
+
+TRAINER_OF_LIGHTNING = "lightning.pytorch.Trainer"
+_STRATEGY = "lightning.pytorch.strategies.FSDPStrategy"
+_MODULES = ("lightning.pytorch.LightningModule", "lightning.pytorch.core.LightningModule")
+_KNOWN = {"auto_wrap_policy", "sharding_strategy", "state_dict_type"}
+_PRECISIONS = ("32", "'32'", '"32"', "'32-true'", '"32-true"')
+_SHARDS = "ModelParallelStrategy is FSDP2; `configure_model` shards the module"
+
+
+def _of_lightning(program: Program, source: Source, call: cst.Call) -> Step | None:
+    """``Trainer(strategy=FSDPStrategy(…))`` with Lightning's FSDP2, and a ``configure_model`` in the module.
+
+    None where the strategy, the number of devices or the module is not known.
+    """
+    given = {a.keyword.value: a for a in call.args if a.keyword is not None}
+    strategy, precision = given.get("strategy"), given.get("precision")
+    if strategy is None or any(a.star for a in call.args):
+        return None
+    settings = _strategy_of(program, source, strategy.value)
+    module = _only_module(program)
+    size = _devices(source, call, given)
+    if settings is None or module is None or size is None:
+        return None
+    if precision is not None and source.code(precision.value) not in _PRECISIONS:
+        return None
+    hooks = _configure_model(source, module, settings)
+    if hooks is None or any(o.kind not in ("import", "framework") for o in inventory(program)):
+        return None
+    home = "pytorch_lightning" if "pytorch_lightning" in source.text else "lightning.pytorch"
+    name = name_for(source, call, f"{home}.strategies.ModelParallelStrategy")
+    whole = "" if _text(settings.get("state_dict_type")) == "sharded" else _WHOLE
+    new = f"{name.text}(data_parallel_size={size[0]}, tensor_parallel_size=1{whole})"
+    edits = (Replace(source, strategy.value, new), *name.edits, *size[1], *hooks)
+    accounts = [Account(source, node, "changed", _SHARDS) for node in (strategy, strategy.value)]
+    return Step(edits, tuple(accounts))
+
+
+_WHOLE = ", save_distributed_checkpoint=False"
+
+
+def _calls(program: Program, name: str) -> Iterator[tuple[Source, cst.Call]]:
+    for reference in program.references(name):
+        call = Layout.of(reference.source).parents.get(reference.node)
+        if isinstance(call, cst.Call) and call.func is reference.node:
+            yield reference.source, call
+
+
+def _may_be_fsdp(call: cst.Call) -> bool:
+    """Whether a trainer has a strategy that is FSDP, or is chosen elsewhere."""
+    chosen = [a.value for a in call.args if a.keyword and a.keyword.value == "strategy"]
+    other = (v for v in chosen if isinstance(v, cst.SimpleString) and "fsdp" not in _text(v))
+    return bool(chosen) and not any(other)
+
+
+def _strategy_of(
+    program: Program, source: Source, value: cst.BaseExpression
+) -> dict[str, cst.BaseExpression] | None:
+    """The arguments of the strategy, if all of them have an equal in FSDP2."""
+    if isinstance(value, cst.SimpleString):
+        return {} if value.evaluated_value == "fsdp" else None
+    if not isinstance(value, cst.Call):
+        return None
+    if not any(r.node is value.func for r in program.references(_STRATEGY)):
+        return None
+    given = {a.keyword.value: a.value for a in value.args if a.keyword is not None}
+    if len(given) != len(value.args) or not given.keys() <= _KNOWN:
+        return None
+    chosen = given.get("sharding_strategy")
+    known = chosen is None or _strategy(chosen) in RESHARDS
+    return (
+        given if known and _text(given.get("state_dict_type")) in ("", "full", "sharded") else None
+    )
+
+
+def _text(value: cst.BaseExpression | None) -> str:
+    """A text that is written out; empty when there is none, something else otherwise."""
+    if value is None:
+        return ""
+    return str(value.evaluated_value) if isinstance(value, cst.SimpleString) else "?"
+
+
+def _only_module(program: Program) -> tuple[Source, cst.ClassDef] | None:
+    """The LightningModule of the program, if there is one alone."""
+    found = []
+    for reference in program.references(*_MODULES):
+        parents = Layout.of(reference.source).parents
+        base = parents.get(reference.node)
+        owner = parents.get(base) if isinstance(base, cst.Arg) else None
+        if isinstance(owner, cst.ClassDef) and base in owner.bases:
+            found.append((reference.source, owner))
+    return found[0] if len(found) == 1 else None
+
+
+def _devices(
+    source: Source, call: cst.Call, given: dict[str, cst.Arg]
+) -> tuple[str, tuple[Edit, ...]] | None:
+    """Over how many processes the strategy shards, as an expression; None when that is not known."""
+    devices, nodes = given.get("devices"), given.get("num_nodes")
+    edits: tuple[Edit, ...] = ()
+    number = "" if devices is None else source.code(devices.value)
+    if number in ("", "-1", "'auto'", '"auto"', "'-1'", '"-1"'):
+        torch = name_for(source, call, "torch", module=True)
+        number, edits = f"{torch.text}.cuda.device_count()", torch.edits
+    elif not number.isdigit():
+        return None
+    if nodes is None or source.code(nodes.value) == "1":
+        return number, edits
+    machines = source.code(nodes.value)
+    if isinstance(nodes.value, cst.Integer) and number.isdigit():
+        return str(int(number) * int(machines)), edits
+    if isinstance(nodes.value, cst.Integer | cst.Name | cst.Attribute):
+        return f"{number} * {machines}", edits
+    return None
+
+
+def _configure_model(
+    source: Source, module: tuple[Source, cst.ClassDef], settings: dict[str, cst.BaseExpression]
+) -> tuple[Edit, ...] | None:
+    """The method that shards what the wrap policy chose, and the module; None when the classes are not at hand."""
+    home, cls = module
+    methods = [line for line in cls.body.body if isinstance(line, cst.FunctionDef)]
+    names = {method.name.value for method in methods}
+    if names & {"configure_model", "configure_sharded_model"} or not methods:
+        return None
+    wrapped = _wrapped_classes(settings.get("auto_wrap_policy"))
+    if wrapped is None or not (home is source or wrapped <= _top_level(home)):
+        return None
+    at = methods[0]
+    shard = name_for(home, at, "torch.distributed.fsdp.fully_shard")
+    sharded = name_for(home, at, "torch.distributed.fsdp.FSDPModule")
+    chosen = settings.get("sharding_strategy")
+    keeps = chosen is not None and _strategy(chosen) == "SHARD_GRAD_OP"
+    options = "mesh=mesh" + ", reshard_after_forward=False" * keeps
+    lines = [
+        "def configure_model(self):",
+        f"    if self.device_mesh is None or isinstance(self, {sharded.text}):",
+        "        return",
+        '    mesh = self.device_mesh["data_parallel"]',
+    ]
+    if wrapped:
+        classes = ", ".join(sorted(wrapped))
+        kinds = f"({classes})" if len(wrapped) > 1 else classes
+        lines += [
+            "    for module in reversed(list(self.modules())):",
+            f"        if isinstance(module, {kinds}):",
+            f"            {shard.text}(module, {options})",
+        ]
+    lines.append(f"    {shard.text}(self, {options})")
+    steps = _registered(methods)
+    if steps is None:
+        return None
+    register = name_for(home, at, f"torch.distributed.fsdp.{_REGISTER}") if steps else shard
+    lines += [f'    {register.text}(self, "{step}")' for step in steps]
+    first = next((m for m in methods if m.name.value == "__init__"), None)
+    body = "\n".join(lines)
+    edit: Edit = (
+        InsertBefore(home, at, body + "\n")
+        if first is None
+        else InsertAfter(home, first, "\n" + body)
+    )
+    return (edit, *shard.edits, *sharded.edits, *(register.edits if steps else ()))
+
+
+_REGISTER = "register_fsdp_forward_method"
+_STEPS = ("training_step", "validation_step", "test_step", "predict_step")
+
+
+def _registered(methods: list[cst.FunctionDef]) -> list[str] | None:
+    """The steps that have to gather the module's own parameters; None when only some of them call the module.
+
+    FSDPStrategy runs a step inside of the wrapper's forward. ModelParallelStrategy calls it directly: without
+    ``self(…)`` nothing gathers what the root holds.
+    """
+    steps = [method for method in methods if method.name.value in _STEPS]
+    if not any(map(_calls_itself, methods)):
+        return [step.name.value for step in steps]
+    return [] if all(map(_calls_itself, steps)) else None
+
+
+def _calls_itself(method: cst.FunctionDef) -> bool:
+    calls = (node for node in walk(method) if isinstance(node, cst.Call))
+    return any(isinstance(call.func, cst.Name) and call.func.value == "self" for call in calls)
+
+
+def _wrapped_classes(policy: cst.BaseExpression | None) -> set[str] | None:
+    """The names of the classes in a wrap policy that is written out; none without a policy."""
+    if policy is None:
+        return set()
+    if not isinstance(policy, cst.Set | cst.List | cst.Tuple):
+        return None
+    names = [element.value for element in policy.elements]
+    if not all(isinstance(name, cst.Name) for name in names):
+        return None
+    return {name.value for name in names if isinstance(name, cst.Name)}
+
+
+def _top_level(source: Source) -> set[str]:
+    """The classes that a file defines or imports by name."""
+    found = set()
+    for line in source.tree.body:
+        if isinstance(line, cst.ClassDef):
+            found.add(line.name.value)
+        for part in line.body if isinstance(line, cst.SimpleStatementLine) else ():
+            if isinstance(part, cst.ImportFrom) and not isinstance(part.names, cst.ImportStar):
+                found |= {alias.evaluated_alias or alias.evaluated_name for alias in part.names}
+    return found
 
 
 # -- what a framework does elsewhere -----------------------------------------------------------------------------

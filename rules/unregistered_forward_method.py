@@ -140,6 +140,8 @@ def _computed_inside(trace: Trace, entered: Forward, module: Value, shard: Shard
     depth = len(entered.moment.calls)
     for forward in trace.after(entered, Forward):
         path = forward.moment.calls
+        if forward.at.node is entered.at.node and path == entered.moment.calls:
+            break  # a framework's call runs one method of the module after the other
         if len(path) <= depth or path[depth].node is not entered.at.node:
             if path[:depth] != entered.moment.calls[: len(path)]:
                 break

@@ -20,13 +20,16 @@ def examples(name: str) -> list[tuple[str, str]]:
     """The files of a page, each with the name in its first line."""
     text = (GUIDES / f"{name}.md").read_text("utf-8")
     found = re.findall(r"```(?:python|yaml|json)\n(.*?)```", text, re.DOTALL)
-    return [(body.split("\n", 1)[0].removeprefix("# "), body) for body in found]
+    named = [(body.split("\n", 1)[0].removeprefix("# "), body) for body in found]
+    return [(file, body) for file, body in named if body.startswith("# ")]
 
 
 def laid_out(name: str, folder: Path) -> dict[str, str]:
     """Write the first of each file of a page; what is shown later is what it becomes."""
     wanted: dict[str, str] = {}
     for file, body in examples(name):
+        if " " in file:
+            continue  # a part of a file
         if (folder / file).exists():
             wanted[file] = body
         else:
@@ -84,14 +87,120 @@ def test_accelerate_does_the_same_and_reads_the_old_checkpoint(tmp_path: Path) -
         assert re.search(rf"{re.escape(row)}  equal", told), told
 
 
+def before_and_after(name: str, folder: Path) -> None:
+    """The example of a page, and what migrating makes of it."""
+    laid_out(name, folder)
+    (folder / "before.py").write_text((folder / "train.py").read_text())
+    assert invoke("migrate", "--write", "-q", "train.py", cwd=folder).returncode == 0
+
+
+def test_the_trainer_gets_version_2(tmp_path: Path) -> None:
+    before_and_after("trainer", tmp_path)
+    old, new = ((tmp_path / f"{name}.py").read_text() for name in ("before", "train"))
+    assert new == old.replace('"fsdp_version": 1', '"fsdp_version": 2')
+    assert quiet(tmp_path)
+
+
+def test_the_module_of_lightning_gets_what_the_page_shows(tmp_path: Path) -> None:
+    before_and_after("lightning", tmp_path)
+    made = (tmp_path / "train.py").read_text()
+    (shown,) = (body for name, body in examples("lightning") if name != "train.py")
+    method = shown.partition("LightningModule):\n")[2]
+    assert "def configure_model" in method
+    assert method in made
+    strategy = re.search(r"`(ModelParallelStrategy\(.*\))`", (GUIDES / "lightning.md").read_text())
+    assert strategy is not None
+    assert strategy[1] in made
+    assert quiet(tmp_path)
+
+
+def test_the_worker_of_ray_is_followed(tmp_path: Path) -> None:
+    laid_out("ray", tmp_path)
+    assert quiet(tmp_path)
+
+
+def quiet(folder: Path) -> bool:
+    """Whether the example is followed to its end and nothing is reported."""
+    shown = invoke("check", "--isolated", "-f", "concise", "train.py", cwd=folder)
+    return "All checks passed! (FSDP in 1 of 1 file; 1 training program followed)" in shown.stdout
+
+
+def equal(told: str, *rows: str) -> bool:
+    """Whether ``verify`` calls each of these rows equal."""
+    return all(re.search(rf"^ *{re.escape(row)} +\d+  equal", told, re.MULTILINE) for row in rows)
+
+
+TRAINED = ("losses", "gradient norms", "learning rates", "parameters", "optimizer state")
+
+
+@pytest.mark.ranks
+@pytest.mark.skipif(find_spec("transformers") is None, reason="the Trainer runs itself")
+def test_the_trainer_does_the_same_and_reads_the_old_checkpoint(tmp_path: Path) -> None:
+    before_and_after("trainer", tmp_path)
+    told = verified(tmp_path, *command("trainer", "fsdp2lint verify --resume"))
+    assert equal(told, *TRAINED, "final/model.safetensors"), told
+    different = re.findall(r"^different: (.*)", told, re.MULTILINE)
+    assert all("fsdp_" in one or "total_flos" in one for one in different), told
+
+
+@pytest.mark.ranks
+@pytest.mark.skipif(find_spec("lightning") is None, reason="Lightning runs itself")
+def test_lightning_does_the_same(tmp_path: Path) -> None:
+    before_and_after("lightning", tmp_path)
+    told = verified(tmp_path, *command("lightning", "fsdp2lint verify"))
+    assert equal(told, *TRAINED), told
+    (one,) = re.findall(r"^different: (.*)", told, re.MULTILINE)
+    assert one.startswith("the batch on rank 0")
+
+
 # -- the table ---------------------------------------------------------------------------------------------------
 
 INDEX = (GUIDES / "frameworks.md").read_text("utf-8")
-ROWS = re.findall(r"^\| (?!framework|setting|---)(.+?) \|", INDEX, re.MULTILINE)
+ROWS = {
+    cells[0]: cells[1:]
+    for line in INDEX.splitlines()
+    if line.startswith("| ") and not line.startswith("| framework")
+    for cells in [[cell.strip() for cell in line.strip("|").split("|")]]
+}
+COLUMNS = ("recognised", "checked", "settings migrated", "proven by a run")
+FILES = "test_settings_files.py::test_a_settings_file_is_recognised"
+GATE = "test_frameworks_gate.py::test_asking_a_framework_for_fsdp_is_relevant"
+FIXTURES = "test_rules.py::test_a_fixture_shows_what_it_says"
+CODEMODS = "test_codemods.py::test_what_comes_out"
+HERE = "test_framework_guide.py"
+BACKED = {
+    "accelerate, YAML or JSON": (
+        *(FILES, FIXTURES, CODEMODS),
+        f"{HERE}::test_accelerate_does_the_same_and_reads_the_old_checkpoint",
+    ),
+    "accelerate, `FullyShardedDataParallelPlugin`": (GATE, FIXTURES, CODEMODS),
+    "Trainer (`TrainingArguments`, `fsdp_config` file)": (
+        *(FILES, FIXTURES, CODEMODS),
+        f"{HERE}::test_the_trainer_does_the_same_and_reads_the_old_checkpoint",
+    ),
+    "TRL (`SFTConfig` and the other configs)": (GATE, FIXTURES, CODEMODS),
+    "ms-swift (JSON file)": (FILES, FIXTURES, "test_settings_files.py::test_swift_is_migrated"),
+    "axolotl recipe": (FILES, FIXTURES, CODEMODS),
+    'Lightning, `FSDPStrategy`, `strategy="fsdp"`': (
+        *(GATE, FIXTURES, CODEMODS),
+        f"{HERE}::test_lightning_does_the_same",
+    ),
+    "LightningCLI YAML": (FILES, FIXTURES),
+    "Ray Train": (GATE, f"{HERE}::test_the_worker_of_ray_is_followed"),
+    "torchtune, NeMo AutoModel, LLaMA-Factory v1": (
+        FILES,
+        "test_meanings_frameworks.py::test_a_script_leaves_these_events",
+    ),
+    "DeepSpeed": (),
+}
+"""The tests behind the cells of a row that say more than no, in their order."""
 
 
-@pytest.mark.parametrize(
-    "name", ["accelerate, YAML", "Plugin", "Trainer", "TRL", "Lightning", "Ray"]
-)
-def test_the_table_has_a_row(name: str) -> None:
-    assert any(name in row for row in ROWS)
+def test_each_cell_of_the_table_has_a_test() -> None:
+    assert {row for row in ROWS if not row.startswith("---")} == set(BACKED)
+    for row, tests in BACKED.items():
+        said = [cell for cell in ROWS[row] if not cell.startswith(("no", "nothing"))]
+        assert len(said) == len(tests), row
+        for test in tests:
+            file, _, name = test.partition("::")
+            assert f"def {name}(" in (ROOT / "tests" / file).read_text("utf-8"), test

@@ -118,6 +118,14 @@ def test_accelerate_reads_what_comes_out(name: str) -> None:
     assert str(read.fsdp_config["fsdp_version"]) == "2"
 
 
+def test_swift_is_migrated() -> None:
+    text = (
+        '{"fsdp": "full_shard", "fsdp_config": {"fsdp_version": 1, "activation_cpu_offload": true}}'
+    )
+    made = migrated(text, "fsdp.json")
+    assert made == text.replace('"fsdp_version": 1', '"fsdp_version": 2')
+
+
 # -- what is recognised ------------------------------------------------------------------------------------------
 
 RECOGNISED: dict[str, tuple[str, str, int | None]] = {

@@ -87,8 +87,9 @@ _TODO = {
     ),
 }
 _LIGHTNING = (
-    "use `class_path: lightning.pytorch.strategies.ModelParallelStrategy` and a `configure_model` in the "
-    "LightningModule that calls fully_shard on the blocks and on the model"
+    "use `class_path: lightning.pytorch.strategies.ModelParallelStrategy` with `data_parallel_size: <GPUs>` and "
+    "`tensor_parallel_size: 1` in its `init_args`, and a `configure_model` in the LightningModule that calls fully_shard on "
+    "the blocks and on the model"
 )
 
 
@@ -297,7 +298,7 @@ class _Rewriting:
 
     def _of_words(self, entry: Entry, strategy: str) -> Iterator[Change]:
         """``fsdp: full_shard``: the Trainer reads it in version 2 too, and sets ``reshard_after_forward`` by it."""
-        why = f"in version 2 {self.asked.framework} takes {strategy.lower()} as `reshard_after_forward: "
+        why = f"in version 2 the Trainer takes {strategy.lower()} as `reshard_after_forward: "
         why += "true`" if strategy == "FULL_SHARD" else "false`"
         at = entry.key.start
         yield Change(at, at, "", entry.name, "preserved", why)

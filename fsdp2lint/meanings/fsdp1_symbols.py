@@ -194,17 +194,24 @@ UNMISTAKABLE_ATTRIBUTES = frozenset(
 WORDS = ("_fsdp_wrapped_module", "_flat_param", "FullyShardedDataParallel")
 """Words inside strings that speak of FSDP1."""
 
+_OF_LIGHTNING = (
+    "use `ModelParallelStrategy(data_parallel_size=<GPUs>, tensor_parallel_size=1)`, and call fully_shard in the "
+    "`configure_model` of the LightningModule"
+)
+_OF_FABRIC = (
+    "use Fabric's `ModelParallelStrategy(parallelize_fn, data_parallel_size=<GPUs>, tensor_parallel_size=1)`, whose "
+    "`parallelize_fn` calls fully_shard"
+)
+"""The default sizes shard over the machines alone: ``tensor_parallel_size`` takes the GPUs of each
+(``_setup_environment`` in lightning/pytorch/strategies/model_parallel.py)."""
+
 FRAMEWORKS: dict[str, str] = {
     "accelerate.FullyShardedDataParallelPlugin": "set `fsdp_version=2` in the plugin or the config file",
     "accelerate.utils.FullyShardedDataParallelPlugin": (
         "set `fsdp_version=2` in the plugin or the config file"
     ),
-    "lightning.pytorch.strategies.FSDPStrategy": (
-        "use Lightning's `ModelParallelStrategy`, whose `configure_model` calls fully_shard"
-    ),
-    "lightning.fabric.strategies.FSDPStrategy": (
-        "use Fabric's `ModelParallelStrategy`, whose `parallelize_fn` calls fully_shard"
-    ),
+    "lightning.pytorch.strategies.FSDPStrategy": (_OF_LIGHTNING),
+    "lightning.fabric.strategies.FSDPStrategy": (_OF_FABRIC),
 }
 """Classes of frameworks that put FSDP1 around a model themselves, and what to do there."""
 
@@ -225,11 +232,11 @@ FRAMEWORK_ARGUMENTS: dict[str, tuple[tuple[str, ...], str]] = {
     **{f"trl.{trainer}Config": _OF_TRANSFORMERS for trainer in _TRL_TRAINERS},
     "lightning.pytorch.Trainer": (
         ("strategy",),
-        "use Lightning's `ModelParallelStrategy`, whose `configure_model` calls fully_shard",
+        _OF_LIGHTNING,
     ),
     "lightning.fabric.Fabric": (
         ("strategy",),
-        "use Fabric's `ModelParallelStrategy`, whose `parallelize_fn` calls fully_shard",
+        _OF_FABRIC,
     ),
     "ray.train.torch.prepare_model": (
         ("parallel_strategy", "parallel_strategy_kwargs"),
