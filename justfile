@@ -10,6 +10,13 @@ test *words:
 ranks:
     pytest -n 2 -m ranks
 
+# Every stop, 10,000 inputs each for check and for writes, every bit, 5,000 messages: takes hours.
+faults:
+    python -m tests.faults.stops
+    python -m tests.faults.fuzz
+    python -m tests.faults.bits
+    python -m tests.faults.messages
+
 # Style and types.
 lint:
     ruff check

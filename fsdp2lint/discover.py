@@ -96,11 +96,13 @@ def discover(
     paths: Sequence[str],
     exclusion: Exclusion,
     inside: Callable[[str], Exclusion] | None = None,
+    unread: list[OSError] | None = None,
 ) -> list[str]:
     """The files to look at, sorted, each once, spelled as the user spelled the path above it.
 
     ``inside`` says what is left out in a folder, where that differs from one folder to the next: it is
-    asked about each path that was named and about each folder that has a configuration file.
+    asked about each path that was named and about each folder that has a configuration file. ``unread``
+    gets the errors of the folders that could not be read.
 
     Raises:
         NoSuchPath: a path does not exist.
@@ -108,7 +110,7 @@ def discover(
     found: dict[str, str] = {}
     for path in paths:
         folder = path if os.path.isdir(path) else os.path.dirname(path) or "."
-        for file in _files(path, inside(folder) if inside else exclusion, inside):
+        for file in _files(path, inside(folder) if inside else exclusion, inside, unread):
             found.setdefault(os.path.abspath(file), file)
     return sorted(found.values())
 
@@ -147,7 +149,10 @@ def project_of(folder: str) -> str | None:
 
 
 def _files(
-    path: str, exclusion: Exclusion, inside: Callable[[str], Exclusion] | None
+    path: str,
+    exclusion: Exclusion,
+    inside: Callable[[str], Exclusion] | None,
+    unread: list[OSError] | None,
 ) -> Iterator[str]:
     try:
         mode = os.stat(path).st_mode
@@ -155,7 +160,7 @@ def _files(
         reason = getattr(error, "strerror", None) or str(error)
         raise NoSuchPath(f"{path}: {reason}") from error
     if stat.S_ISDIR(mode):
-        yield from _walk(os.path.normpath(path), exclusion, inside)
+        yield from _walk(os.path.normpath(path), exclusion, inside, unread)
     elif not stat.S_ISREG(mode):
         raise NoSuchPath(f"{path}: neither a file nor a folder")
     elif not (exclusion.force and exclusion.covers_named(path)):
@@ -163,7 +168,10 @@ def _files(
 
 
 def _walk(
-    root: str, exclusion: Exclusion, inside: Callable[[str], Exclusion] | None
+    root: str,
+    exclusion: Exclusion,
+    inside: Callable[[str], Exclusion] | None,
+    unread: list[OSError] | None,
 ) -> Iterator[str]:
     """The Python files below ``root``. Links to folders are not followed, so no loop is possible."""
     pending = [(root, Ignored.above(root) if exclusion.gitignore else Ignored(), exclusion)]
@@ -175,7 +183,9 @@ def _walk(
         except OSError as error:
             if folder == root:
                 raise NoSuchPath(f"{folder}: {error.strerror or error}") from error
-            continue  # a folder that may not be read holds nothing that could be checked
+            if unread is not None:
+                unread.append(error)
+            continue
         names = {entry.name for entry in listed}
         if inside is not None and folder != root and not names.isdisjoint(CONFIGURATIONS):
             exclusion = inside(folder)

@@ -13,6 +13,7 @@ from fsdp2lint.config.files import Config, Configs, inline
 from fsdp2lint.discover import discover, is_python
 from fsdp2lint.files import SETTINGS
 from fsdp2lint.means import Means
+from fsdp2lint.plain import one_line
 from fsdp2lint.report import Report, merged
 from fsdp2lint.runner import Batch, Mended
 from fsdp2lint.settings import BadSetting, Settings
@@ -48,6 +49,8 @@ class Session:
         self.inline = inline
         self.means = means or Means()
         self.listed = listed
+        self.unread: list[OSError] = []
+        """Of the folders below the paths that could not be read."""
         self._whole = False
         """Whether all files are looked at, not one text of an editor: then the launches around them count."""
 
@@ -81,7 +84,7 @@ class Session:
         """
         inside = self._exclusion_in
         if self.listed is None:
-            found = discover(self.paths, inside("."), inside)
+            found = discover(self.paths, inside("."), inside, self.unread)
         else:
             found = [
                 path
@@ -93,6 +96,15 @@ class Session:
             for path in found
             if not path.endswith(SETTINGS) or self._is_named(path) or self._asks(path)
         ]
+
+    def about_unread(self) -> Iterator[str]:
+        """A line about the folders that could not be read, if there are any: silence would look like approval."""
+        if self.unread:
+            first, count = self.unread[0], len(self.unread)
+            more = "" if count == 1 else f", nor {count - 1} more"
+            yield one_line(
+                f"{first.filename}: this folder could not be read: {first.strerror}{more}"
+            )
 
     def _is_named(self, path: str) -> bool:
         return path in map(os.path.normpath, self.paths)

@@ -330,13 +330,16 @@ def test_a_folder_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.Monkey
 
     def scandir(path: str) -> object:
         if os.path.basename(path) == "shut":
-            raise PermissionError(13, "Permission denied")
+            raise PermissionError(13, "Permission denied", path)
         return real(path)
 
     monkeypatch.setattr(os, "scandir", scandir)
     shown = invoke("check", "shut", cwd=tmp_path)
     assert (shown.returncode, shown.stderr) == (2, "Error: shut: Permission denied\n")
-    assert invoke("check", cwd=tmp_path).returncode == 1
+    for words in (["check"], ["migrate"]):
+        shown = invoke(*words, cwd=tmp_path)
+        assert shown.returncode == int(words == ["check"])
+        assert shown.stderr.startswith("shut: this folder could not be read: Permission denied\n")
 
 
 @POSIX

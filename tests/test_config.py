@@ -436,3 +436,26 @@ def test_names_with_a_home(tmp_path: Path) -> None:
     given = load(str(tmp_path / "fsdp2lint.toml")).given
     assert given["cache-dir"] == os.path.expanduser("~/cache")
     assert given["baseline"] == str(tmp_path / "b.json")
+
+
+@pytest.mark.parametrize("where", ["../mine.json", "link.json"])
+def test_a_configuration_writes_no_report_outside_of_its_project(
+    tmp_path: Path, where: str
+) -> None:
+    (project := tmp_path / "project").mkdir()
+    (tmp_path / "mine.json").write_text("mine")
+    (project / "link.json").symlink_to(tmp_path / "mine.json")
+    (project / "x.py").write_text(LATE)
+    (project / "fsdp2lint.toml").write_text(f"output-format = 'json={where}'\n")
+    shown = invoke("check", "-n", cwd=project)
+    assert (shown.returncode, shown.stdout, shown.stderr.count("\n")) == (2, "", 1)
+    assert "fsdp2lint.toml:1: `output-format`" in shown.stderr
+    assert (tmp_path / "mine.json").read_text() == "mine"
+    assert invoke("check", "-n", "-f", f"json={where}", cwd=project).returncode == 1
+
+
+def test_a_configuration_writes_a_report_inside_of_its_project(tmp_path: Path) -> None:
+    (tmp_path / "x.py").write_text(LATE)
+    (tmp_path / "fsdp2lint.toml").write_text("output-format = 'json=out/report.json'\n")
+    assert invoke("check", "-n", cwd=tmp_path).returncode == 1
+    assert "FSDP201" in (tmp_path / "out" / "report.json").read_text()

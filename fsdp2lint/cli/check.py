@@ -20,6 +20,7 @@ from fsdp2lint.cli.options import (
 from fsdp2lint.cli.output import Target, coloured, on_terminal, parse_targets, write
 from fsdp2lint.cli.sessions import opened
 from fsdp2lint.discover import NoSuchPath
+from fsdp2lint.files import is_below
 from fsdp2lint.plain import lines, no_command
 from fsdp2lint.reporters import View
 from fsdp2lint.runner import Mended
@@ -236,11 +237,20 @@ def _targets(session: Session, given: Given) -> Targets:
     if given["output_formats"]:
         return parse_targets(given["output_formats"], given["output_file"])
     configured = session.option("output-format")
+    place = session.main.places.get("output-format", "")
     try:
-        return parse_targets((configured or "full",), given["output_file"])
+        targets = parse_targets((configured or "full",), given["output_file"])
     except click.UsageError as error:
-        place = session.main.places.get("output-format")
         raise click.ClickException(f"{place}: `output-format`: {error.message}") from error
+    for target in targets:
+        if target.file in (None, given["output_file"]) or place == "--config":
+            continue
+        if not is_below(str(target.file), (session.main.folder,)):
+            raise click.ClickException(
+                f"{place}: `output-format`: {target.file} lies outside of the project; name such a file "
+                "with --output-format"
+            )
+    return targets
 
 
 def _finish(
@@ -249,6 +259,8 @@ def _finish(
     """Write the report and tell the exit code."""
     from fsdp2lint.cli.known import compared
 
+    for line in session.about_unread():
+        click.echo(line, err=True)
     for path in report.unchecked:
         kinds = "neither Python, a notebook, a document nor settings that ask for FSDP"
         click.echo(f"{path}: not checked: {kinds}", err=True)

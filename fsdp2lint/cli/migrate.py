@@ -89,6 +89,8 @@ def command(paths: tuple[str, ...], **given: Any) -> int:
     if given["write"] or given["create_commits"]:
         _refuse_dirty(chosen, given)
     migration = _migrate(chosen, codemods, settings, given)
+    for line in session.about_unread():
+        click.echo(line, err=True)
     for problem in chosen.problems:
         click.echo(one_line(f"{problem.path}: not migrated, {problem.why}"), err=True)
     proving = given["verify"] and migration.changed

@@ -416,7 +416,7 @@ class Run:
             waiting = self._chunks(law)
             while len(known) < count and number * AT_ONCE < 4 * count:
                 batch = [next(waiting) for _ in range(self.given.jobs)]
-                short = max(50, -(-(count - len(known)) // len(batch)))
+                short = max(4, -(-(count - len(known)) // len(batch)))
                 batch = [one._replace(inputs=min(one.inputs, short)) for one in batch]
                 number += len(batch)
                 self._together(batch)
