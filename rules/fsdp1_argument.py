@@ -3,11 +3,12 @@
 ## What it does
 
 Finds FSDP1's keywords (`auto_wrap_policy`, `mixed_precision`, `sharding_strategy`, `use_orig_params`, …) and
-FSDP1's objects (`MixedPrecision`, `CPUOffload`) in calls of `fully_shard`.
+FSDP1's objects (`MixedPrecision`, `CPUOffload`) in calls of `fully_shard`, and the keywords of those objects in calls of
+`MixedPrecisionPolicy` and `CPUOffloadPolicy`.
 
 ## Why is this bad
 
-`fully_shard` has none of these keywords and raises TypeError. The objects are worse: `MixedPrecision` is taken
+`fully_shard` and its policies have none of these keywords and raise TypeError. The objects are worse: `MixedPrecision` is taken
 until the first forward fails with it, and `CPUOffload` is taken for a policy that does not offload, silently.
 
 ## Example
@@ -94,6 +95,16 @@ _OBJECTS = {
     ("mp_policy", f"{_FSDP}MixedPrecision"): "the first forward fails; use `MixedPrecisionPolicy`",
     ("offload_policy", f"{_FSDP}CPUOffload"): "nothing is offloaded; use `CPUOffloadPolicy`",
 }
+_POLICIES = {
+    (
+        f"{_FSDP}MixedPrecisionPolicy",
+        "buffer_dtype",
+    ): "buffers keep their dtype; cast them yourself",
+    (f"{_FSDP}MixedPrecisionPolicy", "keep_low_precision_grads"): "leave it out",
+    (f"{_FSDP}MixedPrecisionPolicy", "cast_root_forward_inputs"): "use `cast_forward_inputs`",
+    (f"{_FSDP}CPUOffloadPolicy", "offload_params"): "leave it out: the policy offloads",
+}
+"""The keywords of FSDP1's objects that those of FSDP2 lack (torch/distributed/fsdp/_fully_shard/_fsdp_api.py)."""
 
 
 @rule(code="FSDP231", group="correctness")
@@ -113,6 +124,14 @@ def check(trace: Trace) -> Iterator[Finding]:
                 name = cls.removeprefix(_FSDP)
                 yield Finding(
                     at=sharded, message=f"`{keyword}` is a `{name}`, which is FSDP1's: {happens}"
+                )
+    for (cls, keyword), instead in _POLICIES.items():
+        for called in trace.calls(cls):
+            if keyword in called.keywords:
+                yield Finding(
+                    at=called,
+                    message=f"`{cls.removeprefix(_FSDP)}` has no `{keyword}`, which is FSDP1's: the call raises "
+                    f"TypeError; {instead}",
                 )
 
 

@@ -162,7 +162,15 @@ def _only_data_parallel(trace: Trace) -> bool:
     meshes = [mesh for s in trace.of(Sharded) for mesh in given_meshes(s)]
     made = [c.result for c in trace.calls(INIT)]
     known = [mesh for mesh in (*meshes, *made) if isinstance(mesh, Mesh)]
-    return all(dimensions(trace, mesh) == 1 for mesh in known)
+    return all(
+        dimensions(trace, mesh) == 1 or (mesh in meshes and _is_hybrid(mesh)) for mesh in known
+    )
+
+
+def _is_hybrid(mesh: Mesh) -> bool:
+    """Whether `fully_shard`, given the whole mesh, replicates over one dimension and shards over the other."""
+    names = mesh.names or ()
+    return len(names) == 2 and any("repl" in name.lower() for name in names)
 
 
 def _is_for_one_process(trace: Trace, loader: Called) -> bool:
