@@ -343,7 +343,7 @@ class Trial:
 
     def _writers(self, old: Rehearsal, new: Rehearsal, name: str) -> Compared:
         """Whether a file that one rank writes in BEFORE is written by several in AFTER, each over the others'."""
-        compared = Compared("writers of checkpoint files")
+        compared = Compared("writers of files")
         before = written.writers(old.run.ranks, self._work("before"))
         after = written.writers(new.run.ranks, self._work(name))
         for file in before.keys() & after.keys():

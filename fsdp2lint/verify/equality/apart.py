@@ -127,7 +127,7 @@ def compare_copies(
     Only those of BEFORE count that changed in the run: what was loaded from a checkpoint may live on in one program
     and not in the other. What has no partner is not compared.
     """
-    compared = Compared("copies of the weights")
+    compared = Compared("averages")
     sides = Sides(compared, "value", rtol, slack)
     left = list(after)
     for copy in (copy for moved, copy in before if moved):

@@ -161,7 +161,7 @@ def _clips(
 
 def _companions(before: Sequence[RankReport], after: Sequence[RankReport], rtol: float) -> Compared:
     """Schedulers, scalers, samplers and loaders, those of a kind in any order."""
-    compared = Compared("schedulers, scalers, samplers, loaders")
+    compared = Compared("schedules, loaders")
     for old, new in zip(before, after, strict=True):
         for kind in dict.fromkeys(one.kind for one in old.companions):
             mine, theirs = ([c for c in r.companions if c.kind == kind] for r in (old, new))
@@ -196,7 +196,7 @@ def _settings(
 
 
 def _numerics(before: Sequence[RankReport], after: Sequence[RankReport]) -> Compared:
-    compared = Compared("settings of precision")
+    compared = Compared("precision")
     for old, new in zip(before[:1], after[:1], strict=True):
         for name in old.numerics.keys() & new.numerics.keys():
             compared.count += 1
