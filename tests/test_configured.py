@@ -370,3 +370,15 @@ def test_what_is_not_called_an_optimizer_is_none(tmp_path: Path) -> None:
     )
     (tmp_path / "recipe.py").write_text(text)
     assert codes(tmp_path) == set()
+
+
+def test_an_optimizer_that_may_be_missing(tmp_path: Path) -> None:
+    """Where there is none, what is done instead still happens."""
+    text = RECIPE.replace(
+        "        optimizer = instantiate(cfg, self.model.parameters())\n        return optimizer\n",
+        "        optimizer = make_from(cfg, self.model.parameters()) if cfg.train else None\n"
+        "        if optimizer is None:\n            self.model.forward(settings.batch())\n"
+        "        return optimizer\n",
+    )
+    (tmp_path / "recipe.py").write_text(text)
+    assert codes(tmp_path) == {"FSDP203"}

@@ -19,13 +19,24 @@ _OPTIMIZERS = re.compile(r"optim|(^|_)opt$", re.IGNORECASE)
 
 def as_it_is_called(machine: Machine, value: Value, name: str) -> Value:
     """What code that was not followed made of parameters is an optimizer where the script calls it one."""
-    if not machine.memory.made_of or "sched" in name or not _OPTIMIZERS.search(name):
+    known = machine.memory.made_of
+    if not known or "sched" in name or not _OPTIMIZERS.search(name):
         return value
-    every = options(value)  # dictionaries and the like are what other calls of that code give
-    making = next((m for one in every if (m := machine.memory.made_of.get(one))), None)
-    if making is None or any(isinstance(one, Optimizer) for one in every):
+    if not any(one in known for one in options(value)):
         return value
+    return machine.spread(value, lambda one: _built(machine, one))
+
+
+def _built(machine: Machine, value: Value) -> Value:
+    making = machine.memory.made_of.get(value)
+    if making is None:
+        return value
+    key = "the optimizer that it is"
+    known = machine.memory.read(value, key, machine.here)
+    if known is not None:
+        return known
     made = Optimizer(machine.external(making.by), making.over)
+    machine.memory.write(value, key, machine.here, made)
     machine.record(OptimizerBuilt(machine.moment(making.site), made, making.over))
     return made
 
