@@ -123,8 +123,8 @@ def _calls_of(
                 inner, parent = parent, layout.parents[parent]
             if isinstance(parent, cst.Call) and parent.func is inner:
                 found.append((other, parent))
-            elif not isinstance(parent, cst.ImportAlias):
-                return []
+            elif not isinstance(parent, cst.ImportAlias | cst.FunctionDef):
+                return []  # one of the same name in another file is called like it
     return found
 
 

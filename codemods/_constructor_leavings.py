@@ -31,8 +31,10 @@ from fsdp2lint.api import (
     walk,
 )
 
+from ._constructor_displays import given_by_callers
 from ._constructor_helpers import STRATEGY
 from ._constructor_imports import unimports
+from ._constructor_names import function_scope
 
 NAMED = "the name of the strategy, as a string"
 UNREAD = "removed: FSDP2 has no such setting, and nothing reads the field"
@@ -70,12 +72,48 @@ def _names(program: Program) -> list[tuple[Source, cst.CSTNode, Edit]]:
         return []
     if any(_ASKED.search(source.text) for source in program.sources):
         return []
+    chosen_here = False
     for reference in references:
         edit = _name(program, reference)
         if edit is None:
             return []
         found.append((reference.source, reference.node, edit))
-    return found
+        comparison = _comparison(reference)
+        chosen_here |= comparison is None and reference.name != STRATEGY
+        if comparison is not None and _comes_from_others(program, reference.source, comparison):
+            return []
+    return found if chosen_here else []
+
+
+def _comparison(reference: Reference) -> cst.Comparison | None:
+    """The comparison that a use is a side of, also through a tuple that has a name of its own."""
+    source, layout = reference.source, Layout.of(reference.source)
+    node: cst.CSTNode = reference.node
+    around = layout.parents[node]
+    if isinstance(around, cst.Element):
+        node = layout.parents[around]
+        around = layout.parents[node]
+    if isinstance(around, cst.Assign) and isinstance(node, cst.Tuple):
+        target = around.targets[0].target
+        function = function_scope(source, around)
+        for one in walk(function):
+            if isinstance(one, cst.Name) and isinstance(target, cst.Name) and one is not target:
+                if one.value == target.value:
+                    node, around = one, layout.parents[one]
+    if isinstance(around, cst.ComparisonTarget):
+        around = layout.parents[around]
+    return around if isinstance(around, cst.Comparison) else None
+
+
+def _comes_from_others(program: Program, source: Source, comparison: cst.Comparison) -> bool:
+    """Whether code outside the project may give what is compared: the parameter of a function nobody here calls."""
+    left = comparison.left
+    function = function_scope(source, left)
+    if not isinstance(left, cst.Name) or not isinstance(function, cst.FunctionDef):
+        return False
+    params = (*function.params.params, *function.params.kwonly_params)
+    is_given = left.value in [one.name.value for one in params]
+    return is_given and not given_by_callers(program, source, left)
 
 
 def _name(program: Program, reference: Reference) -> Edit | None:
