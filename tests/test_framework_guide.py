@@ -153,6 +153,71 @@ def test_lightning_does_the_same(tmp_path: Path) -> None:
     assert one.startswith("the batch on rank 0")
 
 
+# -- side by side with accelerate's own command ------------------------------------------------------------------
+
+SIDE = """\
+# my cluster
+distributed_type: FSDP
+fsdp_config:
+  fsdp_sharding_strategy: {strategy}  # a note
+  fsdp_state_dict_type: 'FULL_STATE_DICT'
+num_machines: 2
+num_processes: 16
+"""
+
+
+def converted(text: str, folder: Path) -> tuple[str, str, int]:
+    """What ``accelerate to-fsdp2`` makes of settings, what ``migrate`` makes of them, and its exit code."""
+    command = pytest.importorskip("accelerate.commands.to_fsdp2")
+    for name in ("theirs", "ours"):
+        (folder / f"{name}.yaml").write_text(text)
+    words = [
+        "--config_file",
+        str(folder / "theirs.yaml"),
+        "--output_file",
+        str(folder / "out.yaml"),
+    ]
+    command.to_fsdp2_command(command.to_fsdp2_command_parser().parse_args(words))
+    code = invoke("migrate", "--write", "-q", "ours.yaml", cwd=folder).returncode
+    return (folder / "out.yaml").read_text(), (folder / "ours.yaml").read_text(), code
+
+
+def test_comments_and_quotes_beside_accelerate(tmp_path: Path) -> None:
+    theirs, ours, _ = converted(SIDE.format(strategy="SHARD_GRAD_OP"), tmp_path)
+    assert not any(kept in theirs for kept in ("# my cluster", "# a note", "'FULL_STATE_DICT'"))
+    assert all(kept in ours for kept in ("# my cluster", "# a note", "'FULL_STATE_DICT'"))
+
+
+def test_no_shard_beside_accelerate(tmp_path: Path) -> None:
+    text = SIDE.format(strategy="NO_SHARD")
+    theirs, ours, code = converted(text, tmp_path)
+    assert "fsdp_version: 2" in theirs
+    assert (ours, code) == (text, 1)
+
+
+def test_hybrid_sharding_beside_accelerate(tmp_path: Path) -> None:
+    theirs, ours, _ = converted(SIDE.format(strategy="HYBRID_SHARD"), tmp_path)
+    assert "parallelism_config" not in theirs
+    assert "parallelism_config_dp_replicate_size: 2" in ours
+    assert "parallelism_config_dp_shard_size: 8" in ours
+
+
+def test_the_default_type_beside_accelerate(tmp_path: Path) -> None:
+    text = "distributed_type: FSDP\nfsdp_config:\n  fsdp_sharding_strategy: FULL_SHARD\n"
+    theirs, ours, _ = converted(text, tmp_path)
+    assert "fsdp_state_dict_type" not in theirs
+    assert "fsdp_state_dict_type: FULL_STATE_DICT" in ours
+
+
+def test_a_numbered_strategy_beside_accelerate(tmp_path: Path) -> None:
+    theirs, ours, _ = converted(SIDE.format(strategy="2"), tmp_path)
+    assert "fsdp_reshard_after_forward: 2" in theirs
+    assert "fsdp_reshard_after_forward: false" in ours
+    (tmp_path / "check.yaml").write_text(theirs)
+    shown = invoke("check", "--isolated", "-f", "concise", "check.yaml", cwd=tmp_path)
+    assert "FSDP605" in shown.stdout
+
+
 # -- the table ---------------------------------------------------------------------------------------------------
 
 INDEX = (GUIDES / "frameworks.md").read_text("utf-8")

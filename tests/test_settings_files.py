@@ -226,6 +226,19 @@ def test_a_file_that_cannot_be_read_is_named_in_one_line(tmp_path: Path, name: s
     assert (tmp_path / name).read_text() == text
 
 
+@pytest.mark.parametrize("name", BAD)
+def test_checking_a_file_that_cannot_be_read_names_it_in_one_line(
+    tmp_path: Path, name: str
+) -> None:
+    text, why = BAD[name]
+    (tmp_path / name).write_text(text)
+    shown = invoke("check", "-f", "concise", name, cwd=tmp_path)
+    said = [line for line in (shown.stdout + shown.stderr).splitlines() if name in line]
+    assert len(said) == 1
+    assert why.partition(": ")[2] in said[0] or why in said[0]
+    assert "Traceback" not in shown.stderr
+
+
 @pytest.mark.parametrize(
     ("section", "why"),
     [

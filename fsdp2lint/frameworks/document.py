@@ -39,7 +39,10 @@ ALONE = (
 )
 """What a file of nothing but FSDP's settings holds."""
 
-_KEY = re.compile(r"""^\s*["']?fsdp(_config|_version)?["']?\s*:""", re.MULTILINE)
+_KEY = re.compile(
+    r"""(?:^|[{,])\s*["']?(?:fsdp(?:_config|_version)?["']?\s*:|distributed_type["']?\s*:\s*["']?FSDP\b)""",
+    re.MULTILINE,
+)
 
 
 def may_ask(raw: bytes) -> bool:
