@@ -45,5 +45,7 @@ def test_workflows_and_forms_are_whole(form: Path) -> None:
 
 def test_the_recipes_run_what_is_there() -> None:
     recipes = (ROOT / "justfile").read_text("utf-8")
-    for path in re.findall(r"(?:python|bash) (\S+)", recipes):
+    for path in re.findall(r"(?:python|bash) ([^-\s]\S*)", recipes):
         assert (ROOT / path).exists(), path
+    for module in re.findall(r"python -m (\S+)", recipes):
+        assert (ROOT / module.replace(".", "/")).with_suffix(".py").exists(), module
