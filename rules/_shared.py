@@ -338,6 +338,36 @@ def parts_of(trace: Trace, module: Value) -> list[Value]:
     return [unwrapped(one) for value in held for one in options(value)]
 
 
+_LIBRARY_MODELS = (
+    "AutoModelForCausalLM",
+    "AutoModelForSeq2SeqLM",
+    "AutoModelForMaskedLM",
+    "AutoModel",
+)
+_LIBRARY_LISTS = (".layers", ".h", ".layer", ".block", ".blocks")
+
+
+def is_transformer(module: Value) -> bool:
+    """Whether a module surely is a model of Transformers: embeddings, a list of many equal blocks, and more."""
+    home, _, name = class_name(module).rpartition(".")
+    if home.partition(".")[0] != "transformers":
+        return False
+    return name in _LIBRARY_MODELS or name.endswith(("ForCausalLM", "LMHeadModel"))
+
+
+def is_block_of(module: Value, model: Value) -> bool:
+    """Whether a module is an element of a list of blocks of a model of Transformers: one of `model.model.layers`."""
+    if not isinstance(module, Part) or not isinstance(module.key, Round):
+        return False
+    holder = module.owner
+    if not isinstance(holder, Part) or holder.key not in _LIBRARY_LISTS:
+        return False
+    seen: Value | None = holder
+    while isinstance(seen, Part) and isinstance(seen.key, str):
+        seen = seen.owner
+    return seen is model
+
+
 def has_parameters(trace: Trace, module: Value, depth: int = 6) -> bool:
     """Whether a module surely has parameters."""
     home, _, name = class_name(module).rpartition(".")

@@ -51,10 +51,11 @@ has.
 
 ## Known limits
 
-Only models whose class is resolved and that no unresolved code is given. A walk over `modules()` is followed when it
-tests the class of a module, or the name of its class; whatever else it tests, it shards no others. A parameter of a module's own counts
-when `nn.Parameter(…)` is assigned to an attribute. Silent when parameters are frozen, when gradients or
-parameters are (or may be) reduced by hand, and when the whole is wrapped in DDP.
+Only models whose class is resolved, or models of Transformers of which blocks are sharded (`model.model.layers`), and
+that no unresolved code is given. A walk over `modules()` is followed when it tests the class of a module, or the name of
+its class; whatever else it tests, it shards no others. A parameter of a module's own counts when `nn.Parameter(…)` is
+assigned to an attribute. Silent when parameters are frozen, when gradients or parameters are (or may be) reduced by hand,
+and when the whole is wrapped in DDP.
 
 ## References
 
@@ -92,6 +93,8 @@ from ._shared import (
     Shard,
     class_name,
     has_parameters,
+    is_block_of,
+    is_transformer,
     parts_of,
     shards,
     shards_before,
@@ -121,6 +124,8 @@ def check(trace: Trace) -> Iterator[Finding]:
             continue
         covered = _covered(trace, parts)
         left = None if covered is None else _uncovered(trace, root, covered, forward)
+        if is_transformer(root) and all(is_block_of(part.module, root) for part in parts):
+            left = root.part(".get_input_embeddings()")
         if left is None or _frozen(trace, left):
             continue
         said.add(root)
