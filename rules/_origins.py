@@ -16,7 +16,9 @@ from fsdp2lint.api import (
     Container,
     Either,
     Escaped,
+    External,
     Guard,
+    Guards,
     Logic,
     Not,
     Parameters,
@@ -44,6 +46,12 @@ _REDUCING = (
     ".pmean",
 )
 _ASKING_DISTRIBUTED = ("get_rank", "get_world_size", "is_initialized", "is_available")
+_ASKING_ALONE = (
+    "torch.distributed.get_world_size",
+    "torch.distributed.is_available",
+    "torch.distributed.is_initialized",
+    "not distributed",
+)
 _FOLLOWED = ("torch.", "math.", "numpy.", "builtins.")
 _METHODS = frozenset(
     f".{name}"
@@ -52,7 +60,7 @@ _METHODS = frozenset(
     "norm numpy pow prod reshape round sqrt square squeeze std sub sub_ sum to to_local tolist type_as unsqueeze view "
     "append nan_to_num sigmoid softmax argmax logical_not logical_or logical_and get values "
     "amax amin argmin argsort bfloat16 ceil chunk cumsum diff expand floor flatten index_select int log_softmax "
-    "logsumexp masked_fill masked_select median movedim nanmean nonzero permute pop repeat rsqrt sort "
+    "logsumexp masked_fill masked_select median movedim nanmean nonzero permute repeat rsqrt sort "
     "split t tanh topk transpose trunc unbind unflatten unfold unique var where".split()
 )
 """Methods of tensors and containers that give what is computed from their receiver and their arguments."""
@@ -151,8 +159,9 @@ class _Origins:
     def _below(self, value: Value, called: Called | None) -> list[Value]:
         """What a value is made of directly."""
         if isinstance(value, Either):  # a flag or a counter says what decided it
-            asked = [g.test for guards, _ in value.options for g in guards if not is_choice(g.test)]
-            return [*(one for _, one in value.options), *asked]
+            shown = [(guards, one) for guards, one in value.options if not _of_one_process(guards)]
+            asked = [g.test for guards, _ in shown for g in guards if not is_choice(g.test)]
+            return [*(one for _, one in shown), *asked]
         if isinstance(value, Not):
             return [value.test]
         if isinstance(value, Logic):
@@ -206,6 +215,17 @@ def is_collective(called: Called) -> bool:
     if called.name.startswith(("torch.distributed.", "accelerate.")):
         return called.name.rpartition(".")[2] not in _ASKING_DISTRIBUTED
     return called.name in _REDUCING
+
+
+def _of_one_process(guards: Guards) -> bool:
+    """Whether a value depends on how many processes there are: alone, a rank has no others to differ from."""
+    for guard in guards:
+        test: Value | None = guard.test
+        while isinstance(test, Part):
+            test = test.owner
+        if isinstance(test, External) and test.name in _ASKING_ALONE:
+            return True
+    return False
 
 
 def _viewed(value: Value) -> Iterator[Value]:
