@@ -13,6 +13,7 @@ from fsdp2lint.api import (
     Class,
     Clipped,
     Collective,
+    Either,
     Event,
     Exited,
     External,
@@ -34,6 +35,7 @@ from fsdp2lint.api import (
     Trace,
     Value,
     once,
+    options,
     rank_dependent,
 )
 
@@ -153,6 +155,32 @@ def _about_world(guard: Guard) -> bool:
     while isinstance(test, Part):
         test = test.owner
     return isinstance(test, External) and test.name == "torch.distributed.get_world_size"
+
+
+def alone(guards: Guards) -> bool:
+    """Whether something happens only where one process runs: under ``world_size == 1``, or without a group."""
+    return any(all(_of_one(g) or _no_group(g) for g in clause) for clause in guards.clauses)
+
+
+def _of_one(guard: Guard) -> bool:
+    test, taken = guard.test, guard.taken
+    while isinstance(test, Not):
+        test, taken = test.test, not taken
+    if not isinstance(test, Part) or not isinstance(test.key, tuple) or len(test.key) != 2:
+        return False
+    how, number = test.key
+    asked = isinstance(number, Literal) and _is_world_size(test.owner)
+    one = (("==", 1), ("<", 2)) if taken else (("!=", 1), (">", 1))
+    return asked and (how, number.value) in one
+
+
+def _is_world_size(value: Value | None) -> bool:
+    """Whether a value is what ``get_world_size()`` returns, where there are process groups."""
+    if isinstance(value, Either):
+        return any(_is_world_size(one) for one in options(value))
+    while isinstance(value, Part):
+        value = value.owner
+    return isinstance(value, External) and value.name == "torch.distributed.get_world_size"
 
 
 def has_counterpart(trace: Trace, meeting: Meeting, guard: Guard) -> bool:

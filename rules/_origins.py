@@ -280,7 +280,7 @@ def differing(trace: Trace, test: Value, until: int, *kinds: str) -> Origin | No
 
 
 OWN = {
-    "loss": "its own loss",
+    "loss": "the model's output on its own data",
     "clock": "its own clock",
     "chance": "its own random numbers",
     "data": "its own data",

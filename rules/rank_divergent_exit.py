@@ -78,6 +78,7 @@ from fsdp2lint.api import Backward, Event, Exited, Finding, Guard, Stepped, Trac
 
 from ._meetings import (
     Meeting,
+    alone,
     beside,
     decides,
     inside_test,
@@ -119,6 +120,8 @@ def check(trace: Trace) -> Iterator[Finding]:
 def _left_by_own_values(trace: Trace, left: Exited, said: set[object]) -> Iterator[Finding]:
     """Departures that each rank decides by its own loss, clock or random numbers."""
     if left.how not in ("return", "break", "continue") or left.at.node in said:
+        return
+    if alone(left.guards):
         return
     units = [guard for clause in left.rank.clauses if len(clause) == 1 for guard in clause]
     units = [guard for guard in units if guard not in said]  # most tests stand over many departures

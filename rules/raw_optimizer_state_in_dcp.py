@@ -72,6 +72,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from fsdp2lint.api import (
+    Called,
     Edit,
     Event,
     Finding,
@@ -142,9 +143,18 @@ def _fits(trace: Trace) -> bool:
 
 
 def _stepped(trace: Trace, event: Event, state: StateDict) -> bool:
-    """Whether the optimizer made a step, and so has a state, before its state dict was taken for ``event``."""
+    """Whether the optimizer made a step, and so has a state, before its state dict was taken for ``event``.
+
+    ``_init_optim_state`` of ``torch.distributed.checkpoint.state_dict`` makes one with gradients of zero.
+    """
     taken = next((e for e in trace.of(StateDictTaken) if e.state is state), event)
-    return any(state.of in options(stepped.optimizer) for stepped in trace.before(taken, Stepped))
+    return any(
+        state.of in options(stepped.optimizer) for stepped in trace.before(taken, Stepped)
+    ) or any(
+        called.name.endswith("._init_optim_state")
+        and any(state.of in options(given) for given in called.arguments)
+        for called in trace.before(taken, Called)
+    )
 
 
 def _through_dcp(trace: Trace) -> Iterator[tuple[Event, str, tuple[StateDict, ...]]]:
