@@ -14,10 +14,10 @@ import click
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from fsdp2lint import knowledge
+from fsdp2lint.catalogue import knowledge
+from fsdp2lint.catalogue.toolrules import TOOL_RULES
 from fsdp2lint.cli.program import program
 from fsdp2lint.cli.rule import page
-from fsdp2lint.toolrules import TOOL_RULES
 
 DOCS = Path(__file__).parent
 REFERENCE = DOCS / "reference"

@@ -14,8 +14,8 @@ from xml.sax.saxutils import escape
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from fsdp2lint.check.session import Session
 from fsdp2lint.reporters import View, render
-from fsdp2lint.session import Session
 
 ROOT = Path(__file__).parent.parent
 PICTURE = ROOT / "docs" / "terminal.svg"

@@ -1,15 +1,26 @@
 """All that ``rules/`` and ``codemods/`` may import: the trace, findings, edits, and facts about PyTorch."""
 
-from fsdp2lint.declare import EVERY_OTHER, codemod, rule
-from fsdp2lint.deferred import says
+from fsdp2lint.ask.inventory import Occurrence, inventory, occurrences
+from fsdp2lint.ask.program import Options, Program, Reference
+from fsdp2lint.ask.unreached import is_unreached
+from fsdp2lint.ask.wrapped import (
+    excludes_fsdp2,
+    is_of_the_project,
+    kinds,
+    told_apart,
+    unseen_methods,
+    wrapper,
+)
+from fsdp2lint.catalogue.declare import EVERY_OTHER, codemod, rule
+from fsdp2lint.catalogue.findings import Finding, Fix
 from fsdp2lint.edits.arguments import Arguments
 from fsdp2lint.edits.imports import Name, Unimport, name_for
 from fsdp2lint.edits.layout import NEWLINE, Layout
 from fsdp2lint.edits.names import Names, dotted, imported_module, quoted, scope_of
 from fsdp2lint.edits.negation import negated
 from fsdp2lint.edits.statements import InsertAfter, InsertBefore, Move, Remove, Unwrap, Wrap
+from fsdp2lint.edits.steps import Account, Kept, Left, Respelling, Step
 from fsdp2lint.edits.text import Edit, Inner, Replace, Rewrite, Splice
-from fsdp2lint.findings import Finding, Fix
 from fsdp2lint.frameworks.asked import KEYS as SETTINGS_KEYS
 from fsdp2lint.frameworks.asked import PREFIX, Asked, strategy_of, words_of
 from fsdp2lint.frameworks.asked import bare as bare_key
@@ -17,7 +28,6 @@ from fsdp2lint.frameworks.document import Entry, plain
 from fsdp2lint.frameworks.document import Mapping as SettingsMapping
 from fsdp2lint.frameworks.version2 import DROPPED as DROPPED_SETTINGS
 from fsdp2lint.frameworks.version2 import settings_changes, settings_of, without_key
-from fsdp2lint.inventory import Occurrence, inventory, occurrences
 from fsdp2lint.meanings.fsdp1 import FLATTENERS, POSITIONS
 from fsdp2lint.meanings.fsdp1_symbols import FRAMEWORK_ARGUMENTS, FRAMEWORKS, SYMBOLS
 from fsdp2lint.meanings.registry import canonical
@@ -26,20 +36,10 @@ from fsdp2lint.model.guards import Guard, Guards
 from fsdp2lint.model.memory import ANNOTATED
 from fsdp2lint.model.trace import Trace, once, options
 from fsdp2lint.model.values import *  # noqa: F403
-from fsdp2lint.program import Options, Program, Reference
-from fsdp2lint.source import Site, Source
-from fsdp2lint.steps import Account, Kept, Left, Respelling, Step
+from fsdp2lint.source.deferred import says
+from fsdp2lint.source.source import Site, Source
+from fsdp2lint.source.walk import children, statements, walk
 from fsdp2lint.torch_api import Offer, exported, offer
-from fsdp2lint.unreached import is_unreached
-from fsdp2lint.walk import children, statements, walk
-from fsdp2lint.wrapped import (
-    excludes_fsdp2,
-    is_of_the_project,
-    kinds,
-    told_apart,
-    unseen_methods,
-    wrapper,
-)
 
 __all__ = [
     "ANNOTATED",

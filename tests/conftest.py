@@ -16,7 +16,7 @@ import zlib
 import pytest
 from hypothesis import HealthCheck, settings
 
-from fsdp2lint import knowledge
+from fsdp2lint.catalogue import knowledge
 
 # how fast the machine is says nothing about the program
 settings.register_profile(

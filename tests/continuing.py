@@ -7,14 +7,14 @@ from pathlib import Path
 
 import msgspec
 
-from fsdp2lint.verify import workfolder
-from fsdp2lint.verify.compare import SEED
-from fsdp2lint.verify.equality import steps
-from fsdp2lint.verify.equality.results import Compared, Difference, Task
-from fsdp2lint.verify.launch import Launch
-from fsdp2lint.verify.outcome import RankReport, Request, Step
-from fsdp2lint.verify.places import Place
-from fsdp2lint.verify.rehearse import Rehearsal, rehearse
+from fsdp2lint.prove.compare import SEED
+from fsdp2lint.prove.equality import steps
+from fsdp2lint.prove.places import Place
+from fsdp2lint.rehearse import workfolder
+from fsdp2lint.rehearse.launch import Launch
+from fsdp2lint.rehearse.outcome import RankReport, Request, Step
+from fsdp2lint.rehearse.rehearse import Rehearsal, rehearse
+from fsdp2lint.rehearse.results import Compared, Difference, Task
 
 
 def run(
@@ -77,7 +77,7 @@ def _without_evaluation(step: Step) -> Step:
 
 def different_ends(whole: Rehearsal, resumed: Rehearsal) -> list[Difference]:
     """How the final values differ."""
-    from fsdp2lint.verify.equality import apart
+    from fsdp2lint.prove.equality import apart
 
     folders = [Path(one.request.scratch) for one in (whole, resumed)]
     task, out = folders[1] / "task.json", folders[1] / "compared.json"

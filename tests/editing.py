@@ -8,8 +8,8 @@ from fsdp2lint.edits.apply import resolve
 from fsdp2lint.edits.changes import apply
 from fsdp2lint.edits.layout import Layout
 from fsdp2lint.edits.text import Edit
-from fsdp2lint.source import Source
-from fsdp2lint.walk import walk
+from fsdp2lint.source.source import Source
+from fsdp2lint.source.walk import walk
 
 
 def find(source: Source, code: str) -> cst.CSTNode:

@@ -15,8 +15,8 @@ from fsdp2lint.model.events import (
     Written,
 )
 from fsdp2lint.model.trace import Trace
-from fsdp2lint.project import Project
-from fsdp2lint.source import Source
+from fsdp2lint.project.project import Project
+from fsdp2lint.source.source import Source
 
 _DETAILS = (Augmented, Called, Iterated, Operated, Read, Returned, Written)
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from functools import cache
 
-from fsdp2lint import knowledge, runner
-from fsdp2lint.declare import Rule
-from fsdp2lint.diagnostics import Diagnostic
-from fsdp2lint.runner import Batch, Mended
-from fsdp2lint.settings import Settings
+from fsdp2lint.catalogue import knowledge
+from fsdp2lint.catalogue.declare import Rule
+from fsdp2lint.check import runner
+from fsdp2lint.check.diagnostics import Diagnostic
+from fsdp2lint.check.runner import Batch, Mended
+from fsdp2lint.config.settings import Settings
 from tests.evidence.header import RULES, Fixture, fixtures
 
 

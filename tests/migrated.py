@@ -7,10 +7,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fsdp2lint import knowledge
-from fsdp2lint.discover import Exclusion, discover
+from fsdp2lint.catalogue import knowledge
 from fsdp2lint.migrate.engine import Migration, migrate
 from fsdp2lint.migrate.files import choose, launch_files
+from fsdp2lint.system.discover import Exclusion, discover
 
 if sys.version_info >= (3, 11):
     import tomllib

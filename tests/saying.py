@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp2lint.declare import Group, Rule
-from fsdp2lint.diagnostics import Diagnostic, Place, Report, Step
+from fsdp2lint.catalogue.declare import Group, Rule
+from fsdp2lint.catalogue.findings import Finding, Fix
+from fsdp2lint.catalogue.toolrules import UNANALYSABLE
+from fsdp2lint.check.diagnostics import Diagnostic, Place, Report, Step
 from fsdp2lint.edits.apply import resolve
 from fsdp2lint.edits.text import Splice
-from fsdp2lint.findings import Finding, Fix
 from fsdp2lint.model.trace import Trace
-from fsdp2lint.source import Range, Source
-from fsdp2lint.toolrules import UNANALYSABLE
+from fsdp2lint.source.source import Range, Source
 
 TRAIN = """\
 import torch

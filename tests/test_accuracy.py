@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from fsdp2lint import knowledge
-from fsdp2lint.accuracy import Accuracy, measured, sentence
-from fsdp2lint.settings import DEFAULT_GROUPS
+from fsdp2lint.catalogue import knowledge
+from fsdp2lint.catalogue.accuracy import Accuracy, measured, sentence
+from fsdp2lint.config.settings import DEFAULT_GROUPS
 from tests.running import program
 
 ROOT = Path(__file__).parent.parent
@@ -159,7 +159,7 @@ def test_the_page_of_a_rule_shows_them(tmp_path: Path, monkeypatch: pytest.Monke
         "FSDP201": Accuracy(judged=8, right=6, repositories=1),
         "FSDP203": Accuracy(judged=20, right=15, repositories=2),
     }
-    monkeypatch.setattr("fsdp2lint.accuracy.measured", lambda: seen)
+    monkeypatch.setattr("fsdp2lint.catalogue.accuracy.measured", lambda: seen)
     assert sentence("FSDP201") == (
         "6 of 8 findings in 1 public repository were right, judged by hand."
     )

@@ -6,15 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from fsdp2lint import knowledge
-from fsdp2lint.discover import Exclusion, discover
+from fsdp2lint.ask.program import PATIENCE, Program
+from fsdp2lint.catalogue import knowledge
 from fsdp2lint.interpret.entries import traces
 from fsdp2lint.migrate.engine import migrate
 from fsdp2lint.migrate.files import choose
 from fsdp2lint.model.trace import Trace
-from fsdp2lint.program import PATIENCE, Program
-from fsdp2lint.project import ALL_PROGRAMS_STEPS, LEAST_STEPS, PROGRAM_STEPS, Budget, Project
-from fsdp2lint.source import Source
+from fsdp2lint.project.project import (
+    ALL_PROGRAMS_STEPS,
+    LEAST_STEPS,
+    PROGRAM_STEPS,
+    Budget,
+    Project,
+)
+from fsdp2lint.source.source import Source
+from fsdp2lint.system.discover import Exclusion, discover
 
 PROJECTS = Path(__file__).parents[1] / "fixtures" / "projects"
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from fsdp2lint.runner import Batch, check
+from fsdp2lint.check.runner import Batch, check
 from tests.notebooks import written
 from tests.running import ROOT, invoke, program
 from tests.test_config import LATE
@@ -222,7 +222,7 @@ def test_a_file_that_changes_while_it_is_fixed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What somebody else has written meanwhile stays."""
-    from fsdp2lint import analysis
+    from fsdp2lint.check import analysis
 
     file = written(tmp_path / "late.ipynb")
     plain = analysis.reports

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fsdp2lint.config.target import named_in
-from fsdp2lint.globs import spelled_out
+from fsdp2lint.system.globs import spelled_out
 from tests.running import invoke, program
 
 HEAD = "from torch.distributed.fsdp import fully_shard\n"

@@ -13,11 +13,13 @@ from typing import Any
 
 import pytest
 
-from fsdp2lint import __version__, analysis, cache, files
-from fsdp2lint.cache import Cache, Question
+from fsdp2lint import __version__
+from fsdp2lint.check import analysis, cache
+from fsdp2lint.check.cache import Cache, Question
+from fsdp2lint.check.report import Report
 from fsdp2lint.cli.sessions import CACHE_FOLDER
-from fsdp2lint.report import Report
-from fsdp2lint.settings import Settings
+from fsdp2lint.config.settings import Settings
+from fsdp2lint.system import files
 from tests import notebooks
 from tests.running import CLEAN, ROOT, invoke, program
 from tests.test_config import LATE
@@ -333,7 +335,7 @@ def test_many_files_are_not_read_again(tmp_path: Path, monkeypatch: pytest.Monke
         reads.append(path)
         return plain(path)
 
-    monkeypatch.setattr("fsdp2lint.files.read", reading)
+    monkeypatch.setattr("fsdp2lint.system.files.read", reading)
     (tmp_path / "x7.py").write_text(LATE)
     assert check(tmp_path) == ["x7.py:FSDP201"]
     assert {Path(p).name for p in reads if p.endswith(".py")} >= {"x7.py"}

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from fsdp2lint.declare import Codemod, declared_codemods
+from fsdp2lint.ask.program import Options
+from fsdp2lint.catalogue.declare import Codemod, declared_codemods
 from fsdp2lint.migrate.engine import migrate
-from fsdp2lint.program import Options
-from fsdp2lint.source import Source
+from fsdp2lint.source.source import Source
 from tests.evidence.client import run
 
 pytestmark = [

@@ -316,7 +316,7 @@ def test_a_rule_that_raises_does_not_end_the_run(tmp_path: Path) -> None:
     """One finding for the rule, the others go on, exit code 2."""
     (tmp_path / "x.py").write_text(UNUSED)
     code = (
-        "import sys; from dataclasses import replace; from fsdp2lint import knowledge\n"
+        "import sys; from dataclasses import replace; from fsdp2lint.catalogue import knowledge\n"
         "def check(trace): raise KeyError('oops')\n"
         "first, *others = knowledge.rules()\n"
         "rules = (replace(first, check=check), *others)\n"

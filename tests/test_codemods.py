@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from fsdp2lint import knowledge
-from fsdp2lint.declare import CODEMOD_SECTIONS, Codemod
+from fsdp2lint.ask.program import Options
+from fsdp2lint.catalogue import knowledge
+from fsdp2lint.catalogue.declare import CODEMOD_SECTIONS, Codemod
 from fsdp2lint.migrate.engine import Migration, migrate
 from fsdp2lint.migrate.ledger import Entry
-from fsdp2lint.program import Options
-from fsdp2lint.source import Source
+from fsdp2lint.source.source import Source
 
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "codemods"
 CASES = sorted(p for p in FIXTURES.glob("*/*") if p.is_dir())

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fsdp2lint import knowledge
+from fsdp2lint.catalogue import knowledge
 from fsdp2lint.migrate.engine import migrate
-from fsdp2lint.source import Source
+from fsdp2lint.source.source import Source
 
 CODEMOD = next(c for c in knowledge.codemods() if c.name == "fsdp-constructor")
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from fsdp2lint.coverage import Lost, Program, Seen, gaps, merged
+from fsdp2lint.check.coverage import Lost, Program, Seen, gaps, merged
+from fsdp2lint.check.runner import Batch, check
 from fsdp2lint.interpret import machine
-from fsdp2lint.project import PROGRAM_STEPS
-from fsdp2lint.runner import Batch, check
+from fsdp2lint.project.project import PROGRAM_STEPS
 from tests.running import invoke
 
 WHOLE = """\

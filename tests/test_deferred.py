@@ -8,12 +8,12 @@ from pathlib import Path
 import libcst as cst
 import pytest
 
-from fsdp2lint import deferred
-from fsdp2lint.deferred import outlined, says, unread
 from fsdp2lint.interpret.entries import traces
 from fsdp2lint.model.events import Called
-from fsdp2lint.project import Project
-from fsdp2lint.source import Source
+from fsdp2lint.project.project import Project
+from fsdp2lint.source import deferred
+from fsdp2lint.source.deferred import outlined, says, unread
+from fsdp2lint.source.source import Source
 
 LAYOUTS = {
     "comments around": (

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from fsdp2lint import analysis
-from fsdp2lint.analysis import Analysis
-from fsdp2lint.diagnostics import Report
-from fsdp2lint.in_documents import changes
+from fsdp2lint.check import analysis
+from fsdp2lint.check.analysis import Analysis
+from fsdp2lint.check.diagnostics import Report
+from fsdp2lint.check.in_documents import changes
 from fsdp2lint.server.desk import Desk, Stopped, saved
-from fsdp2lint.source import Source
+from fsdp2lint.source.source import Source
 from tests.test_config import LATE
 from tests.test_git import HELPER, TRAIN
 

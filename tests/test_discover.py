@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from fsdp2lint.discover import EXCLUDED, Exclusion, NoSuchPath, discover
-from fsdp2lint.prefilter import MAX_BYTES, relevant, sift, written
-from fsdp2lint.runner import Batch, check
+from fsdp2lint.check.runner import Batch, check
+from fsdp2lint.source.prefilter import MAX_BYTES, relevant, sift, written
+from fsdp2lint.system.discover import EXCLUDED, Exclusion, NoSuchPath, discover
 
 ROOT = Path(__file__).parent.parent
 MARKED = "from torch.distributed.fsdp import fully_shard\n"
@@ -311,7 +311,7 @@ def test_nothing_heavy_is_imported_when_no_file_is_relevant(tmp_path: Path) -> N
 def test_torch_is_never_imported(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text(MARKED + "fully_shard(model)\n")
     code = (
-        "import sys; from fsdp2lint.runner import Batch, check\n"
+        "import sys; from fsdp2lint.check.runner import Batch, check\n"
         f"check(Batch.of_files([{str(tmp_path / 'a.py')!r}]))\n"
         "assert 'libcst' in sys.modules\n"
         "assert 'torch' not in sys.modules\n"

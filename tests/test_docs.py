@@ -14,14 +14,14 @@ from xml.etree import ElementTree
 import click
 import pytest
 
-from fsdp2lint import knowledge
+from fsdp2lint.catalogue import knowledge
+from fsdp2lint.catalogue.declare import SECTIONS
+from fsdp2lint.catalogue.toolrules import TOOL_RULES
 from fsdp2lint.cli.program import program
-from fsdp2lint.declare import SECTIONS
 from fsdp2lint.interpret.entries import traces
-from fsdp2lint.project import Project
-from fsdp2lint.source import Source
-from fsdp2lint.toolrules import TOOL_RULES
-from fsdp2lint.verify.commands import marked
+from fsdp2lint.project.project import Project
+from fsdp2lint.rehearse.commands import marked
+from fsdp2lint.source.source import Source
 
 DOCS = Path(__file__).parent.parent / "docs"
 WRITTEN = sorted(p for p in DOCS.rglob("*.md") if "reference" not in p.parts)
@@ -166,7 +166,7 @@ def test_the_example_of_a_rule_works() -> None:
     try:
         exec(compile(code, "optimizer_example.py", "exec", dont_inherit=True), module.__dict__)
     finally:
-        from fsdp2lint.declare import declared
+        from fsdp2lint.catalogue.declare import declared
 
         del sys.modules[module.__name__]
         declared.pop(module.__name__, None)

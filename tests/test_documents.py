@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fsdp2lint.documents.markdown import blocks, markdown
+from fsdp2lint.source.documents.markdown import blocks, markdown
 from tests.running import invoke
 
 WITH = ("--extension", "md:markdown")

@@ -9,7 +9,7 @@ import pytest
 from fsdp2lint.edits.apply import combine, resolve
 from fsdp2lint.edits.arguments import Arguments
 from fsdp2lint.edits.text import Replace
-from fsdp2lint.source import Source
+from fsdp2lint.source.source import Source
 from tests.editing import call, edited
 
 LINES = "f(\n    a,  # A\n    b=2,  # B\n    c=3  # C\n)\n"

@@ -9,8 +9,8 @@ from fsdp2lint.edits.apply import combine, resolve
 from fsdp2lint.edits.changes import Conflict, Inner
 from fsdp2lint.edits.statements import Remove
 from fsdp2lint.edits.text import Replace, Rewrite, Splice
-from fsdp2lint.source import Source
-from fsdp2lint.walk import walk
+from fsdp2lint.source.source import Source
+from fsdp2lint.source.walk import walk
 from tests.editing import call, edited, find
 
 

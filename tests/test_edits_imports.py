@@ -11,8 +11,8 @@ import pytest
 from fsdp2lint.edits.apply import combine, resolve
 from fsdp2lint.edits.imports import WITH_TORCH, Unimport, name_for
 from fsdp2lint.edits.text import Replace
-from fsdp2lint.source import Source
-from fsdp2lint.walk import walk
+from fsdp2lint.source.source import Source
+from fsdp2lint.source.walk import walk
 from tests.editing import edited
 
 FSDP1 = "torch.distributed.fsdp.FullyShardedDataParallel"

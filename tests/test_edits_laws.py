@@ -15,8 +15,8 @@ from fsdp2lint.edits.compose import compose
 from fsdp2lint.edits.layout import Layout
 from fsdp2lint.edits.statements import InsertAfter, InsertBefore, Move, Remove, Wrap
 from fsdp2lint.edits.text import Edit, Replace, Rewrite
-from fsdp2lint.source import Source
-from fsdp2lint.walk import walk
+from fsdp2lint.source.source import Source
+from fsdp2lint.source.walk import walk
 
 SMALL = (
     "a()",

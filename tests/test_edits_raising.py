@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from fsdp2lint import knowledge
-from fsdp2lint.analysis import Analysis
 from fsdp2lint.api import Edit, Finding, Fix, Replace, Rewrite, Sharded, Trace
-from fsdp2lint.declare import Rule
+from fsdp2lint.catalogue import knowledge
+from fsdp2lint.catalogue.declare import Rule
+from fsdp2lint.check.analysis import Analysis
+from fsdp2lint.config.settings import Settings
 from fsdp2lint.edits.apply import combine
 from fsdp2lint.edits.changes import Inner
-from fsdp2lint.settings import Settings
-from fsdp2lint.source import Source
+from fsdp2lint.source.source import Source
 from tests.editing import find
 
 SCRIPT = """\

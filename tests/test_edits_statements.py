@@ -7,7 +7,7 @@ import pytest
 from fsdp2lint.edits.apply import combine
 from fsdp2lint.edits.statements import InsertAfter, InsertBefore, Move, Remove, Wrap
 from fsdp2lint.edits.text import Replace
-from fsdp2lint.source import Source
+from fsdp2lint.source.source import Source
 from tests.editing import edited, find
 
 INSERTED = [

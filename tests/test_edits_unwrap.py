@@ -14,8 +14,8 @@ from fsdp2lint.edits.changes import Conflict
 from fsdp2lint.edits.layout import Layout
 from fsdp2lint.edits.statements import InsertAfter, InsertBefore, Remove, Unwrap, Wrap
 from fsdp2lint.edits.text import Replace
-from fsdp2lint.source import Source
-from fsdp2lint.walk import walk
+from fsdp2lint.source.source import Source
+from fsdp2lint.source.walk import walk
 from tests.editing import edited, find
 from tests.test_edits_laws import after, comments, sources, statements
 

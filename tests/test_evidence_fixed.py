@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fsdp2lint import fixing
+from fsdp2lint.check import fixing
 from tests.evidence.client import run
 from tests.evidence.header import Fixture
 from tests.evidence.judge import complaints

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fsdp2lint.declare import Rule
+from fsdp2lint.catalogue.declare import Rule
 from tests.mending import found_in_bad_fixtures, rules
 from tests.running import TOUR, program
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fsdp2lint.source import Source
+from fsdp2lint.source.source import Source
 from tests.test_rules import findings, mended
 
 IMPORTS = """\

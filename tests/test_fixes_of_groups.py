@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fsdp2lint import knowledge
-from fsdp2lint.source import Source
+from fsdp2lint.catalogue import knowledge
+from fsdp2lint.source.source import Source
 from tests.test_rules import findings, mended
 
 HEAD = """\

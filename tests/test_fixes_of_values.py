@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fsdp2lint.source import Source
+from fsdp2lint.source.source import Source
 from tests.evidence.client import run_script
 from tests.test_rules import findings, mended
 

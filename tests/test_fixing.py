@@ -11,11 +11,11 @@ from pathlib import Path
 import libcst as cst
 import pytest
 
+from fsdp2lint.catalogue.findings import Fix, Safety
+from fsdp2lint.check.fixing import MAX_ROUNDS, NotWritten, diff, fix, write
 from fsdp2lint.edits.text import Edit, Replace, Rewrite, Splice
-from fsdp2lint.findings import Fix, Safety
-from fsdp2lint.fixing import MAX_ROUNDS, NotWritten, diff, fix, write
-from fsdp2lint.source import Source
-from fsdp2lint.walk import walk
+from fsdp2lint.source.source import Source
+from fsdp2lint.source.walk import walk
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from fsdp2lint.frames import roomy
+from fsdp2lint.system.frames import roomy
 
 CALLS = 500
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fsdp2lint.prefilter import relevant, written
+from fsdp2lint.source.prefilter import relevant, written
 from tests.running import invoke
 
 ASKING = {

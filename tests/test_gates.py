@@ -12,17 +12,17 @@ from pathlib import Path
 import libcst as cst
 import pytest
 
-from fsdp2lint import parsing
-from fsdp2lint.collector import no_collector
+from fsdp2lint.check.runner import Batch, check
+from fsdp2lint.config.settings import Settings
 from fsdp2lint.interpret.entries import traces
 from fsdp2lint.interpret.machine import MAX_STEPS, Machine
+from fsdp2lint.model.basic_values import forget
 from fsdp2lint.model.guards import Guard
-from fsdp2lint.model.value import forget
 from fsdp2lint.model.values import Part
-from fsdp2lint.project import Project
-from fsdp2lint.runner import Batch, check
-from fsdp2lint.settings import Settings
-from fsdp2lint.source import Source, Unreadable
+from fsdp2lint.project.project import Project
+from fsdp2lint.source import parsing
+from fsdp2lint.source.source import Source, Unreadable
+from fsdp2lint.system.collector import no_collector
 from tests.running import CLEAN, ROOT
 
 HOOK = (

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fsdp2lint.globs import anchored, fits
+from fsdp2lint.system.globs import anchored, fits
 from tests.test_config import LATE, found, write
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from fsdp2lint import knowledge
+from fsdp2lint.catalogue import knowledge
 from fsdp2lint.migrate.engine import migrate
-from fsdp2lint.source import Source
-from fsdp2lint.verify.outcome import Request
+from fsdp2lint.rehearse.outcome import Request
+from fsdp2lint.source.source import Source
 from tests.verify.scenes import forking
 
 pytestmark = pytest.mark.ranks

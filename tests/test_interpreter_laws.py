@@ -19,8 +19,8 @@ from fsdp2lint.model.guards import ALWAYS, NEVER, Guard, unit
 from fsdp2lint.model.memory import choose
 from fsdp2lint.model.trace import Trace
 from fsdp2lint.model.values import Either, Literal, Unknown
-from fsdp2lint.project import Project
-from fsdp2lint.source import Source
+from fsdp2lint.project.project import Project
+from fsdp2lint.source.source import Source
 from tests.strategies import programs
 
 ROOT = Path(__file__).parents[1]

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from fsdp2lint import processes, runner
-from fsdp2lint.files import Files
-from fsdp2lint.means import Means
-from fsdp2lint.plan import units
-from fsdp2lint.runner import Batch, check
+from fsdp2lint.check import processes, runner
+from fsdp2lint.check.context import Means
+from fsdp2lint.check.runner import Batch, check
+from fsdp2lint.check.units import units
+from fsdp2lint.system.files import Files
 from tests.running import CLEAN, invoke
 from tests.test_config import LATE
 from tests.test_git import HELPER, TRAIN

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fsdp2lint.coverage import Program
-from fsdp2lint.runner import Batch, check
+from fsdp2lint.check.coverage import Program
+from fsdp2lint.check.runner import Batch, check
 
 HEAD = """\
 import functools

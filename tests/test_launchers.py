@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fsdp2lint.runner import Batch, check
+from fsdp2lint.check.runner import Batch, check
 
 TRAIN = """\
 import torch

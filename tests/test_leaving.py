@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fsdp2lint.plain import lines, no_command, one_line
+from fsdp2lint.system.plain import lines, no_command, one_line
 from tests.running import program
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="such names do not exist there")
@@ -80,8 +80,8 @@ def test_text_on_its_way_out(text: str) -> None:
 
 
 INTERRUPTED_AT = (
-    "fsdp2lint.cli", "fsdp2lint.cli.program", "click", "fsdp2lint.cli.options", "fsdp2lint.session",
-    "fsdp2lint.analysis", "libcst",
+    "fsdp2lint.cli", "fsdp2lint.cli.program", "click", "fsdp2lint.cli.options", "fsdp2lint.check.session",
+    "fsdp2lint.check.analysis", "libcst",
 )  # fmt: skip
 
 

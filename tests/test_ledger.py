@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fsdp2lint import knowledge
+from fsdp2lint.catalogue import knowledge
 from fsdp2lint.migrate.engine import Migration, migrate
-from fsdp2lint.source import Source
+from fsdp2lint.source.source import Source
 
 HEAD = """\
 import torch

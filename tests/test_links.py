@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fsdp2lint import declare
+from fsdp2lint.catalogue import declare
 from tests.editor import editing, live
 from tests.running import invoke
 from tests.test_config import LATE

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from fsdp2lint import knowledge
+from fsdp2lint.catalogue import knowledge
 from fsdp2lint.migrate import show
 from fsdp2lint.migrate.engine import migrate
-from fsdp2lint.source import Source
+from fsdp2lint.source.source import Source
 from tests.running import program
 
 CLIP = """\
@@ -345,7 +345,7 @@ def test_the_reports_say_what_verify_found(tree: Path, monkeypatch: pytest.Monke
     from click.testing import CliRunner
 
     from fsdp2lint.cli import migrate as command
-    from fsdp2lint.migrate import proof
+    from fsdp2lint.prove import migration as proof
 
     monkeypatch.chdir(tree)
     found = {0: "they agree", 1: "they differ, so nothing was written", 2: "could not run"}

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from fsdp2lint.verify.compare import Options, Trial, Verification
-from fsdp2lint.verify.equality.results import Difference
-from fsdp2lint.verify.launch import Launch, launch
-from fsdp2lint.verify.places import find
+from fsdp2lint.prove.compare import Options, Trial, Verification
+from fsdp2lint.prove.places import find
+from fsdp2lint.rehearse.launch import Launch, launch
+from fsdp2lint.rehearse.results import Difference
 from tests.migrated import NAMES, PROJECTS, migrate_folder, migrated, settings, written
 from tests.verify.scenes import Ranks, forking
 
@@ -33,7 +33,7 @@ def ranks() -> Iterator[Ranks]:
 
 def compared(name: str, folder: Path, run: Launch, **how: Any) -> Verification:
     """The program and what the tool makes of it, run and compared."""
-    from fsdp2lint.verify.equality import apart
+    from fsdp2lint.prove.equality import apart
 
     told = settings(name)
     before = PROJECTS / name / "before"

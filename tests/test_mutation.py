@@ -10,8 +10,8 @@ from pathlib import Path
 import libcst as cst
 import pytest
 
-from fsdp2lint import knowledge
-from fsdp2lint.accuracy import Recall, recall_sentence, recalled
+from fsdp2lint.catalogue import knowledge
+from fsdp2lint.catalogue.accuracy import Recall, recall_sentence, recalled
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "benchmarks" / "mutation"

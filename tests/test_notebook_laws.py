@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from fsdp2lint.check.runner import Batch, check, mend
+from fsdp2lint.config.settings import Settings
 from fsdp2lint.reporters import View, render
-from fsdp2lint.runner import Batch, check, mend
-from fsdp2lint.settings import Settings
-from fsdp2lint.source import Source
+from fsdp2lint.source.source import Source
 from tests.notebooks import notebook
 from tests.test_rules import ROOT
 

@@ -13,8 +13,8 @@ from xml.etree import ElementTree
 import nbformat
 import pytest
 
-from fsdp2lint.documents import magics
-from fsdp2lint.source import Source
+from fsdp2lint.source.documents import magics
+from fsdp2lint.source.source import Source
 from tests.notebooks import LATE, TRAIN, notebook, sources, written
 from tests.running import invoke
 from tests.test_git import HELPER

@@ -71,9 +71,9 @@ def test_check_needs_no_torch() -> None:
 def test_every_import_of_another_distribution_is_declared() -> None:
     """In a fresh process without the test tools on its mind: what check loads is what it depends on."""
     code = (
-        "import sys, fsdp2lint.analysis, fsdp2lint.cli.program\n"
+        "import sys, fsdp2lint.check.analysis, fsdp2lint.cli.program\n"
         "for name in 'check', 'rule', 'trace': __import__(f'fsdp2lint.cli.{name}')\n"
-        "from fsdp2lint import knowledge, reporters; knowledge.rules()\n"
+        "from fsdp2lint.catalogue import knowledge; from fsdp2lint import reporters; knowledge.rules()\n"
         "for name in reporters.formats(): __import__('fsdp2lint.reporters.' + name.replace('-', '_'))\n"
         "print(*sorted({m.partition('.')[0] for m in sys.modules}))\n"
     )

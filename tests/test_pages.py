@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from fsdp2lint import knowledge
-from fsdp2lint.declare import SECTIONS, Rule
-from fsdp2lint.source import Source
+from fsdp2lint.catalogue import knowledge
+from fsdp2lint.catalogue.declare import SECTIONS, Rule
+from fsdp2lint.source.source import Source
 
 from .test_rules import findings, mended
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fsdp2lint import knowledge
+from fsdp2lint.catalogue import knowledge
 from fsdp2lint.migrate.engine import Migration, migrate
-from fsdp2lint.source import Source
+from fsdp2lint.source.source import Source
 
 CASE = Path(__file__).parent.parent / "fixtures/codemods/fsdp_constructor/policies_asked/before"
 POLICIES = (

@@ -8,11 +8,11 @@ import libcst as cst
 import pytest
 from libcst.metadata import MetadataWrapper, PositionProvider
 
-from fsdp2lint.bindings import bindings
+from fsdp2lint.ask.program import _by_libcst
 from fsdp2lint.edits.layout import Layout
 from fsdp2lint.edits.names import Names, dotted
-from fsdp2lint.program import _by_libcst
-from fsdp2lint.source import Range, Source
+from fsdp2lint.project.bindings import bindings
+from fsdp2lint.source.source import Range, Source
 from tests.running import ROOT
 
 FILES = sorted((ROOT / "fixtures" / "traces").rglob("*.py"))

@@ -13,9 +13,9 @@ from fsdp2lint.interpret.entries import traces
 from fsdp2lint.model.events import Collective, Forward, OptimizerBuilt, Sharded
 from fsdp2lint.model.told import Told
 from fsdp2lint.model.trace import Trace
-from fsdp2lint.prefilter import tells
-from fsdp2lint.project import Project
-from fsdp2lint.source import Source
+from fsdp2lint.project.project import Project
+from fsdp2lint.source.prefilter import tells
+from fsdp2lint.source.source import Source
 from tests.running import invoke
 
 MODEL = """\

@@ -10,12 +10,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from fsdp2lint.diagnostics import Diagnostic, Report, Step, fingerprints
-from fsdp2lint.findings import Fix
+from fsdp2lint.catalogue.findings import Fix
+from fsdp2lint.catalogue.toolrules import UNANALYSABLE
+from fsdp2lint.check.diagnostics import Diagnostic, Report, Step, fingerprints
 from fsdp2lint.reporters import View, formats, render
 from fsdp2lint.reporters.github import step_summary
-from fsdp2lint.source import Source
-from fsdp2lint.toolrules import UNANALYSABLE
+from fsdp2lint.source.source import Source
 from tests.saying import FORWARD, LEGACY, SCALER, TRAIN, mend, place, report, said, two_files
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")

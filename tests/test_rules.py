@@ -14,15 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from fsdp2lint import knowledge
-from fsdp2lint.declare import Rule
+from fsdp2lint.catalogue import knowledge
+from fsdp2lint.catalogue.declare import Rule
+from fsdp2lint.catalogue.findings import Finding
+from fsdp2lint.config.settings import DEFAULT_GROUPS
 from fsdp2lint.edits.apply import combine
-from fsdp2lint.files import SETTINGS
-from fsdp2lint.findings import Finding
 from fsdp2lint.interpret.entries import traces
-from fsdp2lint.project import Project
-from fsdp2lint.settings import DEFAULT_GROUPS
-from fsdp2lint.source import Site, Source
+from fsdp2lint.project.project import Project
+from fsdp2lint.source.source import Site, Source
+from fsdp2lint.system.files import SETTINGS
 
 ROOT = Path(__file__).parents[1] / "fixtures" / "rules"
 TARGET = re.compile(r"^# target: torch (\d+)\.(\d+)$", re.MULTILINE)

@@ -12,10 +12,10 @@ from typing import Any
 import jsonschema
 import pytest
 
-from fsdp2lint.diagnostics import Diagnostic
+from fsdp2lint.catalogue.toolrules import UNANALYSABLE
+from fsdp2lint.check.diagnostics import Diagnostic
 from fsdp2lint.reporters import View, render
-from fsdp2lint.source import Source
-from fsdp2lint.toolrules import UNANALYSABLE
+from fsdp2lint.source.source import Source
 from tests.saying import SCALER, place, report, said, two_files
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from fsdp2lint import knowledge
+from fsdp2lint.catalogue import knowledge
+from fsdp2lint.catalogue.toolrules import ALWAYS_ON, TOOL_RULES
+from fsdp2lint.check.stored import pack_rules, unpacked_rules
 from fsdp2lint.config import resolve
 from fsdp2lint.config.files import Config
-from fsdp2lint.settings import BadSetting, Settings, unknown
-from fsdp2lint.stored import pack_rules, unpacked_rules
-from fsdp2lint.toolrules import ALWAYS_ON, TOOL_RULES
+from fsdp2lint.config.settings import BadSetting, Settings, unknown
 from tests.running import invoke
 from tests.saying import EVERY, rule
 

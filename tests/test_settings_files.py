@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fsdp2lint.frameworks.asked import asked
 from fsdp2lint.frameworks.document import NotSettings, read
 from fsdp2lint.frameworks.version2 import settings_changes
-from fsdp2lint.source import Source
+from fsdp2lint.source.source import Source
 from tests.running import ROOT, invoke
 
 CASES = ROOT / "fixtures" / "codemods" / "settings_files"

@@ -23,8 +23,8 @@ def test_nothing_is_left_to_a_person() -> None:
 @pytest.mark.ranks
 @pytest.mark.skipif(find_spec("torch") is None, reason="running needs torch")
 def test_it_does_the_same(tmp_path: Path) -> None:
-    from fsdp2lint.verify.compare import Options, verify
-    from fsdp2lint.verify.places import find
+    from fsdp2lint.prove.compare import Options, verify
+    from fsdp2lint.prove.places import find
 
     after = written(migrate_folder(TOLD), TOLD, tmp_path)
     before = find(str(TOLD), entry="train.py")

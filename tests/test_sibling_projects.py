@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from fsdp2lint import analysis, runner
+from fsdp2lint.check import analysis, runner
+from fsdp2lint.check.session import Session
 from fsdp2lint.interpret import entries
 from fsdp2lint.model.trace import Trace
-from fsdp2lint.session import Session
 from tests.running import invoke
 from tests.test_config import LATE, found
 

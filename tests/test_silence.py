@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fsdp2lint.silence import silenced
-from fsdp2lint.source import Source
+from fsdp2lint.check.add_ignores import silenced
+from fsdp2lint.source.source import Source
 from tests.notebooks import notebook
 from tests.running import CLEAN, invoke
 from tests.saying import FORWARD, OPTIMIZER, said

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from fsdp2lint.declare import Rule
-from fsdp2lint.judge import judged
-from fsdp2lint.source import Source
-from fsdp2lint.toolrules import TOOL_RULES, UNANALYSABLE, UNKNOWN, UNUSED
+from fsdp2lint.catalogue.declare import Rule
+from fsdp2lint.catalogue.toolrules import TOOL_RULES, UNANALYSABLE, UNKNOWN, UNUSED
+from fsdp2lint.check.judge import judged
+from fsdp2lint.source.source import Source
 from tests.saying import EVERY, FORWARD, OPTIMIZER, SAVE, said
 
 ALL = (*EVERY, *TOOL_RULES)

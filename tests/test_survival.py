@@ -9,8 +9,8 @@ import pytest
 
 from fsdp2lint.interpret.entries import traces
 from fsdp2lint.model.events import Sharded
-from fsdp2lint.project import Project
-from fsdp2lint.source import Source
+from fsdp2lint.project.project import Project
+from fsdp2lint.source.source import Source
 from tests.running import invoke
 
 HEADER = """

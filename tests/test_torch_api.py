@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from fsdp2lint import knowledge
+from fsdp2lint.catalogue import knowledge
 from fsdp2lint.cli.program import program
-from fsdp2lint.settings import OLDEST_TORCH
+from fsdp2lint.config.settings import OLDEST_TORCH
 from fsdp2lint.torch_api import exported, offer, releases
 
 FSDP = "torch.distributed.fsdp"

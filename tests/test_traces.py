@@ -46,8 +46,8 @@ from fsdp2lint.model.events import (
     Written,
 )
 from fsdp2lint.model.trace import Trace
-from fsdp2lint.project import Project
-from fsdp2lint.source import Source
+from fsdp2lint.project.project import Project
+from fsdp2lint.source.source import Source
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "traces"
 MARK = "# trace: "

@@ -58,10 +58,10 @@ def test_what_may_be_unbound(text: str, found: set[tuple[str, str]]) -> None:
 
 
 def test_a_rewriting_that_reads_a_name_too_early_is_refused() -> None:
-    from fsdp2lint import knowledge
     from fsdp2lint.api import Account, Replace, Step
+    from fsdp2lint.catalogue import knowledge
     from fsdp2lint.migrate.engine import migrate
-    from fsdp2lint.source import Source
+    from fsdp2lint.source.source import Source
 
     text = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n\ndef f(m):\n    return FSDP(m)\n"
     one = knowledge.codemods()[0]

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fsdp2lint import knowledge
+from fsdp2lint.catalogue import knowledge
 from fsdp2lint.migrate.engine import Migration, migrate
-from fsdp2lint.source import Source
+from fsdp2lint.source.source import Source
 
 HEAD = """\
 import torch

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from fsdp2lint import knowledge
-from fsdp2lint.discover import Exclusion, discover
+from fsdp2lint.catalogue import knowledge
 from fsdp2lint.migrate.engine import Migration, migrate
 from fsdp2lint.migrate.files import choose, launch_files
+from fsdp2lint.system.discover import Exclusion, discover
 
 COPY = '''\
 """Views of flat parameters."""
@@ -118,5 +118,5 @@ def test_what_lies_beside_the_projects_is_not_read(tmp_path: Path) -> None:
 def test_nothing_is_said_of_a_project_too_large_to_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fsdp2lint.unreached.MAX_FILES", 2)
+    monkeypatch.setattr("fsdp2lint.ask.unreached.MAX_FILES", 2)
     assert "manual" in fates(made(tmp_path, {"data.txt": ""}), "flat_views.py")

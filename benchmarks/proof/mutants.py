@@ -26,9 +26,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from fsdp2lint.verify.compare import Options, Trial, Verification  # noqa: E402
-from fsdp2lint.verify.equality import apart  # noqa: E402
-from fsdp2lint.verify.places import Place, find  # noqa: E402
+from fsdp2lint.prove.compare import Options, Trial, Verification  # noqa: E402
+from fsdp2lint.prove.equality import apart  # noqa: E402
+from fsdp2lint.prove.places import Place, find  # noqa: E402
 from tests.verify.scenes import Ranks, forking  # noqa: E402
 
 if sys.version_info >= (3, 11):

@@ -16,10 +16,10 @@ SHORT, LONG, LONGER = 1_000, 8_000, 10_000
 ANALYSIS = """\
 import gc, sys, time
 from pathlib import Path
-from fsdp2lint.prefilter import relevant
-from fsdp2lint.runner import Batch, check
-import fsdp2lint.analysis, libcst
-from fsdp2lint import knowledge
+from fsdp2lint.source.prefilter import relevant
+from fsdp2lint.check.runner import Batch, check
+import fsdp2lint.check.analysis, libcst
+from fsdp2lint.catalogue import knowledge
 knowledge.rules()
 gc.disable()
 sys.setrecursionlimit(12_000)
@@ -35,8 +35,8 @@ print(time.process_time() - began)
 
 PREFILTER = """\
 import time
-from fsdp2lint.discover import Exclusion, discover
-from fsdp2lint.prefilter import sift
+from fsdp2lint.system.discover import Exclusion, discover
+from fsdp2lint.source.prefilter import sift
 began = time.process_time()
 list(sift(discover([{folder!r}], Exclusion())))
 print(time.process_time() - began)

@@ -10,13 +10,13 @@ import click
 from fsdp2lint.cli.known import against, file_of, load
 from fsdp2lint.cli.options import CONFIGURATION, DISCOVERY, SELECTION, Given
 from fsdp2lint.cli.sessions import DEFAULTS, opened
-from fsdp2lint.discover import NoSuchPath
-from fsdp2lint.files import is_below
-from fsdp2lint.settings import BadSetting
+from fsdp2lint.config.settings import BadSetting
+from fsdp2lint.system.discover import NoSuchPath
+from fsdp2lint.system.files import is_below
 
 if TYPE_CHECKING:
-    from fsdp2lint.baseline import Baseline
-    from fsdp2lint.session import Session
+    from fsdp2lint.check.baseline import Baseline
+    from fsdp2lint.check.session import Session
 
 ACTIONS = ("create", "update", "prune", "show")
 
@@ -42,7 +42,7 @@ def command(action: str, paths: tuple[str, ...], **given: Any) -> None:
 
 
 def _do(action: str, session: Session, given: Given) -> None:
-    from fsdp2lint.baseline import BadBaseline, Baseline
+    from fsdp2lint.check.baseline import BadBaseline, Baseline
 
     file = file_of(session, given["baseline"])
     if action == "create" and os.path.exists(file):

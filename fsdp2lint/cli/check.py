@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
+from fsdp2lint.check.runner import Mended
 from fsdp2lint.cli.options import (
     CONFIGURATION,
     DISCOVERY,
@@ -19,16 +20,15 @@ from fsdp2lint.cli.options import (
 )
 from fsdp2lint.cli.output import Target, coloured, on_terminal, parse_targets, write
 from fsdp2lint.cli.sessions import opened
-from fsdp2lint.discover import NoSuchPath
-from fsdp2lint.files import is_below
-from fsdp2lint.plain import lines, no_command
+from fsdp2lint.config.settings import BadSetting
 from fsdp2lint.reporters import View
-from fsdp2lint.runner import Mended
-from fsdp2lint.settings import BadSetting
+from fsdp2lint.system.discover import NoSuchPath
+from fsdp2lint.system.files import is_below
+from fsdp2lint.system.plain import lines, no_command
 
 if TYPE_CHECKING:
-    from fsdp2lint.report import Report
-    from fsdp2lint.session import Session
+    from fsdp2lint.check.report import Report
+    from fsdp2lint.check.session import Session
 
 Targets = tuple[Target, ...]
 
@@ -275,7 +275,7 @@ def _finish(
 
 
 def _graded(session: Session, report: Report, given: Given) -> Report:
-    from fsdp2lint.report import narrowed, strict
+    from fsdp2lint.check.report import narrowed, strict
 
     if given["error_on_warning"]:
         report = strict(report)
@@ -318,8 +318,8 @@ def _show_diff(mended: Mended) -> int:
 
 
 def _write_back(mended: Mended, session: Session) -> None:
-    from fsdp2lint.fixing import NotWritten
-    from fsdp2lint.fixing import write as write_files
+    from fsdp2lint.check.fixing import NotWritten
+    from fsdp2lint.check.fixing import write as write_files
 
     try:
         write_files(mended.changed, named=session.paths)
@@ -345,7 +345,7 @@ def _say_what_was_done(report: Report, seconds: float) -> None:
 
 
 def _say_what_was_followed(report: Report) -> None:
-    from fsdp2lint.coverage import details
+    from fsdp2lint.check.coverage import details
 
     for line in details(report.programs):
         click.echo(line, err=True)

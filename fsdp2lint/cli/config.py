@@ -30,6 +30,6 @@ def command(key: str | None, as_schema: bool) -> None:
         if name == wanted:
             sys.stdout.write(f"{name}: {kind}\n    {about}\n")
             return
-    from fsdp2lint.settings import unknown
+    from fsdp2lint.config.settings import unknown
 
     raise click.ClickException(unknown("key", key, [name for name, _, _ in every]))

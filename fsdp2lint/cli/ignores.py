@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from fsdp2lint.diagnostics import Diagnostic, Report
-    from fsdp2lint.session import Session
-    from fsdp2lint.source import Source
+    from fsdp2lint.check.diagnostics import Diagnostic, Report
+    from fsdp2lint.check.session import Session
+    from fsdp2lint.source.source import Source
 
 
 def add(session: Session, reason: str) -> tuple[int, Report]:
@@ -18,10 +18,10 @@ def add(session: Session, reason: str) -> tuple[int, Report]:
     Raises:
         click.ClickException: a file cannot be written; then none is.
     """
-    from fsdp2lint.fixing import NotWritten, write
+    from fsdp2lint.catalogue.toolrules import ALWAYS_ON
+    from fsdp2lint.check.add_ignores import silenced
+    from fsdp2lint.check.fixing import NotWritten, write
     from fsdp2lint.reporters._summary import count
-    from fsdp2lint.silence import silenced
-    from fsdp2lint.toolrules import ALWAYS_ON
 
     report = session.check()
     by_file: dict[str, list[Diagnostic]] = {}

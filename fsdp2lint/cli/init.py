@@ -13,7 +13,7 @@ import click
 
 from fsdp2lint import __version__
 from fsdp2lint.config import toml
-from fsdp2lint.journal import NotWritten, replace_all
+from fsdp2lint.system.journal import NotWritten, replace_all
 
 _KEYS = """\
 # select = ["correctness", "suspicious"]

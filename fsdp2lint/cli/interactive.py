@@ -12,7 +12,7 @@ import click
 from fsdp2lint.reporters import View, render
 
 if TYPE_CHECKING:
-    from fsdp2lint.diagnostics import Diagnostic
+    from fsdp2lint.check.diagnostics import Diagnostic
 
 
 class Asking:
@@ -31,7 +31,7 @@ class Asking:
         return self.answers[key]
 
     def _ask(self, diagnostic: Diagnostic) -> bool:
-        from fsdp2lint.diagnostics import Report
+        from fsdp2lint.check.diagnostics import Report
 
         sys.stderr.write(render("full", Report(found=[replace(diagnostic)]), self.view))
         answer = click.prompt(

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from fsdp2lint.baseline import Baseline, Compared
-    from fsdp2lint.report import Report
-    from fsdp2lint.session import Session
+    from fsdp2lint.check.baseline import Baseline, Compared
+    from fsdp2lint.check.report import Report
+    from fsdp2lint.check.session import Session
 
 DEFAULT_NAME = "fsdp2lint-baseline.json"
 
@@ -55,7 +55,7 @@ def load(file: str) -> Baseline:
     Raises:
         click.ClickException: it cannot be read.
     """
-    from fsdp2lint.baseline import BadBaseline, Baseline
+    from fsdp2lint.check.baseline import BadBaseline, Baseline
 
     try:
         return Baseline.load(file)

@@ -13,18 +13,18 @@ import click
 from fsdp2lint.cli.options import CONFIGURATION, DISCOVERY, TARGET, Given, listing
 from fsdp2lint.cli.output import coloured, on_terminal, save
 from fsdp2lint.cli.sessions import configured
-from fsdp2lint.discover import NoSuchPath
-from fsdp2lint.journal import NotWritten, Switch
-from fsdp2lint.plain import lines, no_command, one_line
-from fsdp2lint.settings import BadSetting, unknown
+from fsdp2lint.config.settings import BadSetting, unknown
+from fsdp2lint.system.discover import NoSuchPath
+from fsdp2lint.system.journal import NotWritten, Switch
+from fsdp2lint.system.plain import lines, no_command, one_line
 
 if TYPE_CHECKING:
-    from fsdp2lint.declare import Codemod
+    from fsdp2lint.catalogue.declare import Codemod
+    from fsdp2lint.check.session import Session
+    from fsdp2lint.config.settings import Settings
     from fsdp2lint.migrate.engine import Migration, Stage
     from fsdp2lint.migrate.files import Chosen
     from fsdp2lint.migrate.show import Applied
-    from fsdp2lint.session import Session
-    from fsdp2lint.settings import Settings
     from fsdp2lint.torch_api import Release
 
 
@@ -113,12 +113,12 @@ def _applied(
     migration: Migration, session: Session, given: Given, proof: str, code: int
 ) -> Applied:
     """Write or commit what was asked for, unless ``--verify`` failed with ``code``."""
-    from fsdp2lint.fixing import prepare
+    from fsdp2lint.check.fixing import prepare
     from fsdp2lint.migrate.show import Applied
 
     if code or not migration.changed or not (given["write"] or given["create_commits"]):
         return Applied(proof=proof)
-    from fsdp2lint.git import GitProblem
+    from fsdp2lint.system.git import GitProblem
 
     try:
         with Switch() as switch:
@@ -133,8 +133,8 @@ def _applied(
 
 def _back_up(switch: Switch, migration: Migration) -> str:
     """Copy the files that no git repository holds; the folder of the copies, if there are any."""
-    from fsdp2lint.git import root_of
     from fsdp2lint.migrate.backup import back_up
+    from fsdp2lint.system.git import root_of
 
     files = [old.path for old, _ in migration.changed]
     folders = {os.path.dirname(os.path.abspath(file)) for file in files}
@@ -151,9 +151,9 @@ def _back_up(switch: Switch, migration: Migration) -> str:
 
 def _commit(switch: Switch, migration: Migration) -> None:
     """A commit for each codemod; the branch, the index and the files change together."""
-    from fsdp2lint.git import commits, root_of
-    from fsdp2lint.journal import Ref
     from fsdp2lint.migrate.show import message
+    from fsdp2lint.system.git import commits, root_of
+    from fsdp2lint.system.journal import Ref
 
     root = root_of(migration.changed[0][0].path) or "."
     stages = [
@@ -167,7 +167,7 @@ def _commit(switch: Switch, migration: Migration) -> None:
 
 
 def _codemods(given: Given) -> Sequence[Codemod]:
-    from fsdp2lint import knowledge
+    from fsdp2lint.catalogue import knowledge
 
     known = {one.name: one for one in knowledge.codemods()}
     for name in (*given["only"], *given["skip"]):
@@ -214,7 +214,7 @@ def _chosen(session: Session) -> Chosen:
 
 
 def _refuse_dirty(chosen: Chosen, given: Given) -> None:
-    from fsdp2lint.git import GitProblem, root_of, uncommitted
+    from fsdp2lint.system.git import GitProblem, root_of, uncommitted
 
     try:
         roots = {root_of(source.path) for source in (*chosen.sources, *chosen.texts)} - {None}
@@ -237,8 +237,8 @@ def _refuse_dirty(chosen: Chosen, given: Given) -> None:
 def _migrate(
     chosen: Chosen, codemods: Sequence[Codemod], settings: Settings, given: Given
 ) -> Migration:
+    from fsdp2lint.ask.program import Options
     from fsdp2lint.migrate.engine import migrate
-    from fsdp2lint.program import Options
 
     options = Options(
         checkpoints=given["checkpoints"],
@@ -276,7 +276,7 @@ class _Asking:
         self.all = False
 
     def accept(self, stage: Stage) -> bool:
-        from fsdp2lint.fixing import diff
+        from fsdp2lint.check.fixing import diff
 
         if self.all:
             return True
@@ -337,7 +337,7 @@ def _print(
     given: Given,
     applied: Applied,
 ) -> None:
-    from fsdp2lint.fixing import diff
+    from fsdp2lint.check.fixing import diff
     from fsdp2lint.migrate.show import render
 
     for kind in (kind for kind, file in targets if file is None):
@@ -361,8 +361,8 @@ def _painted(text: str, colour: bool) -> str:
 
 
 def _proved(migration: Migration, paths: tuple[str, ...], command: str) -> int:
-    from fsdp2lint.migrate.proof import NoProof, prove
     from fsdp2lint.migrate.show import render
+    from fsdp2lint.prove.migration import NoProof, prove
 
     if len(paths) > 1 or not os.path.isdir(paths[0]):
         raise click.UsageError("--verify needs one folder to migrate, the one that is run")

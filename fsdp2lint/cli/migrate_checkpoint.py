@@ -36,7 +36,7 @@ def command(old: Path, new: Path, kind: str | None, force: bool, trust: bool) ->
 
     Exit code: 0 when NEW is there, 2 when it cannot be made; then nothing is changed.
     """
-    from fsdp2lint.verify.convert import CannotConvert, convert
+    from fsdp2lint.bridge.convert import CannotConvert, convert
 
     try:
         made = convert(old, new, force=force, trust=trust, kind=kind or "")

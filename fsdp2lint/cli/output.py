@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 import click
 
+from fsdp2lint.config.settings import unknown
 from fsdp2lint.reporters import formats, render
-from fsdp2lint.settings import unknown
 
 if TYPE_CHECKING:
-    from fsdp2lint.diagnostics import Report
+    from fsdp2lint.check.diagnostics import Report
     from fsdp2lint.reporters import View
 
 DEFAULT_FORMAT = "full"
@@ -77,10 +77,10 @@ def save(file: str, text: str) -> None:
     if os.path.exists(file) and not os.path.isfile(file):
         _put(file, text, "w")
         return
-    from fsdp2lint.journal import (
+    from fsdp2lint.system.journal import (  # a check that writes no file needs neither
         NotWritten,
         replace_all,
-    )  # a check that writes no file needs neither
+    )
 
     try:
         replace_all({file: text.encode("utf-8", "backslashreplace")}, folders=True)

@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from fsdp2lint.cli.output import coloured
-from fsdp2lint.signals import cleaning_up
+from fsdp2lint.system.signals import cleaning_up
 
 
 @click.command(
@@ -60,12 +60,12 @@ def command(
     Exit code: 0 when there is a plan, 2 when the script failed before it had sharded a model.
     """
     from fsdp2lint.cli.rehearse import target_of
+    from fsdp2lint.plan import CannotPlan, plan
+    from fsdp2lint.plan.words import record, told
+    from fsdp2lint.rehearse.outcome import Request
+    from fsdp2lint.rehearse.rehearse import CannotRun, require_torch
+    from fsdp2lint.rehearse.workfolder import make
     from fsdp2lint.reporters._paint import painted, plain
-    from fsdp2lint.verify.outcome import Request
-    from fsdp2lint.verify.plan import CannotPlan, plan
-    from fsdp2lint.verify.plan.telling import record, told
-    from fsdp2lint.verify.rehearse import CannotRun, require_torch
-    from fsdp2lint.verify.workfolder import make
 
     target, arguments = target_of(module, words)
     if module is None and not os.path.isfile(target):

@@ -13,8 +13,8 @@ from typing import Any, NoReturn
 import click
 
 from fsdp2lint import __version__
-from fsdp2lint.home import journals
-from fsdp2lint.plain import guard_streams, one_line
+from fsdp2lint.system.home import journals
+from fsdp2lint.system.plain import guard_streams, one_line
 
 COMMANDS = (
     "baseline",
@@ -88,7 +88,7 @@ def _hint(name: str, args: list[str]) -> str:
 def program() -> None:
     """A linter for PyTorch FSDP2 training code."""
     if journals():
-        from fsdp2lint.journal import recover
+        from fsdp2lint.system.journal import recover
 
         for sentence in recover():
             click.echo(f"note: {sentence}", err=True)

@@ -7,14 +7,14 @@ import sys
 import click
 
 from fsdp2lint.cli.output import coloured
-from fsdp2lint.signals import cleaning_up
+from fsdp2lint.system.signals import cleaning_up
 
 
 class _Launching(click.Command):
     """A command after which a launcher's may stand as it is."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        from fsdp2lint.verify.commands import marked
+        from fsdp2lint.rehearse.commands import marked
 
         return super().parse_args(ctx, marked(args))
 
@@ -116,10 +116,10 @@ def command(
     Exit code: 0 when nothing is wrong, 1 when the contract of FSDP2 was broken, 2 when the script
     failed for another reason or its time was over.
     """
-    from fsdp2lint.verify.commands import NoCommand, split, started
-    from fsdp2lint.verify.outcome import Request
-    from fsdp2lint.verify.rehearse import CannotRun, rehearse
-    from fsdp2lint.verify.telling import as_json, told
+    from fsdp2lint.rehearse.commands import NoCommand, split, started
+    from fsdp2lint.rehearse.outcome import Request
+    from fsdp2lint.rehearse.rehearse import CannotRun, rehearse
+    from fsdp2lint.rehearse.words import as_json, told
 
     is_module, environment = module is not None, dict[str, str]()
     if split(words) is not None:

@@ -10,11 +10,11 @@ import click
 
 from fsdp2lint.cli.options import CONFIGURATION, Given
 from fsdp2lint.cli.sessions import configured
-from fsdp2lint.settings import BadSetting
+from fsdp2lint.config.settings import BadSetting
 
 if TYPE_CHECKING:
-    from fsdp2lint.accuracy import Accuracy
-    from fsdp2lint.declare import Rule
+    from fsdp2lint.catalogue.accuracy import Accuracy
+    from fsdp2lint.catalogue.declare import Rule
 
 
 @click.command("rule", short_help="Explain a rule.")
@@ -39,9 +39,9 @@ def command(rules: tuple[str, ...], every: bool, output_format: str, **given: An
 
 def _known(given: Given) -> list[Rule]:
     """All rules, with those of the plugins that the configuration here names."""
-    from fsdp2lint import knowledge
+    from fsdp2lint.catalogue import knowledge
+    from fsdp2lint.catalogue.toolrules import TOOL_RULES
     from fsdp2lint.config.resolve import located
-    from fsdp2lint.toolrules import TOOL_RULES
 
     session = configured(["."], given)
     try:
@@ -54,7 +54,7 @@ def _known(given: Given) -> list[Rule]:
 
 
 def _named(name: str, known: Sequence[Rule]) -> Rule:
-    from fsdp2lint.settings import precision, unknown
+    from fsdp2lint.config.settings import precision, unknown
 
     for rule in known:
         if precision(name, rule) == 100:
@@ -69,7 +69,7 @@ def _text(rules: Sequence[Rule]) -> str:
 
 def page(rule: Rule) -> str:
     """The page of a rule, with what was measured of it; findings of the tool itself and rules from outside are not measured."""
-    from fsdp2lint.accuracy import recall_sentence, recalled, sentence
+    from fsdp2lint.catalogue.accuracy import recall_sentence, recalled, sentence
 
     said = rule.page.strip()
     numbers = f"{sentence(rule.code)}\n{recall_sentence(recalled().get(rule.code))}".strip()
@@ -77,8 +77,8 @@ def page(rule: Rule) -> str:
 
 
 def _measured(rule: Rule) -> bool:
-    from fsdp2lint.declare import OWN
-    from fsdp2lint.toolrules import TOOL_RULES
+    from fsdp2lint.catalogue.declare import OWN
+    from fsdp2lint.catalogue.toolrules import TOOL_RULES
 
     return rule.code.startswith(OWN) and rule not in TOOL_RULES
 
@@ -101,8 +101,8 @@ def _accuracy(seen: Accuracy | None) -> dict[str, float] | None:
 def _json(rules: Sequence[Rule]) -> str:
     import msgspec
 
-    from fsdp2lint.accuracy import measured
-    from fsdp2lint.diagnostics import SEVERITIES
+    from fsdp2lint.catalogue.accuracy import measured
+    from fsdp2lint.check.diagnostics import SEVERITIES
 
     seen = measured()
     said = [

@@ -9,14 +9,14 @@ from contextlib import contextmanager
 
 import click
 
+from fsdp2lint.check.context import Keeping, Means
+from fsdp2lint.check.session import Session
 from fsdp2lint.cli.options import Given, configuration, overrides
 from fsdp2lint.cli.output import on_terminal
 from fsdp2lint.cli.progress import Progress
 from fsdp2lint.config.files import BadConfig
-from fsdp2lint.discover import project_roots
-from fsdp2lint.files import is_below
-from fsdp2lint.means import Keeping, Means
-from fsdp2lint.session import Session
+from fsdp2lint.system.discover import project_roots
+from fsdp2lint.system.files import is_below
 
 CACHE_FOLDER = ".fsdp2lint_cache"
 DEFAULTS: Given = {
@@ -79,7 +79,7 @@ def _by_git(
         raise click.UsageError(f"--{wanted[0]} and --{wanted[1]} exclude each other")
     if "-" in paths:
         raise click.UsageError(f"--{wanted[0]} is about files, not standard input")
-    from fsdp2lint import git
+    from fsdp2lint.system import git
 
     try:
         if given["staged"]:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fsdp2lint.config import toml
-from fsdp2lint.plain import no_command, one_line
-from fsdp2lint.settings import OLDEST_TORCH, BadSetting, Settings
+from fsdp2lint.config.settings import OLDEST_TORCH, BadSetting, Settings
+from fsdp2lint.system.plain import no_command, one_line
 
 if TYPE_CHECKING:
+    from fsdp2lint.check.session import Session
     from fsdp2lint.config.files import Config
-    from fsdp2lint.session import Session
 
 
 def show(session: Session, *, files: bool) -> None:
@@ -52,7 +52,7 @@ def _table(session: Session, config: Config) -> dict[str, Any]:
 
 
 def _rules(session: Session, config: Config, settings: Settings) -> list[str]:
-    from fsdp2lint import knowledge
+    from fsdp2lint.catalogue import knowledge
     from fsdp2lint.config import resolve
 
     try:

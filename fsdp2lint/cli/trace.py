@@ -11,13 +11,13 @@ import click
 
 from fsdp2lint.cli.options import CONFIGURATION, Given
 from fsdp2lint.cli.sessions import configured
-from fsdp2lint.discover import NoSuchPath
-from fsdp2lint.settings import BadSetting
+from fsdp2lint.config.settings import BadSetting
+from fsdp2lint.system.discover import NoSuchPath
 
 if TYPE_CHECKING:
     from fsdp2lint.model.events import Event
     from fsdp2lint.model.trace import Trace
-    from fsdp2lint.source import Site
+    from fsdp2lint.source.source import Site
 
 PLACE = 24
 
@@ -61,10 +61,10 @@ def command(
     if coverage:
         _print_coverage(file, given, output_format)
         return
-    from fsdp2lint.discover import project_roots
     from fsdp2lint.interpret.entries import traces
-    from fsdp2lint.project import Project
-    from fsdp2lint.source import Source, Unreadable
+    from fsdp2lint.project.project import Project
+    from fsdp2lint.source.source import Source, Unreadable
+    from fsdp2lint.system.discover import project_roots
 
     try:
         source = Source.read(file)
@@ -94,7 +94,7 @@ def command(
 
 
 def _print_coverage(path: str, given: Given, output_format: str) -> None:
-    from fsdp2lint.coverage import table
+    from fsdp2lint.check.coverage import table
     from fsdp2lint.reporters import View, render
 
     try:
@@ -111,7 +111,7 @@ def _json(seen: Sequence[tuple[Trace, Sequence[Event]]]) -> str:
     """Each run with its events: what happens, where, under which conditions, through which calls."""
     import msgspec
 
-    from fsdp2lint.plain import in_json
+    from fsdp2lint.system.plain import in_json
 
     said = [
         {

@@ -12,13 +12,13 @@ import click
 import msgspec
 
 from fsdp2lint.cli.output import coloured
-from fsdp2lint.signals import cleaning_up
+from fsdp2lint.system.signals import cleaning_up
 
 if TYPE_CHECKING:
-    from fsdp2lint.verify.compare import Verification
-    from fsdp2lint.verify.places import Place
-    from fsdp2lint.verify.plan import Plan
-    from fsdp2lint.verify.report import Entry
+    from fsdp2lint.plan import Plan
+    from fsdp2lint.prove.compare import Verification
+    from fsdp2lint.prove.places import Place
+    from fsdp2lint.prove.report import Entry
 
 
 @click.command(
@@ -143,14 +143,14 @@ def command(
     Exit code: 0 when they do the same, 1 when not, 2 when one could not be run to its end, neither
     trains, or the losses of both are not finite.
     """
-    from fsdp2lint.verify.accounts import BadLedger, read
-    from fsdp2lint.verify.commands import NoCommand
-    from fsdp2lint.verify.compare import Options, verify
-    from fsdp2lint.verify.equality.telling import as_json, told
-    from fsdp2lint.verify.ladder import text
-    from fsdp2lint.verify.places import NoEntry, find, scripts
-    from fsdp2lint.verify.planning import planned
-    from fsdp2lint.verify.rehearse import CannotRun, require_torch
+    from fsdp2lint.prove.accounts import BadLedger, read
+    from fsdp2lint.prove.compare import Options, verify
+    from fsdp2lint.prove.ladder import text
+    from fsdp2lint.prove.places import NoEntry, find, scripts
+    from fsdp2lint.prove.planning import planned
+    from fsdp2lint.prove.words import as_json, told
+    from fsdp2lint.rehearse.commands import NoCommand
+    from fsdp2lint.rehearse.rehearse import CannotRun, require_torch
 
     for patch in patches:
         if not all(patch.partition(":")):
@@ -208,9 +208,9 @@ def _ranks(before: Place, after: Place) -> int:
 def _report(
     verification: Verification, before: Place, after: Place, ledger: Sequence[Entry], file: str
 ) -> None:
-    from fsdp2lint.journal import NotWritten
-    from fsdp2lint.verify.places import diff
-    from fsdp2lint.verify.report import report_of, write_report
+    from fsdp2lint.prove.places import diff
+    from fsdp2lint.prove.report import report_of, write_report
+    from fsdp2lint.system.journal import NotWritten
 
     changes = diff(before, after)
     page = report_of(verification, plans=verification.plans, diff=changes, ledger=ledger)

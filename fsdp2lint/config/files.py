@@ -7,9 +7,9 @@ import stat
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from fsdp2lint.discover import CONFIGURATIONS
-from fsdp2lint.files import MAX_TEXT, read
-from fsdp2lint.settings import BadSetting
+from fsdp2lint.config.settings import BadSetting
+from fsdp2lint.system.discover import CONFIGURATIONS
+from fsdp2lint.system.files import MAX_TEXT, read
 
 _ADDING = ("extend-select", "extend-ignore", "extend-exclude")
 """Lists to which an extending file adds; every other key it replaces."""
@@ -141,7 +141,7 @@ def _parsed(path: str, raw: bytes, above: tuple[str, ...] = ()) -> Config | None
         if not isinstance(table, dict):
             raise BadConfig(f"{shown}:{toml.line_of(text, prefix)}: `tool.fsdp2lint` is no table")
     from fsdp2lint.config.options import Wrong, checked
-    from fsdp2lint.globs import spelled_out
+    from fsdp2lint.system.globs import spelled_out
 
     try:
         given = checked(table)
@@ -202,7 +202,7 @@ def _absolute(given: Mapping[str, Any], folder: str) -> dict[str, Any]:
         if key in made:
             made[key] = [pattern(one) for one in made[key]]
     if "per-file-ignores" in made:
-        from fsdp2lint.globs import anchored
+        from fsdp2lint.system.globs import anchored
 
         ignored = made["per-file-ignores"].items()
         made["per-file-ignores"] = {anchored(one, folder): codes for one, codes in ignored}

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fsdp2lint.config.files import BadConfig, Config
-from fsdp2lint.discover import EXCLUDED, SUFFIXES, Exclusion
-from fsdp2lint.files import SETTINGS
+from fsdp2lint.config.settings import OLDEST_TORCH, BadSetting, Plugin, Settings
 from fsdp2lint.model.told import NOTHING_TOLD, Told
-from fsdp2lint.settings import OLDEST_TORCH, BadSetting, Plugin, Settings
+from fsdp2lint.system.discover import EXCLUDED, SUFFIXES, Exclusion
+from fsdp2lint.system.files import SETTINGS
 
 if TYPE_CHECKING:
     from fsdp2lint.config.target import Targets
@@ -128,7 +128,7 @@ def _plugins(config: Config) -> tuple[Plugin, ...]:
     names = config.given.get("plugins")
     if not names:
         return ()
-    from fsdp2lint.knowledge import plugins
+    from fsdp2lint.catalogue.knowledge import plugins
 
     try:
         return plugins(tuple(names))

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from fsdp2lint.files import MAX_TEXT, read
+from fsdp2lint.system.files import MAX_TEXT, read
 
 _TORCH = re.compile(r"^\s*torch\b(?!-)", re.IGNORECASE)
 _MARKS = ("pyproject.toml", "setup.py", "setup.cfg")

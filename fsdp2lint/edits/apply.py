@@ -10,7 +10,7 @@ from fsdp2lint.edits.compose import compose
 from fsdp2lint.edits.import_lines import on_one_line
 from fsdp2lint.edits.layout import Layout
 from fsdp2lint.edits.text import Edit
-from fsdp2lint.source import Source, Unreadable
+from fsdp2lint.source.source import Source, Unreadable
 
 Fix = Sequence[tuple[int, Edit]]
 """The edits of one fix, each with the fix's number."""

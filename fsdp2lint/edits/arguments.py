@@ -11,7 +11,7 @@ from fsdp2lint.edits.changes import Change, Inner
 from fsdp2lint.edits.commas import CommaList
 from fsdp2lint.edits.layout import Layout
 from fsdp2lint.edits.text import Edit
-from fsdp2lint.source import Source
+from fsdp2lint.source.source import Source
 
 Which = str | int | cst.Arg
 """An argument: its keyword, its position, or its node."""

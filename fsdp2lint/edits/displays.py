@@ -8,9 +8,9 @@ import libcst as cst
 
 from fsdp2lint.edits.layout import Layout
 from fsdp2lint.edits.names import Names, dotted, scope_of
-from fsdp2lint.model.event import Moment
-from fsdp2lint.source import Source
-from fsdp2lint.walk import walk
+from fsdp2lint.model.basic_events import Moment
+from fsdp2lint.source.source import Source
+from fsdp2lint.source.walk import walk
 
 Display = tuple[Source, cst.CSTNode]
 

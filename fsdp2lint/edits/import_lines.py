@@ -10,8 +10,8 @@ from fsdp2lint.edits.changes import Change
 from fsdp2lint.edits.layout import Layout
 from fsdp2lint.edits.names import imported_module
 from fsdp2lint.edits.text import Edit
-from fsdp2lint.source import Source
-from fsdp2lint.walk import walk
+from fsdp2lint.source.source import Source
+from fsdp2lint.source.walk import walk
 
 
 class OnOneLine(Edit):

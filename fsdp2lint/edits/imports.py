@@ -24,7 +24,7 @@ from fsdp2lint.edits.names import Imported, Names, scope_of
 from fsdp2lint.edits.statements import Insert, Remove
 from fsdp2lint.edits.text import Edit
 from fsdp2lint.edits.where import Place, inserts, place_for, runs_before
-from fsdp2lint.source import Source
+from fsdp2lint.source.source import Source
 
 WITH_TORCH = frozenset(
     "torch torch.accelerator torch.amp torch.cpu torch.cuda torch.distributed"

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from fsdp2lint.walk import is_node
+from fsdp2lint.source.walk import is_node
 
 if TYPE_CHECKING:
-    from fsdp2lint.source import Source
+    from fsdp2lint.source.source import Source
 
 NEWLINE = re.compile(r"\r\n|\r|\n")
 """What ends a line for libcst; ``str.splitlines`` splits at eight more characters."""

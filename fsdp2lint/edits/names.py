@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from fsdp2lint.source import Source
-from fsdp2lint.walk import children
+from fsdp2lint.source.source import Source
+from fsdp2lint.source.walk import children
 
 _SCOPES = (
     cst.Module,

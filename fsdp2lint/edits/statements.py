@@ -12,7 +12,7 @@ import libcst as cst
 
 from fsdp2lint.edits.changes import Change, Inner
 from fsdp2lint.edits.text import Edit
-from fsdp2lint.source import Source
+from fsdp2lint.source.source import Source
 
 Text = str | Callable[[Inner], str]
 """Statements to insert: without indentation, ``\\n`` between lines."""

@@ -1,6 +1,6 @@
 r"""How a rule or a codemod says what to change.
 
-An edit names a node of a :class:`~fsdp2lint.source.Source` and what becomes of it; the text around it
+An edit names a node of a :class:`~fsdp2lint.source.source.Source` and what becomes of it; the text around it
 stays as it is, byte for byte. A fix is a tuple of edits, all made or none:
 
     Fix("call the module", (Replace(at.source, call.func, "model"),), "safe")
@@ -52,7 +52,7 @@ import libcst as cst
 
 from fsdp2lint.edits.changes import Change, Inner
 from fsdp2lint.edits.layout import Layout
-from fsdp2lint.source import Source
+from fsdp2lint.source.source import Source
 
 __all__ = ["Edit", "Inner", "Replace", "Rewrite", "Splice"]
 

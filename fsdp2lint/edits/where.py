@@ -11,7 +11,7 @@ import libcst as cst
 from fsdp2lint.edits.layout import Layout
 from fsdp2lint.edits.names import dotted, imported_module
 from fsdp2lint.edits.statements import Insert
-from fsdp2lint.source import Source
+from fsdp2lint.source.source import Source
 
 
 @dataclass(frozen=True)

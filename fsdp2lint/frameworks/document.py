@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fsdp2lint.source import Source
+    from fsdp2lint.source.source import Source
 
 MAX_CHARACTERS = 1_000_000
 MAX_NODES = 50_000

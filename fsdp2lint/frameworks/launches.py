@@ -10,12 +10,12 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from fsdp2lint.discover import EXCLUDED, project_of
-from fsdp2lint.files import SETTINGS, Files
 from fsdp2lint.frameworks.asked import Launch
 from fsdp2lint.frameworks.document import MAX_CHARACTERS
 from fsdp2lint.frameworks.text import SettingsText
-from fsdp2lint.source import Source, Unreadable
+from fsdp2lint.source.source import Source, Unreadable
+from fsdp2lint.system.discover import EXCLUDED, project_of
+from fsdp2lint.system.files import SETTINGS, Files
 
 Launched = tuple[tuple[str, Launch], ...]
 """Scripts by their absolute paths, each with the settings that it is launched with."""

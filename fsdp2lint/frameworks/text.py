@@ -8,7 +8,7 @@ from typing import Any
 
 from fsdp2lint.frameworks.asked import Asked, asked
 from fsdp2lint.frameworks.document import Mapping, NotSettings, read, seems_to_ask
-from fsdp2lint.source import Comment, Range, Source, Unreadable
+from fsdp2lint.source.source import Comment, Range, Source, Unreadable
 
 _COMMENT = re.compile(r"(?:^|(?<=\s))#.*")
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from fsdp2lint.files import SETTINGS
 from fsdp2lint.frameworks.asked import PREFIX, Asked, asked, bare
 from fsdp2lint.frameworks.document import (
     Entry,
@@ -20,9 +19,10 @@ from fsdp2lint.frameworks.document import (
     plain,
     read,
 )
+from fsdp2lint.system.files import SETTINGS
 
 if TYPE_CHECKING:
-    from fsdp2lint.source import Source
+    from fsdp2lint.source.source import Source
 
 Fate = Literal["changed", "dropped", "preserved", "manual"]
 

@@ -12,16 +12,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fsdp2lint.model.value import noted, taken
+from fsdp2lint.model.basic_values import noted, taken
 
 if TYPE_CHECKING:
     import libcst as cst
 
     from fsdp2lint.interpret.machine import Machine
+    from fsdp2lint.model.basic_values import Circular
     from fsdp2lint.model.trace import Trace
-    from fsdp2lint.model.value import Circular
-    from fsdp2lint.project import Project, Ration
-    from fsdp2lint.source import Source
+    from fsdp2lint.project.project import Project, Ration
+    from fsdp2lint.source.source import Source
 
 Key = tuple[str, str]
 """The way of running, and the path of the file in which the run begins."""

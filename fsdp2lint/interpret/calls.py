@@ -39,7 +39,7 @@ from fsdp2lint.model.values import (
 
 if TYPE_CHECKING:
     from fsdp2lint.interpret.machine import Machine
-    from fsdp2lint.source import Site
+    from fsdp2lint.source.source import Site
 
 
 _EXITS = frozenset({"sys.exit", "os._exit", "os.abort", "builtins.exit", "builtins.quit"})

@@ -20,7 +20,7 @@ from fsdp2lint.model.values import (
     Value,
     lineage,
 )
-from fsdp2lint.source import Site
+from fsdp2lint.source.source import Site
 
 if TYPE_CHECKING:
     from fsdp2lint.interpret.machine import Machine

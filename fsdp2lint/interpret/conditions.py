@@ -6,6 +6,7 @@ import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from fsdp2lint.model.basic_values import MAX_DEPTH, WHOLE
 from fsdp2lint.model.guards import (
     ALWAYS,
     FAILED,
@@ -17,7 +18,6 @@ from fsdp2lint.model.guards import (
     either_exactly,
     negated,
 )
-from fsdp2lint.model.value import MAX_DEPTH, WHOLE
 from fsdp2lint.model.values import (
     Bound,
     Class,
@@ -44,7 +44,7 @@ from fsdp2lint.model.values import (
 
 if TYPE_CHECKING:
     from fsdp2lint.interpret.machine import Machine
-    from fsdp2lint.source import Site
+    from fsdp2lint.source.source import Site
 
 Sides = tuple[frozenset[Clause] | None, frozenset[Clause] | None]
 """What holds where a test is true, and where it is not."""

@@ -9,11 +9,11 @@ import libcst as cst
 
 from fsdp2lint.interpret.functions import Generator, generate
 from fsdp2lint.model.values import Instance, Value
-from fsdp2lint.walk import walk
+from fsdp2lint.source.walk import walk
 
 if TYPE_CHECKING:
     from fsdp2lint.interpret.machine import Machine
-    from fsdp2lint.source import Site
+    from fsdp2lint.source.source import Site
 
 
 def run_with(machine: Machine, node: cst.With) -> None:

@@ -15,26 +15,26 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from fsdp2lint.collector import no_collector
 from fsdp2lint.frameworks.text import SettingsText
 from fsdp2lint.interpret.again import Reached, Runs
 from fsdp2lint.interpret.classes import life
 from fsdp2lint.interpret.functions import methods_of, stranger_arguments
 from fsdp2lint.interpret.imports import Namespace, namespace
 from fsdp2lint.interpret.machine import MAX_STEPS, Machine
-from fsdp2lint.links import is_second_rate
 from fsdp2lint.meanings import load
 from fsdp2lint.meanings.frameworks.lightning import hooks_of
+from fsdp2lint.model.basic_values import forget, noted, spare
 from fsdp2lint.model.guards import ALWAYS, forget_joins
 from fsdp2lint.model.memory import Memory
 from fsdp2lint.model.trace import Trace
-from fsdp2lint.model.value import forget, noted, spare
 from fsdp2lint.model.values import Class, Function, Value, lineage
-from fsdp2lint.source import Site
+from fsdp2lint.project.links import is_second_rate
+from fsdp2lint.source.source import Site
+from fsdp2lint.system.collector import no_collector
 
 if TYPE_CHECKING:
-    from fsdp2lint.project import Project
-    from fsdp2lint.source import Source
+    from fsdp2lint.project.project import Project
+    from fsdp2lint.source.source import Source
 
 RECURSION_LIMIT = 12_000
 

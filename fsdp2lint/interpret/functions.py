@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from fsdp2lint.deferred import says, unread
 from fsdp2lint.interpret.annotations import annotated
 from fsdp2lint.interpret.scopes import Frame, Scope, name_value
 from fsdp2lint.meanings.attributes import NAMED_RANKS, rank
@@ -30,12 +29,13 @@ from fsdp2lint.model.values import (
     Value,
     rank_dependent,
 )
-from fsdp2lint.source import Site
-from fsdp2lint.walk import walk
+from fsdp2lint.source.deferred import says, unread
+from fsdp2lint.source.source import Site
+from fsdp2lint.source.walk import walk
 
 if TYPE_CHECKING:
     from fsdp2lint.interpret.machine import Machine
-    from fsdp2lint.source import Source
+    from fsdp2lint.source.source import Source
 
 _KINDS = {
     "builtins.property": "property",

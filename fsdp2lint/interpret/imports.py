@@ -21,12 +21,12 @@ from fsdp2lint.model.values import (
     Literal,
     Value,
 )
-from fsdp2lint.project import is_parsed
-from fsdp2lint.walk import walk
+from fsdp2lint.project.project import is_parsed
+from fsdp2lint.source.walk import walk
 
 if TYPE_CHECKING:
     from fsdp2lint.interpret.machine import Machine
-    from fsdp2lint.source import Site, Source
+    from fsdp2lint.source.source import Site, Source
 
 
 class Namespace(Value):

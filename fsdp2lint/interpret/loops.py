@@ -32,11 +32,11 @@ from fsdp2lint.model.values import (
     Round,
     Value,
 )
-from fsdp2lint.walk import walk
+from fsdp2lint.source.walk import walk
 
 if TYPE_CHECKING:
     from fsdp2lint.interpret.machine import Machine
-    from fsdp2lint.source import Site
+    from fsdp2lint.source.source import Site
 
 ROUNDS = 2
 MAX_EXACT = 8

@@ -49,11 +49,11 @@ from fsdp2lint.model.values import (
     Value,
     Wrapped,
 )
-from fsdp2lint.source import Site, Source
+from fsdp2lint.source.source import Site, Source
 
 if TYPE_CHECKING:
     from fsdp2lint.interpret.imports import Namespace
-    from fsdp2lint.project import Project
+    from fsdp2lint.project.project import Project
 
 Kept = tuple[Function, tuple[Value, ...], tuple[tuple[str, Value], ...]]
 """A function that keeps its results, and the arguments of a call."""

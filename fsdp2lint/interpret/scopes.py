@@ -12,7 +12,7 @@ from fsdp2lint.model.values import Either, Function, Value
 if TYPE_CHECKING:
     import libcst as cst
 
-    from fsdp2lint.source import Source
+    from fsdp2lint.source.source import Source
 
 
 class Scope:

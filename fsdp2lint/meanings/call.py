@@ -18,7 +18,7 @@ from fsdp2lint.model.values import (
 
 if TYPE_CHECKING:
     from fsdp2lint.interpret.machine import Machine
-    from fsdp2lint.source import Site
+    from fsdp2lint.source.source import Site
 
 E = TypeVar("E", bound=Event)
 MISSING = object()

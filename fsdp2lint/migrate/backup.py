@@ -7,7 +7,7 @@ import shutil
 import time
 from collections.abc import Sequence
 
-from fsdp2lint.journal import Switch
+from fsdp2lint.system.journal import Switch
 
 FOLDER = ".fsdp2lint_backup"
 

@@ -11,15 +11,15 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from fsdp2lint import knowledge
-from fsdp2lint.findings import Finding
-from fsdp2lint.source import Site
-from fsdp2lint.steps import Account, Kept, Step
+from fsdp2lint.catalogue import knowledge
+from fsdp2lint.catalogue.findings import Finding
+from fsdp2lint.edits.steps import Account, Kept, Step
+from fsdp2lint.source.source import Site
 
 if TYPE_CHECKING:
-    from fsdp2lint.declare import Rule
+    from fsdp2lint.ask.program import Program
+    from fsdp2lint.catalogue.declare import Rule
     from fsdp2lint.model.trace import Trace
-    from fsdp2lint.program import Program
 
 Said = tuple[str, str, str]
 """What a finding is known by across two texts: its rule, its file, the code that it is at."""

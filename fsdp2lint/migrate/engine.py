@@ -11,15 +11,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fsdp2lint.collector import no_collector
+from fsdp2lint.ask.inventory import inventory
+from fsdp2lint.ask.program import Options, Program
+from fsdp2lint.ask.wrapped import is_fairscales
 from fsdp2lint.edits.apply import Outcome, combine
 from fsdp2lint.edits.changes import Span, apply
 from fsdp2lint.edits.import_lines import on_one_line
 from fsdp2lint.edits.layout import Layout
 from fsdp2lint.edits.long_lines import broken_lines
+from fsdp2lint.edits.steps import Account, Kept, Left, Respelling, Step
 from fsdp2lint.edits.unbound import unbound
-from fsdp2lint.frames import roomy
-from fsdp2lint.inventory import inventory
 from fsdp2lint.migrate.contract import ADVICE, Said, advice, fixes, new_findings, said, site_of
 from fsdp2lint.migrate.ledger import Entry, Ledger, Todo
 from fsdp2lint.migrate.leftovers import (
@@ -33,17 +34,16 @@ from fsdp2lint.migrate.leftovers import (
 )
 from fsdp2lint.migrate.units import Held, Stuck, builds_by_hand, held
 from fsdp2lint.model.told import NOTHING_TOLD, Told
-from fsdp2lint.program import Options, Program
-from fsdp2lint.source import Source, Unreadable
-from fsdp2lint.steps import Account, Kept, Left, Respelling, Step
-from fsdp2lint.wrapped import is_fairscales
+from fsdp2lint.source.source import Source, Unreadable
+from fsdp2lint.system.collector import no_collector
+from fsdp2lint.system.frames import roomy
 
 if TYPE_CHECKING:
     import libcst as cst
 
-    from fsdp2lint.declare import Codemod, Rule
-    from fsdp2lint.findings import Finding
-    from fsdp2lint.links import Folder
+    from fsdp2lint.catalogue.declare import Codemod, Rule
+    from fsdp2lint.catalogue.findings import Finding
+    from fsdp2lint.project.links import Folder
 
 MAX_ROUNDS = 12
 MAX_ATTEMPTS = 3

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
-from fsdp2lint.discover import Exclusion, project_roots
-from fsdp2lint.files import SETTINGS, Files
-from fsdp2lint.files import read as read_bytes
 from fsdp2lint.frameworks.asked import asked
 from fsdp2lint.frameworks.document import NotSettings, read
-from fsdp2lint.links import Finder, Folder
 from fsdp2lint.meanings.fsdp1_symbols import METHODS
-from fsdp2lint.prefilter import MAX_BYTES, relevant
-from fsdp2lint.source import NOTEBOOK, Range, Source, Unreadable
+from fsdp2lint.project.links import Finder, Folder
+from fsdp2lint.source.prefilter import MAX_BYTES, relevant
+from fsdp2lint.source.source import NOTEBOOK, Range, Source, Unreadable
+from fsdp2lint.system.discover import Exclusion, project_roots
+from fsdp2lint.system.files import SETTINGS, Files
+from fsdp2lint.system.files import read as read_bytes
 
 DEPTH = 3
 """How many imports away from a file that names FSDP another one may be."""

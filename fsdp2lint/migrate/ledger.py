@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Literal
 
+from fsdp2lint.ask.inventory import Occurrence
 from fsdp2lint.edits.changes import Span, apply
 from fsdp2lint.edits.layout import Layout
-from fsdp2lint.inventory import Occurrence
-from fsdp2lint.source import Range, Source
-from fsdp2lint.steps import Fate, Respelling
+from fsdp2lint.edits.steps import Fate, Respelling
+from fsdp2lint.source.source import Range, Source
 
 if TYPE_CHECKING:
     import libcst as cst

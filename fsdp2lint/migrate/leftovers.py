@@ -6,18 +6,18 @@ from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
+from fsdp2lint.ask.inventory import Occurrence, inventory
+from fsdp2lint.ask.program import Program
 from fsdp2lint.edits.imports import Unimport
 from fsdp2lint.edits.layout import Layout
 from fsdp2lint.edits.names import Names, imported_module, scope_of
 from fsdp2lint.edits.statements import InsertBefore
-from fsdp2lint.inventory import Occurrence, inventory
+from fsdp2lint.edits.steps import Step
 from fsdp2lint.meanings import fsdp1_symbols as facts
 from fsdp2lint.meanings.registry import canonical
 from fsdp2lint.migrate.ledger import Entry, Ledger, Todo, place
-from fsdp2lint.program import Program
-from fsdp2lint.source import Source
-from fsdp2lint.steps import Step
-from fsdp2lint.walk import walk
+from fsdp2lint.source.source import Source
+from fsdp2lint.source.walk import walk
 
 MARK = "# TODO(fsdp2lint): "
 TOGETHER = 3

@@ -10,13 +10,13 @@ from typing import Any
 
 import msgspec
 
-from fsdp2lint.diagnostics import Place
-from fsdp2lint.findings import Finding
-from fsdp2lint.fixing import diff
+from fsdp2lint.catalogue.findings import Finding
+from fsdp2lint.check.diagnostics import Place
+from fsdp2lint.check.fixing import diff
 from fsdp2lint.migrate.contract import site_of
 from fsdp2lint.migrate.engine import Migration, Stage
 from fsdp2lint.migrate.ledger import FATES, Entry, Status
-from fsdp2lint.plain import in_json, no_command, one_line
+from fsdp2lint.system.plain import in_json, no_command, one_line
 
 FORMATS = ("text", "markdown", "json", "html")
 
@@ -117,7 +117,7 @@ def json(migration: Migration, applied: Applied = DRY) -> str:
 
 def html(migration: Migration, applied: Applied = DRY) -> str:
     """The ledger and the diff as one page that needs nothing else: the page of ``verify``."""
-    from fsdp2lint.verify.report import data, page
+    from fsdp2lint.prove.report import data, page
 
     ledger = (
         data.Entry(row.path, row.line, row.what, row.fate, row.note)

@@ -11,18 +11,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fsdp2lint.ask.inventory import Occurrence, inventory
 from fsdp2lint.edits.layout import Layout
-from fsdp2lint.inventory import Occurrence, inventory
 from fsdp2lint.migrate.leftovers import statement_at
 from fsdp2lint.model.events import Wrapping
 
 if TYPE_CHECKING:
     import libcst as cst
 
+    from fsdp2lint.ask.program import Program
     from fsdp2lint.migrate.ledger import Entry
     from fsdp2lint.model.trace import Trace
-    from fsdp2lint.program import Program
-    from fsdp2lint.source import Source
+    from fsdp2lint.source.source import Source
 
 WRAPPER = "FullyShardedDataParallel"
 Line = tuple[str, int]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from fsdp2lint.model.value import Value
+from fsdp2lint.model.basic_values import Value
 
 if TYPE_CHECKING:
     import libcst as cst
 
-    from fsdp2lint.source import Site
+    from fsdp2lint.source.source import Site
 
 
 class Function(Value):

@@ -9,18 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fsdp2lint.model.event import Assigned as Assigned
-from fsdp2lint.model.event import Augmented as Augmented
-from fsdp2lint.model.event import Called as Called
-from fsdp2lint.model.event import Escaped as Escaped
-from fsdp2lint.model.event import Event as Event
-from fsdp2lint.model.event import Exited as Exited
-from fsdp2lint.model.event import Iterated as Iterated
-from fsdp2lint.model.event import Moment as Moment
-from fsdp2lint.model.event import Operated as Operated
-from fsdp2lint.model.event import Read as Read
-from fsdp2lint.model.event import Returned as Returned
-from fsdp2lint.model.event import Written as Written
+from fsdp2lint.model.basic_events import Assigned as Assigned
+from fsdp2lint.model.basic_events import Augmented as Augmented
+from fsdp2lint.model.basic_events import Called as Called
+from fsdp2lint.model.basic_events import Escaped as Escaped
+from fsdp2lint.model.basic_events import Event as Event
+from fsdp2lint.model.basic_events import Exited as Exited
+from fsdp2lint.model.basic_events import Iterated as Iterated
+from fsdp2lint.model.basic_events import Moment as Moment
+from fsdp2lint.model.basic_events import Operated as Operated
+from fsdp2lint.model.basic_events import Read as Read
+from fsdp2lint.model.basic_events import Returned as Returned
+from fsdp2lint.model.basic_events import Written as Written
 
 if TYPE_CHECKING:
     from fsdp2lint.model.values import Future, Optimizer, Parameters, StateDict, Value

@@ -19,11 +19,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from fsdp2lint.model.value import Part, is_choice, is_whole, note, tests_in
+from fsdp2lint.model.basic_values import Part, is_choice, is_whole, note, tests_in
 
 if TYPE_CHECKING:
     from fsdp2lint.model.values import Value
-    from fsdp2lint.source import Site
+    from fsdp2lint.source.source import Site
 
 MAX_CLAUSE = 4
 """Longer disjunctions are forgotten: they exclude next to nothing."""

@@ -27,7 +27,7 @@ from fsdp2lint.model.values import (
 )
 
 if TYPE_CHECKING:
-    from fsdp2lint.source import Site
+    from fsdp2lint.source.source import Site
 
 MAX_OPTIONS = 6
 """A name that can be more things than this is treated as its latest ones."""

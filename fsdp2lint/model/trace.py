@@ -13,11 +13,11 @@ from fsdp2lint.model.values import Either, Value, unwrapped
 if TYPE_CHECKING:
     from libcst import CSTNode
 
-    from fsdp2lint.files import Files
     from fsdp2lint.frameworks.asked import Asked
     from fsdp2lint.model.guards import Guards
     from fsdp2lint.model.memory import Memory
-    from fsdp2lint.source import Site, Source
+    from fsdp2lint.source.source import Site, Source
+    from fsdp2lint.system.files import Files
     from fsdp2lint.torch_api import Release
 
 E = TypeVar("E", bound=Event)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from fsdp2lint.model.basic_values import MAX_DEPTH, External, Logic, Not, Part, Value, is_whole
 from fsdp2lint.model.code import Instance
-from fsdp2lint.model.value import MAX_DEPTH, External, Logic, Not, Part, Value, is_whole
 
 
 class Wrapped(Value):

@@ -1,5 +1,18 @@
 """All kinds of values: what names stand for during a run."""
 
+from fsdp2lint.model.basic_values import (
+    Either,
+    External,
+    Literal,
+    Logic,
+    Not,
+    Part,
+    Round,
+    Unknown,
+    Value,
+    is_choice,
+    tests_in,
+)
 from fsdp2lint.model.code import (
     Bound,
     Class,
@@ -24,19 +37,6 @@ from fsdp2lint.model.training import (
     of_world_size,
     rank_dependent,
     unwrapped,
-)
-from fsdp2lint.model.value import (
-    Either,
-    External,
-    Literal,
-    Logic,
-    Not,
-    Part,
-    Round,
-    Unknown,
-    Value,
-    is_choice,
-    tests_in,
 )
 
 __all__ = [

@@ -11,10 +11,10 @@ import pkgutil
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from fsdp2lint.plain import in_json, no_command
+from fsdp2lint.system.plain import in_json, no_command
 
 if TYPE_CHECKING:
-    from fsdp2lint.diagnostics import Report
+    from fsdp2lint.check.diagnostics import Report
 
 
 FOR_PEOPLE = ("concise", "full", "grouped")
@@ -49,7 +49,7 @@ def formats() -> tuple[str, ...]:
 def render(name: str, report: Report, view: View) -> str:
     """The report in the format called ``name``, ending in a newline unless it is empty."""
     if any((report.found, report.suppressed, report.fixed, report.refused, report.known)):
-        from fsdp2lint.in_documents import told
+        from fsdp2lint.check.in_documents import told
 
         report = told(report)
     if view.statistics and name in FOR_PEOPLE:

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fsdp2lint.diagnostics import Place
+from fsdp2lint.check.diagnostics import Place
 from fsdp2lint.edits.changes import Span, apply
 from fsdp2lint.reporters._frame import visible
-from fsdp2lint.source import NEWLINE, Range
+from fsdp2lint.source.source import NEWLINE, Range
 
 if TYPE_CHECKING:
-    from fsdp2lint.diagnostics import Diagnostic
+    from fsdp2lint.check.diagnostics import Diagnostic
     from fsdp2lint.reporters._paint import Line
 
 CONTEXT = 1

@@ -14,7 +14,7 @@ from fsdp2lint.reporters._story import Point, story
 from fsdp2lint.reporters._summary import NOUNS
 
 if TYPE_CHECKING:
-    from fsdp2lint.diagnostics import Diagnostic
+    from fsdp2lint.check.diagnostics import Diagnostic
 
 
 def told(found: Sequence[Diagnostic]) -> Iterator[Line]:

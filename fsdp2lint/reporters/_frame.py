@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from fsdp2lint.reporters._paint import Line
-from fsdp2lint.source import Range
+from fsdp2lint.source.source import Range
 
 CONTEXT = 1
 """How many lines around a marked line are shown."""

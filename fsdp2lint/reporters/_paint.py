@@ -6,10 +6,10 @@ import io
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from fsdp2lint.plain import one_line
+from fsdp2lint.system.plain import one_line
 
 if TYPE_CHECKING:
-    from fsdp2lint.declare import Rule
+    from fsdp2lint.catalogue.declare import Rule
     from fsdp2lint.reporters import View
 
 Line = list[tuple[str, str]]

@@ -6,12 +6,12 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from fsdp2lint.diagnostics import fingerprints, shown
-from fsdp2lint.source import NEWLINE
+from fsdp2lint.check.diagnostics import fingerprints, shown
+from fsdp2lint.source.source import NEWLINE
 
 if TYPE_CHECKING:
-    from fsdp2lint.diagnostics import Diagnostic, Patch, Place, Report
-    from fsdp2lint.source import Range, Source
+    from fsdp2lint.check.diagnostics import Diagnostic, Patch, Place, Report
+    from fsdp2lint.source.source import Range, Source
 
 Record = dict[str, Any]
 
@@ -86,7 +86,7 @@ def _fix(diagnostic: Diagnostic) -> Record | None:
 
 def replacements(patch: Patch) -> Iterator[tuple[Source, Range, str]]:
     """What a fix replaces: the source, a span of it, and the text that comes there."""
-    from fsdp2lint.source import Range
+    from fsdp2lint.source.source import Range
 
     for source, spans in patch.items():
         starts = [0, *(match.end() for match in NEWLINE.finditer(source.text))]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fsdp2lint.diagnostics import Diagnostic, Report
+    from fsdp2lint.check.diagnostics import Diagnostic, Report
     from fsdp2lint.reporters import View
 
 

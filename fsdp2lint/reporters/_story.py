@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fsdp2lint.diagnostics import Diagnostic, Place
+    from fsdp2lint.check.diagnostics import Diagnostic, Place
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fsdp2lint.coverage import gaps, programs_of
+from fsdp2lint.check.coverage import gaps, programs_of
 
 if TYPE_CHECKING:
-    from fsdp2lint.diagnostics import Report
+    from fsdp2lint.check.diagnostics import Report
     from fsdp2lint.reporters import View
 
 NOUNS = {"error": "error", "warning": "warning", "info": "note"}

@@ -8,7 +8,7 @@ from fsdp2lint.reporters._paint import Line, coded, shown
 from fsdp2lint.reporters._summary import ending
 
 if TYPE_CHECKING:
-    from fsdp2lint.diagnostics import Report
+    from fsdp2lint.check.diagnostics import Report
     from fsdp2lint.reporters import View
 
 

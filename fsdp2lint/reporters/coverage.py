@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from fsdp2lint.coverage import KINDS, gaps
+from fsdp2lint.check.coverage import KINDS, gaps
 
 if TYPE_CHECKING:
-    from fsdp2lint.coverage import Lost, Program, Seen
-    from fsdp2lint.diagnostics import Report
+    from fsdp2lint.check.coverage import Lost, Program, Seen
+    from fsdp2lint.check.diagnostics import Report
     from fsdp2lint.reporters import View
     from fsdp2lint.reporters._records import Record
 

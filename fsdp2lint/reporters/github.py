@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fsdp2lint.plain import lines as lines_of
-from fsdp2lint.plain import one_line
 from fsdp2lint.reporters._places import from_top
 from fsdp2lint.reporters._summary import summary
+from fsdp2lint.system.plain import lines as lines_of
+from fsdp2lint.system.plain import one_line
 
 if TYPE_CHECKING:
-    from fsdp2lint.diagnostics import Diagnostic, Report
+    from fsdp2lint.check.diagnostics import Diagnostic, Report
     from fsdp2lint.reporters import View
 
 COMMANDS = {"error": "error", "warning": "warning", "info": "notice"}

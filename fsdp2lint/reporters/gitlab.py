@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from fsdp2lint.diagnostics import fingerprints
+from fsdp2lint.check.diagnostics import fingerprints
 from fsdp2lint.reporters._places import from_top
 
 if TYPE_CHECKING:
-    from fsdp2lint.diagnostics import Diagnostic, Report
+    from fsdp2lint.check.diagnostics import Diagnostic, Report
     from fsdp2lint.reporters import View
 
 SEVERITIES = {"error": "major", "warning": "minor", "info": "info"}

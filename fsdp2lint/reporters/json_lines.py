@@ -9,7 +9,7 @@ import msgspec
 from fsdp2lint.reporters._records import records
 
 if TYPE_CHECKING:
-    from fsdp2lint.diagnostics import Report
+    from fsdp2lint.check.diagnostics import Report
     from fsdp2lint.reporters import View
 
 

@@ -12,11 +12,11 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape, quoteattr
 
-from fsdp2lint.plain import lines as lines_of
-from fsdp2lint.toolrules import ALWAYS_ON
+from fsdp2lint.catalogue.toolrules import ALWAYS_ON
+from fsdp2lint.system.plain import lines as lines_of
 
 if TYPE_CHECKING:
-    from fsdp2lint.diagnostics import Diagnostic, Report
+    from fsdp2lint.check.diagnostics import Diagnostic, Report
     from fsdp2lint.reporters import View
 
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

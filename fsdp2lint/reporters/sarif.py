@@ -14,17 +14,17 @@ from urllib.parse import quote
 import msgspec
 
 from fsdp2lint import __version__
-from fsdp2lint.diagnostics import fingerprints, shown
+from fsdp2lint.catalogue.toolrules import ALWAYS_ON
+from fsdp2lint.check.diagnostics import fingerprints, shown
 from fsdp2lint.reporters._places import from_top
 from fsdp2lint.reporters._records import replacements
 from fsdp2lint.reporters._story import told_in_order
-from fsdp2lint.toolrules import ALWAYS_ON
 
 if TYPE_CHECKING:
-    from fsdp2lint.declare import Rule
-    from fsdp2lint.diagnostics import Diagnostic, Place, Report
+    from fsdp2lint.catalogue.declare import Rule
+    from fsdp2lint.check.diagnostics import Diagnostic, Place, Report
     from fsdp2lint.reporters import View
-    from fsdp2lint.source import Range
+    from fsdp2lint.source.source import Range
 
 Json = dict[str, Any]
 
@@ -76,7 +76,7 @@ def _driver(rules: Sequence[Rule]) -> Json:
 
 
 def _descriptor(rule: Rule) -> Json:
-    from fsdp2lint.diagnostics import SEVERITIES
+    from fsdp2lint.check.diagnostics import SEVERITIES
 
     page = rule.page.strip()
     return {

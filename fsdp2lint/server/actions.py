@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from lsprotocol import types
 
-from fsdp2lint.in_documents import Change, changes, patched
+from fsdp2lint.catalogue.toolrules import ALWAYS_ON
+from fsdp2lint.check.add_ignores import silenced
+from fsdp2lint.check.in_documents import Change, changes, patched
 from fsdp2lint.server.places import Ruler
-from fsdp2lint.silence import silenced
-from fsdp2lint.toolrules import ALWAYS_ON
 
 if TYPE_CHECKING:
-    from fsdp2lint.diagnostics import Diagnostic
+    from fsdp2lint.check.diagnostics import Diagnostic
     from fsdp2lint.server.said import Words
 
 FIX_ALL = "source.fixAll.fsdp2lint"

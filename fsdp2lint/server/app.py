@@ -18,19 +18,19 @@ from pygls.lsp.server import LanguageServer
 from pygls.uris import from_fs_path, to_fs_path
 
 from fsdp2lint import __version__
-from fsdp2lint.diagnostics import Diagnostic
-from fsdp2lint.fixing import NotWritten
-from fsdp2lint.in_documents import changes
+from fsdp2lint.check.diagnostics import Diagnostic
+from fsdp2lint.check.fixing import NotWritten
+from fsdp2lint.check.in_documents import changes
+from fsdp2lint.config.settings import BadSetting
 from fsdp2lint.server.actions import Offers
 from fsdp2lint.server.desk import Desk, Stopped, saved
 from fsdp2lint.server.places import Ruler
 from fsdp2lint.server.protocol import Protocol, not_json
 from fsdp2lint.server.said import Words
-from fsdp2lint.settings import BadSetting
-from fsdp2lint.source import NOTEBOOK
+from fsdp2lint.source.source import NOTEBOOK
 
 if TYPE_CHECKING:
-    from fsdp2lint.source import Source
+    from fsdp2lint.source.source import Source
 
 PAUSE = 0.2
 """Seconds without a keystroke before the text is analysed."""

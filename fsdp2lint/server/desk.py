@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from fsdp2lint.check.context import Means
+from fsdp2lint.check.diagnostics import Diagnostic
+from fsdp2lint.check.session import Session
 from fsdp2lint.config import toml
-from fsdp2lint.diagnostics import Diagnostic
-from fsdp2lint.means import Means
+from fsdp2lint.config.settings import BadSetting
 from fsdp2lint.server.shelf import Shelf
-from fsdp2lint.session import Session
-from fsdp2lint.settings import BadSetting
-from fsdp2lint.source import Source
+from fsdp2lint.source.source import Source
 
 Buffers = Mapping[str, bytes]
 """The open files by their absolute paths, with the bytes that saving them would write."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from lsprotocol import types
 
 from fsdp2lint.edits.changes import Span
-from fsdp2lint.source import NEWLINE, Range
+from fsdp2lint.source.source import NEWLINE, Range
 
 Units = Callable[[str], int]
 """How many units a text has: code points, UTF-16 code units or bytes."""

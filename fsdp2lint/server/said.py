@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 from lsprotocol import types
 
-from fsdp2lint import knowledge
+from fsdp2lint.catalogue import knowledge
+from fsdp2lint.catalogue.toolrules import TOOL_RULES, UNUSED
 from fsdp2lint.server.places import Ruler, Units
-from fsdp2lint.toolrules import TOOL_RULES, UNUSED
 
 if TYPE_CHECKING:
-    from fsdp2lint.declare import Rule
-    from fsdp2lint.diagnostics import Diagnostic, Place
-    from fsdp2lint.source import Source
+    from fsdp2lint.catalogue.declare import Rule
+    from fsdp2lint.check.diagnostics import Diagnostic, Place
+    from fsdp2lint.source.source import Source
 
 SEVERITIES = {
     "error": types.DiagnosticSeverity.Error,

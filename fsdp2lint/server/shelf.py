@@ -6,14 +6,14 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from fsdp2lint.cache import Cache
-from fsdp2lint.files import ABSENT, FILE, FOLDER, NAMES, Files, digest_of_names, names
-from fsdp2lint.means import Keeping
+from fsdp2lint.check.cache import Cache
+from fsdp2lint.check.context import Keeping
+from fsdp2lint.system.files import ABSENT, FILE, FOLDER, NAMES, Files, digest_of_names, names
 
 if TYPE_CHECKING:
-    from fsdp2lint.declare import Rule
-    from fsdp2lint.settings import Plugin
-    from fsdp2lint.stored import Known
+    from fsdp2lint.catalogue.declare import Rule
+    from fsdp2lint.check.stored import Known
+    from fsdp2lint.config.settings import Plugin
 
 MAX_KEPT = 256
 """Results; each keystroke in a file that uses FSDP makes one."""

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fsdp2lint import __version__
-from fsdp2lint.cache import Cache
+from fsdp2lint.check.cache import Cache
 from fsdp2lint.cli.sessions import CACHE_FOLDER
-from fsdp2lint.home import SECRET, own_folder
+from fsdp2lint.system.home import SECRET, own_folder
 from tests.running import invoke
 from tests.test_git import HELPER, TRAIN
 

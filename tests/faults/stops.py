@@ -484,15 +484,12 @@ def warm_up() -> None:
     """Import what the commands import, so that no child has to."""
     import importlib
 
-    from fsdp2lint import knowledge
+    from fsdp2lint.catalogue import knowledge
     from fsdp2lint.cli.program import COMMANDS
 
     knowledge.rules(), knowledge.codemods()
     for name in COMMANDS:
         importlib.import_module(f"fsdp2lint.cli.{name.replace('-', '_')}")
-    import fsdp2lint.analysis
-    import fsdp2lint.migrate.engine
-    import fsdp2lint.verify.convert  # noqa: F401
 
 
 def study(name: str, chosen: Chosen) -> Outcome:

@@ -19,16 +19,16 @@ from pathlib import Path
 
 import numpy
 
-from fsdp2lint.verify import bootstrap
-from fsdp2lint.verify.launch import DUMP_TIME, environment
-from fsdp2lint.verify.outcome import Request, request_from
+from fsdp2lint.rehearse import bootstrap
+from fsdp2lint.rehearse.launch import DUMP_TIME, environment
+from fsdp2lint.rehearse.outcome import Request, request_from
 
 EARLY = (
-    "fsdp2lint.verify.recording",
-    "fsdp2lint.verify.standin.accelerator",
-    "fsdp2lint.verify.standin.cuda",
-    "fsdp2lint.verify.standin.fsdp",
-    "fsdp2lint.verify.standin.spawn",
+    "fsdp2lint.rehearse.recording",
+    "fsdp2lint.rehearse.standin.accelerator",
+    "fsdp2lint.rehearse.standin.cuda",
+    "fsdp2lint.rehearse.standin.fsdp",
+    "fsdp2lint.rehearse.standin.spawn",
     "numpy.random",
     "torch._dynamo",
     "torch.distributed.algorithms._checkpoint.checkpoint_wrapper",

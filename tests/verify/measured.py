@@ -17,8 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fsdp2lint.verify.outcome import Request
-from fsdp2lint.verify.plan.errand import environment
+from fsdp2lint.plan.errand import environment
+from fsdp2lint.rehearse.outcome import Request
 from tests.verify.planned import fork_plan, serve
 
 SCRIPT = Path(__file__).parent / "scripts" / "shards.py"

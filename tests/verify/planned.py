@@ -18,8 +18,8 @@ from typing import Any
 
 import msgspec
 
-from fsdp2lint.verify.outcome import Request
-from fsdp2lint.verify.plan.errand import Errand, environment
+from fsdp2lint.plan.errand import Errand, environment
+from fsdp2lint.rehearse.outcome import Request
 from tests.verify.forked import EARLY
 
 
@@ -55,7 +55,7 @@ def fork_plan(scratch: Path, world: int, request: Request, per_node: int = 8) ->
         os.environ.update(environment(world, per_node))
         os.chdir(scratch)
         sys.argv = ["rank", str(errand)]
-        from fsdp2lint.verify.plan import rank
+        from fsdp2lint.plan import rank
 
         rank.main()
     except BaseException:

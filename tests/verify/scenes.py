@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fsdp2lint.verify import contract
-from fsdp2lint.verify.launch import Echo, Run, collect
-from fsdp2lint.verify.outcome import RankReport, Request, Violation, packed
+from fsdp2lint.rehearse import contract
+from fsdp2lint.rehearse.launch import Echo, Run, collect
+from fsdp2lint.rehearse.outcome import RankReport, Request, Violation, packed
 
 ROOT = Path(__file__).resolve().parents[2]
 STAND_INS = Path(__file__).parent / "stand_ins"
@@ -46,7 +46,7 @@ class Ranks:
         self._server = server
 
     def launch(self, request: Request, echo: Echo) -> Run:
-        """What ``fsdp2lint.verify.launch`` does with torchrun."""
+        """What ``fsdp2lint.rehearse.launch`` does with torchrun."""
         folder, started = Path(request.scratch), time.monotonic()
         path = folder / "request.json"
         path.write_bytes(packed(request))

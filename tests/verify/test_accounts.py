@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fsdp2lint.verify.accounts import BadLedger, read
+from fsdp2lint.prove.accounts import BadLedger, read
 from tests.running import program
 
 SCRIPT = """\

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from fsdp2lint.verify.compare import Options, Trial, Verification
-from fsdp2lint.verify.equality.files import compare_files
-from fsdp2lint.verify.equality.printed import compare, lines
-from fsdp2lint.verify.equality.telling import told
-from fsdp2lint.verify.places import find
+from fsdp2lint.prove.compare import Options, Trial, Verification
+from fsdp2lint.prove.equality.files import compare_files
+from fsdp2lint.prove.equality.printed import compare, lines
+from fsdp2lint.prove.places import find
+from fsdp2lint.prove.words import told
 
 from .scenes import ROOT, Ranks, forking
 
@@ -70,7 +70,7 @@ def found_by(verification: Verification) -> dict[str, Any]:
 
 
 def test_harmful_changes_are_told_and_harmless_ones_are_not(ranks: Ranks, tmp_path: Path) -> None:
-    from fsdp2lint.verify.equality import apart
+    from fsdp2lint.prove.equality import apart
 
     with Trial(
         find(str(PROGRAM)), Options(timeout=120.0), run=ranks.launch, compare=apart.main
@@ -101,7 +101,7 @@ LOST: dict[str, tuple[str, str, str, str]] = {
 
 
 def test_averages_side_files_and_writers_count(ranks: Ranks, tmp_path: Path) -> None:
-    from fsdp2lint.verify.equality import apart
+    from fsdp2lint.prove.equality import apart
 
     text = GOES_ON.read_text("utf-8")
     options = Options(("--keep",), timeout=120.0)
@@ -116,7 +116,7 @@ def test_averages_side_files_and_writers_count(ranks: Ranks, tmp_path: Path) -> 
 
 
 def test_a_loss_may_be_accepted_by_name(ranks: Ranks, tmp_path: Path) -> None:
-    from fsdp2lint.verify.equality import apart
+    from fsdp2lint.prove.equality import apart
 
     old, new, *_ = HARMFUL["no random numbers"]
     options = Options(timeout=120.0, accept_missing=("python_rng",))
@@ -128,7 +128,7 @@ def test_a_loss_may_be_accepted_by_name(ranks: Ranks, tmp_path: Path) -> None:
 
 
 def test_runs_without_finite_losses_prove_nothing(ranks: Ranks, tmp_path: Path) -> None:
-    from fsdp2lint.verify.equality import apart
+    from fsdp2lint.prove.equality import apart
 
     old = "            loss = F.cross_entropy(model(tokens.cuda()), labels.cuda())\n"
     program = find(

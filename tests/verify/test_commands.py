@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fsdp2lint.verify.commands import NoCommand, marked, split, started, words_of
-from fsdp2lint.verify.places import NoEntry, diff, find, scripts
+from fsdp2lint.prove.places import NoEntry, diff, find, scripts
+from fsdp2lint.rehearse.commands import NoCommand, marked, split, started, words_of
 
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torchrun reads its words")
 needs_accelerate = pytest.mark.skipif(

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fsdp2lint import knowledge
-from fsdp2lint.verify import contract
-from fsdp2lint.verify.contract.codes import NAMES
+from fsdp2lint.catalogue import knowledge
+from fsdp2lint.rehearse import contract
+from fsdp2lint.rehearse.contract.codes import NAMES
 from tests.evidence.header import Fixture, fixtures
 
 from .scenes import ROOT, Rehearsed, forking

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 
 torch = pytest.importorskip("torch")
 
+from fsdp2lint.bridge.convert import CannotConvert, convert  # noqa: E402
 from fsdp2lint.cli.program import program  # noqa: E402
-from fsdp2lint.verify.convert import CannotConvert, convert  # noqa: E402
 
 
 def flat_file(path: Path, **more: Any) -> dict[str, Any]:

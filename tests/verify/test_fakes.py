@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from fsdp2lint.verify.fakes.data_sets import Dataset, load_dataset
-from fsdp2lint.verify.fakes.texts import Tokenizer
-from fsdp2lint.verify.outcome import Request
+from fsdp2lint.rehearse.fakes.data_sets import Dataset, load_dataset
+from fsdp2lint.rehearse.fakes.texts import Tokenizer
+from fsdp2lint.rehearse.outcome import Request
 
 from .scenes import ROOT, forking
 
@@ -19,7 +19,7 @@ SCRIPT = ROOT / "fixtures" / "verify" / "lacking.py"
 MISSING = ("wandb", "datasets", "tiktoken", "torchvision", "tensorboard")
 
 PRETRAINED = """
-from fsdp2lint.verify import fakes
+from fsdp2lint.rehearse import fakes
 
 counts = {}
 fakes.install(counts)

@@ -11,9 +11,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from fsdp2lint.verify import contract  # noqa: E402
-from fsdp2lint.verify.contract.emptied import Mark, is_marked, marking  # noqa: E402
-from fsdp2lint.verify.outcome import Request  # noqa: E402
+from fsdp2lint.rehearse import contract  # noqa: E402
+from fsdp2lint.rehearse.contract.emptied import Mark, is_marked, marking  # noqa: E402
+from fsdp2lint.rehearse.outcome import Request  # noqa: E402
 
 from .scenes import LIMIT, ROOT, Ranks, forking  # noqa: E402
 
@@ -93,7 +93,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
 
-from fsdp2lint.verify import guard
+from fsdp2lint.rehearse import guard
 
 dist.init_process_group("gloo")
 model = torch.nn.Linear(4, 4)

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from fsdp2lint.verify import holders
+from fsdp2lint.rehearse import holders
 
 
 def first() -> str:

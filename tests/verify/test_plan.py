@@ -10,12 +10,12 @@ import pytest
 from click.testing import CliRunner
 
 from fsdp2lint.cli.plan import command
+from fsdp2lint.plan import CannotPlan, Plan, amounts, climbed, compare_plans, plan
+from fsdp2lint.plan.errand import Answer
+from fsdp2lint.plan.words import record, told
+from fsdp2lint.prove.ladder import Rung
+from fsdp2lint.rehearse.outcome import Request
 from fsdp2lint.reporters._paint import plain
-from fsdp2lint.verify.ladder import Rung
-from fsdp2lint.verify.outcome import Request
-from fsdp2lint.verify.plan import CannotPlan, Plan, amounts, climbed, compare_plans, plan
-from fsdp2lint.verify.plan.errand import Answer
-from fsdp2lint.verify.plan.telling import record, told
 
 from .scenes import ROOT, serving
 

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from fsdp2lint.verify.plan.data import Plan, Transfer, amounts
-from fsdp2lint.verify.plan.errand import Answer
+from fsdp2lint.plan.data import Plan, Transfer, amounts
+from fsdp2lint.plan.errand import Answer
 
 from .scenes import Server, serving
 

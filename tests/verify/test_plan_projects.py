@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fsdp2lint.verify.ladder import Rung
-from fsdp2lint.verify.places import find
-from fsdp2lint.verify.plan import climbed
-from fsdp2lint.verify.plan.errand import Answer
+from fsdp2lint.plan import climbed
+from fsdp2lint.plan.errand import Answer
+from fsdp2lint.prove.ladder import Rung
+from fsdp2lint.prove.places import find
 from tests.migrated import migrated, settings, written
 
 from .scenes import ROOT, Server, serving

@@ -15,27 +15,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fsdp2lint.journal import NotWritten
-from fsdp2lint.verify.compare import Verification
-from fsdp2lint.verify.equality.results import Compared, Difference
-from fsdp2lint.verify.ladder import Rung
-from fsdp2lint.verify.launch import Run
-from fsdp2lint.verify.outcome import Frame, RankReport, Request, Spot, Step, Violation
-from fsdp2lint.verify.plan.data import (
-    Group,
-    Model,
-    Optimizer,
-    Plan,
-    Tensor,
-    Traffic,
-    Transfer,
-    Unit,
-)
-from fsdp2lint.verify.rehearse import Rehearsal
-from fsdp2lint.verify.report import Curve, Entry, Report, html, report_of, write_report
-from fsdp2lint.verify.report.changes import files
-from fsdp2lint.verify.report.markup import Markup, prose, tag
-from fsdp2lint.verify.report.plot import plot, round_ticks, thinned
+from fsdp2lint.plan.data import Group, Model, Optimizer, Plan, Tensor, Traffic, Transfer, Unit
+from fsdp2lint.prove.compare import Verification
+from fsdp2lint.prove.ladder import Rung
+from fsdp2lint.prove.report import Curve, Entry, Report, html, report_of, write_report
+from fsdp2lint.prove.report.changes import files
+from fsdp2lint.prove.report.markup import Markup, prose, tag
+from fsdp2lint.prove.report.plot import plot, round_ticks, thinned
+from fsdp2lint.rehearse.launch import Run
+from fsdp2lint.rehearse.outcome import Frame, RankReport, Request, Spot, Step, Violation
+from fsdp2lint.rehearse.rehearse import Rehearsal
+from fsdp2lint.rehearse.results import Compared, Difference
+from fsdp2lint.system.journal import NotWritten
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)> \" onload='x' & `<b>`"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from fsdp2lint.verify.contract.collectives import across
-from fsdp2lint.verify.launch import Run, Verdict
-from fsdp2lint.verify.outcome import (
+from fsdp2lint.rehearse.contract.collectives import across
+from fsdp2lint.rehearse.launch import Run, Verdict
+from fsdp2lint.rehearse.outcome import (
     Frame,
     How,
     RankReport,
@@ -19,8 +19,8 @@ from fsdp2lint.verify.outcome import (
     packed,
     report_from,
 )
-from fsdp2lint.verify.rehearse import Rehearsal
-from fsdp2lint.verify.stacks import main_thread, own, own_frames, waits
+from fsdp2lint.rehearse.rehearse import Rehearsal
+from fsdp2lint.rehearse.stacks import main_thread, own, own_frames, waits
 
 LIBRARY = sysconfig.get_path("purelib")
 DUMP = f"""Fatal Python error: Aborted

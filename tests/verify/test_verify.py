@@ -15,10 +15,10 @@ import pytest
 from click.testing import CliRunner
 
 from fsdp2lint.cli.verify import command
-from fsdp2lint.verify import planning
-from fsdp2lint.verify.compare import Options, Trial, Verification
-from fsdp2lint.verify.equality.telling import as_json, told
-from fsdp2lint.verify.places import find
+from fsdp2lint.prove import planning
+from fsdp2lint.prove.compare import Options, Trial, Verification
+from fsdp2lint.prove.places import find
+from fsdp2lint.prove.words import as_json, told
 
 from .scenes import ROOT, Ranks, forking
 
@@ -83,7 +83,7 @@ def ranks() -> Iterator[Ranks]:
 
 
 def trial(ranks: Ranks, before: Path = BEFORE, **options: Any) -> Trial:
-    from fsdp2lint.verify.equality import apart
+    from fsdp2lint.prove.equality import apart
 
     settings = Options(**({"timeout": 120.0} | options))
     return Trial(find(str(before)), settings, run=ranks.launch, compare=apart.main)

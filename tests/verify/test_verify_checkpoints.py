@@ -15,10 +15,10 @@ torch = pytest.importorskip("torch")
 
 from torch.distributed.checkpoint.state_dict_saver import save as save_folder  # noqa: E402
 
-from fsdp2lint.verify.equality.checkpoints import compare_checkpoints  # noqa: E402
-from fsdp2lint.verify.equality.results import Checkpoint, Compared  # noqa: E402
-from fsdp2lint.verify.equality.shards import Each, cut, flat  # noqa: E402
-from fsdp2lint.verify.equality.tensors import compare  # noqa: E402
+from fsdp2lint.prove.equality.checkpoints import compare_checkpoints  # noqa: E402
+from fsdp2lint.prove.equality.shards import Each, cut, flat  # noqa: E402
+from fsdp2lint.prove.equality.tensors import compare  # noqa: E402
+from fsdp2lint.rehearse.results import Checkpoint, Compared  # noqa: E402
 
 NAMES = ["first.weight", "first.bias", "last.weight"]
 SHAPES = {name: torch.Size([2, 3]) for name in NAMES}
@@ -236,7 +236,7 @@ def test_what_after_lacks_is_a_difference(tmp_path: Path, lost: str) -> None:
 
 
 def test_adam_may_follow_noise_where_there_is_no_gradient() -> None:
-    from fsdp2lint.verify.equality.apart import Model, Noise, compare_models
+    from fsdp2lint.prove.equality.apart import Model, Noise, compare_models
 
     peaks = {"a": torch.tensor([1.0, 1e-9, 0.0]), "b": torch.full((3,), 1e-8)}
     before = Model({name: torch.full((3,), 0.5) for name in peaks}, {}, peaks)
@@ -257,7 +257,7 @@ def test_adam_may_follow_noise_where_there_is_no_gradient() -> None:
 
 
 def test_models_of_the_same_names_are_told_apart() -> None:
-    from fsdp2lint.verify.equality.apart import Model, compare_models
+    from fsdp2lint.prove.equality.apart import Model, compare_models
 
     def model(value: float, trained: bool = False) -> Model:
         return Model(

@@ -9,10 +9,10 @@ import pytest
 
 pytest.importorskip("torch")
 
-from fsdp2lint.verify.compare import Options, Trial, Verification
-from fsdp2lint.verify.equality.results import Compared
-from fsdp2lint.verify.equality.telling import told
-from fsdp2lint.verify.places import find
+from fsdp2lint.prove.compare import Options, Trial, Verification
+from fsdp2lint.prove.places import find
+from fsdp2lint.prove.words import told
+from fsdp2lint.rehearse.results import Compared
 
 from .scenes import Ranks, forking
 
@@ -58,7 +58,7 @@ def script(name: str, api: str, form: str, change: float = 0.0, slot: str = "") 
 
 
 def compared(ranks: Ranks, before: Path, *others: Path) -> list[Verification]:
-    from fsdp2lint.verify.equality import apart
+    from fsdp2lint.prove.equality import apart
 
     # one form holds weights, another optimizer states too
     options = Options(timeout=120.0, accept_missing=("*",))

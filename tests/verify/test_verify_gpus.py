@@ -11,12 +11,12 @@ from click.testing import CliRunner
 
 from fsdp2lint.cli import rehearse as rehearsing
 from fsdp2lint.cli import verify as verifying
-from fsdp2lint.verify import rehearse
-from fsdp2lint.verify.compare import Options, Trial
-from fsdp2lint.verify.equality.telling import told
-from fsdp2lint.verify.launch import environment
-from fsdp2lint.verify.outcome import Request
-from fsdp2lint.verify.places import find
+from fsdp2lint.prove.compare import Options, Trial
+from fsdp2lint.prove.places import find
+from fsdp2lint.prove.words import told
+from fsdp2lint.rehearse import rehearse
+from fsdp2lint.rehearse.launch import environment
+from fsdp2lint.rehearse.outcome import Request
 
 from .scenes import forking
 
@@ -67,7 +67,7 @@ def test_the_ranks_get_the_gpus_that_the_user_chose(monkeypatch: pytest.MonkeyPa
 def test_the_script_runs_as_it_is_and_reaches_the_highest_rung(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fsdp2lint.verify.equality import apart
+    from fsdp2lint.prove.equality import apart
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(rehearse, "gpus", lambda: 2)

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from fsdp2lint.verify import ladder, workfolder
-from fsdp2lint.verify.equality import steps
-from fsdp2lint.verify.equality.drawing import chart
-from fsdp2lint.verify.equality.pairs import pair
-from fsdp2lint.verify.equality.results import Checkpoint
-from fsdp2lint.verify.outcome import RankReport, Step
-from fsdp2lint.verify.places import NoEntry, find
+from fsdp2lint.prove import ladder
+from fsdp2lint.prove.equality import steps
+from fsdp2lint.prove.equality.drawing import chart
+from fsdp2lint.prove.equality.pairs import pair
+from fsdp2lint.prove.places import NoEntry, find
+from fsdp2lint.rehearse import workfolder
+from fsdp2lint.rehearse.outcome import RankReport, Step
+from fsdp2lint.rehearse.results import Checkpoint
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -139,7 +140,7 @@ def test_a_folder_is_run_by_its_entry(tmp_path: Path) -> None:
 WRITING = """
 import os, sys
 from pathlib import Path
-from fsdp2lint.verify.workfolder import protect
+from fsdp2lint.rehearse.workfolder import protect
 protect(os.getcwd())
 Path(sys.argv[1]).write_text("new")  # a link of the user's own, elsewhere
 print(Path("data/read.txt").read_text())
@@ -209,7 +210,7 @@ def test_what_is_written_into_a_linked_folder_stays_out_of_the_original(
     work = workfolder.make(tmp_path / "home", tmp_path / "work")
     assert (work / "runs").is_symlink()
     script = (
-        "import os; from fsdp2lint.verify.workfolder import protect; protect(os.getcwd())\n"
+        "import os; from fsdp2lint.rehearse.workfolder import protect; protect(os.getcwd())\n"
         "open('runs/one/kept.txt', 'a').write(' more'); os.remove('runs/one/gone.txt')\n"
         "os.makedirs('runs/two/three'); open('runs/two/three/new.txt', 'w').write('new')\n"
     )
@@ -244,7 +245,7 @@ def test_what_lies_outside_is_kept_as_it_was(tmp_path: Path) -> None:
 def test_nothing_of_it_imports_pytorch() -> None:
     code = (
         "import sys, json\n"
-        "import fsdp2lint.verify.compare, fsdp2lint.verify.equality.telling\n"
+        "import fsdp2lint.prove.compare, fsdp2lint.prove.words\n"
         "print(json.dumps('torch' in sys.modules))"
     )
     ran = subprocess.run(

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from fsdp2lint.verify.compare import Options, Trial, Verification
-from fsdp2lint.verify.equality.results import Difference
-from fsdp2lint.verify.places import Place, find
+from fsdp2lint.prove.compare import Options, Trial, Verification
+from fsdp2lint.prove.places import Place, find
+from fsdp2lint.rehearse.results import Difference
 
 from .scenes import ROOT, Ranks, forking
 
@@ -41,7 +41,7 @@ def ranks() -> Iterator[Ranks]:
 
 def trial(plan: Plan, before: Place, ranks: Ranks, which: str) -> Trial:
     """A trial of the run with the arguments, or of the resumed one."""
-    from fsdp2lint.verify.equality import apart
+    from fsdp2lint.prove.equality import apart
 
     resume = plan["resume"]
     options = Options(

@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
-from fsdp2lint.verify import ContractWarning, guard
+from fsdp2lint.rehearse import ContractWarning, guard
 
 dist.init_process_group("gloo")
 torch.manual_seed(0)

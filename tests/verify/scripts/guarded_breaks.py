@@ -9,7 +9,7 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict_saver import async_save
 from torch.distributed.fsdp import fully_shard
 
-from fsdp2lint.verify import guard
+from fsdp2lint.rehearse import guard
 
 warnings.simplefilter("ignore")
 dist.init_process_group("gloo")

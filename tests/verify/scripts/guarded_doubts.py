@@ -5,7 +5,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
-from fsdp2lint.verify import guard
+from fsdp2lint.rehearse import guard
 
 
 class Model(nn.Module):

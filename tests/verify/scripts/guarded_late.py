@@ -19,7 +19,7 @@ empty.to_empty(device="cpu")  # seen: FSDP251
 temperature = nn.Parameter(torch.ones(()))
 both = torch.optim.SGD([*empty.parameters(), *plain.parameters(), temperature], lr=0.0)
 
-from fsdp2lint.verify import ContractWarning, guard  # noqa: E402
+from fsdp2lint.rehearse import ContractWarning, guard  # noqa: E402
 
 with warnings.catch_warnings(record=True) as said:
     warnings.simplefilter("always")

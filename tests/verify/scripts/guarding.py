@@ -17,7 +17,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from fsdp2lint.verify import guard
+from fsdp2lint.rehearse import guard
 
 script, out = sys.argv[1:]
 warnings.simplefilter("ignore")

@@ -1,0 +1,1 @@
+"""``fsdp2lint migrate-checkpoint``: checkpoints from one form to another."""

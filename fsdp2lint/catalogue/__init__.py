@@ -1,0 +1,1 @@
+"""Rules and codemods as they are declared, found, and measured."""

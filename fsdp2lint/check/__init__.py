@@ -1,0 +1,1 @@
+"""``fsdp2lint check``: from files to a report."""

@@ -1,0 +1,1 @@
+"""Files that belong together: what an import names, and who imports whom."""

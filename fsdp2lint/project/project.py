@@ -1,0 +1,253 @@
+"""The files that belong together: which file an import names, and who imports whom."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from fsdp2lint.model.told import NOTHING_TOLD, Told
+from fsdp2lint.project.links import Finder, Folder
+from fsdp2lint.source.source import Source, Unreadable
+from fsdp2lint.system.files import Files
+
+if TYPE_CHECKING:
+    from fsdp2lint.torch_api import Release
+
+MAX_FOLLOWED = 400_000
+"""Files beyond this size (bytes) are not followed into when another file imports them."""
+
+MAX_FOLLOWED_TOTAL = 2_000_000
+"""How many characters of imported files belong to one project before imports stay unfollowed."""
+
+TOTAL_STEPS = 330_000
+"""Expressions evaluated for all entries that no program reaches together, before each gets less and less."""
+
+PROGRAM_STEPS = 4
+"""So many times the usual steps a program may take, as long as all together have taken no more than these:"""
+
+ALL_PROGRAMS_STEPS = 800_000
+
+LEAST_STEPS = 1_500
+"""What each entry gets at the least."""
+
+
+class Ration:
+    """How many steps an entry may take before its calls are no longer entered, and what that changed for it.
+
+    ``needed`` is the least ration that would have been as good, as long as nothing was ``refused``. A
+    ``program`` has at ``least`` the usual steps, whatever the others took.
+    """
+
+    __slots__ = ("least", "most", "needed", "program", "refused", "spent", "steps")
+
+    def __init__(self, least: int, most: int, *, program: bool = False) -> None:
+        self.least = least
+        self.most = most
+        self.program = program
+        self.steps = most
+        self.needed = 0
+        self.refused = False
+        self.spent = 0
+
+    def share_of(self, left: int) -> int:
+        """How many steps it comes to when so many are left for all."""
+        return max(self.least, min(self.most, left // 8))
+
+    def covers(self, steps: int) -> bool:
+        """Whether so many steps may be taken."""
+        if steps > self.steps:
+            self.refused = True
+            return False
+        if steps > self.needed:
+            self.needed = steps
+        return True
+
+    def half_of(self, steps: int) -> int:
+        """So many steps, but half of the ration at the most."""
+        return steps if self.covers(2 * steps) else self.steps // 2
+
+    def same_with(self, steps: int) -> bool:
+        """Whether a ration of so many steps would have changed nothing."""
+        return steps == self.steps or (not self.refused and steps >= self.needed)
+
+
+class Budget:
+    """The work that is left for a project, so that time grows with the files.
+
+    Programs have their own: each may take its usual steps and, while all together have not taken too many,
+    :data:`PROGRAM_STEPS` times as much. The many other entries share what is theirs. ``patience`` says how many
+    times as much as usual that is, and what one entry may spend of it.
+    """
+
+    def __init__(self, total: int = TOTAL_STEPS, patience: int = 1) -> None:
+        self.left = {True: ALL_PROGRAMS_STEPS * patience, False: total * patience}
+        """What programs and other entries have left."""
+        self.patience = patience
+        self.rations: list[Ration] = []
+
+    def ration(self, usual: int, *, program: bool = False) -> Ration:
+        """What the next entry may spend, ``usual`` at the most for one that is no program and without patience."""
+        own = usual * self.patience
+        if program:
+            ration = Ration(own, usual * max(PROGRAM_STEPS, self.patience), program=True)
+        else:
+            ration = Ration(LEAST_STEPS, own)
+        ration.steps = ration.share_of(self.left[program])
+        self.rations.append(ration)
+        return ration
+
+    def spend(self, steps: int) -> None:
+        """The entry that got the last ration has taken so many steps."""
+        last = self.rations[-1]
+        last.spent += steps
+        self.left[last.program] = max(0, self.left[last.program] - steps)
+
+    def allows(self, rations: Iterable[Ration]) -> bool:
+        """Whether the entries that had these rations would find nothing changed now."""
+        left = dict(self.left)
+        for ration in rations:
+            if not ration.same_with(ration.share_of(left[ration.program])):
+                return False
+            left[ration.program] = max(0, left[ration.program] - ration.spent)
+        return True
+
+    def repeat(self, rations: Iterable[Ration]) -> None:
+        """Spend what the entries that had these rations have spent."""
+        for ration in rations:
+            self.left[ration.program] = max(0, self.left[ration.program] - ration.spent)
+
+
+class Project:
+    """Sources under analysis and the files on disk that they import.
+
+    ``asked`` are the sources in which findings are wanted, beside the ``settings`` of frameworks; others serve facts only. ``programs`` are more
+    sources from which runs may begin. ``told`` is what the configuration says of functions, ``target`` the
+    oldest torch release that the code is for; None when nobody named it.
+    """
+
+    def __init__(
+        self,
+        asked: Sequence[Source],
+        roots: Sequence[Folder],
+        told: Told = NOTHING_TOLD,
+        files: Files | None = None,
+        target: Release | None = None,
+        decoded: dict[str, Source | None] | None = None,
+    ) -> None:
+        self.asked = [source for source in asked if not source.is_settings]
+        self.settings = [source for source in asked if source.is_settings]
+        self.told = told
+        self.target = target
+        self.files = files or Files()
+        self._known: dict[str, Source | None] = {os.path.abspath(s.path): s for s in asked}
+        self._finder = Finder(roots, self.files, self._known)
+        self._followed = 0
+        self.too_large: dict[str, str] = {}
+        """The files that are not followed into because they are too large, or come when too much was read."""
+        self._read_before = {} if decoded is None else decoded
+        self.programs: list[Source] = []
+        self.budget = Budget()
+
+    @classmethod
+    def of(
+        cls,
+        sources: Sequence[Source],
+        roots: Sequence[Folder] = (),
+        told: Told = NOTHING_TOLD,
+        files: Files | None = None,
+        target: Release | None = None,
+        decoded: dict[str, Source | None] | None = None,
+    ) -> Project:
+        """A project of these sources; imports are looked up beside them, in their packages, and in ``roots``.
+
+        ``decoded`` holds the other files that were read for an earlier version of the project, and gets
+        those that are read for this one.
+        """
+        return cls(sources, roots, told, files, target, decoded)
+
+    def add_programs(self, sources: Iterable[Source]) -> None:
+        """More sources from which runs may begin."""
+        for source in sources:
+            self.programs.append(source)
+            self._known[self.path_of(source)] = source
+
+    def path_of(self, source: Source) -> str:
+        """Where a source stands."""
+        return os.path.abspath(source.path)
+
+    def resolve(self, dotted: str, level: int, importer: Source) -> str | None:
+        """The file (or the folder of a namespace package) that ``from <level dots>dotted import`` names."""
+        return self._finder.resolve(dotted, level, importer.path)
+
+    def resolve_below(self, package: str, name: str) -> str | None:
+        """The module ``name`` of the package whose ``__init__.py`` or folder is ``package``."""
+        return self._finder.resolve_below(package, name)
+
+    def names_below(self, package: str) -> list[str]:
+        """The modules and packages directly below a package."""
+        folder = os.path.dirname(package) if package.endswith(".py") else package
+        names = (name.removesuffix(".py") for name in self.files.names(folder))
+        return [name for name in names if name.isidentifier() and not name.startswith("__")]
+
+    def source(self, path: str) -> Source | None:
+        """The parsed source at ``path``; None when it cannot be read or is not worth following into."""
+        source = self.followed(path)
+        return source if source is not None and is_parsed(source) else None
+
+    def followed(self, path: str) -> Source | None:
+        """The source at ``path``, perhaps not parsed yet: many a module is imported and never used."""
+        if path not in self._known:
+            self._known[path] = self._read(path)
+        return self._known[path]
+
+    def passed_through(self, path: str) -> Source | None:
+        """The text at ``path``, for whoever asks only where its imports lead: it may be parsed, or not."""
+        return self._known[path] if path in self._known else self._decoded(path)
+
+    def _read(self, path: str) -> Source | None:
+        source = self._decoded(path)
+        if source is None:
+            return None
+        if self._followed + len(source.text) > MAX_FOLLOWED_TOTAL:
+            most = MAX_FOLLOWED_TOTAL // 1_000_000
+            self.too_large[path] = f"more than {most} MB of imported files to follow"
+            return None
+        self._followed += len(source.text)
+        return source
+
+    def _decoded(self, path: str) -> Source | None:
+        """The text of a file that may be worth following into."""
+        if path not in self._read_before:
+            self._read_before[path] = self._on_disk(path)
+        return self._read_before[path]
+
+    def _on_disk(self, path: str) -> Source | None:
+        try:
+            raw = self.files.read(path)
+        except OSError:
+            return None
+        if len(raw) > MAX_FOLLOWED:
+            self.too_large[path] = f"larger than {MAX_FOLLOWED // 1000} kB"
+            return None
+        try:
+            source = Source.decode(raw, _shown(path))
+        except (Unreadable, ValueError):
+            return None
+        source.followed = True
+        return source
+
+
+def is_parsed(source: Source) -> bool:
+    """Whether a source has a tree; it is parsed if it was not yet."""
+    try:
+        source.tree  # noqa: B018
+    except (Unreadable, ValueError):
+        return False
+    return True
+
+
+def _shown(path: str) -> str:
+    """A path as a reader finds it: from here, when it lies below."""
+    relative = os.path.relpath(path)
+    return path if relative.startswith("..") else relative

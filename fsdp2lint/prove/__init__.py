@@ -1,0 +1,1 @@
+"""``fsdp2lint verify``: two programs, and whether they do the same."""

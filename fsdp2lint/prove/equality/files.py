@@ -1,0 +1,198 @@
+"""What two runs print and write beside their checkpoints."""
+
+from __future__ import annotations
+
+import filecmp
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fsdp2lint.prove.equality.printed import Apart, Line, compare, compare_keyed, keyed, lines
+from fsdp2lint.prove.written import others
+from fsdp2lint.rehearse.outcome import RankReport
+from fsdp2lint.rehearse.results import Compared, Difference, Kind
+
+_CHANCE = re.compile(r"[0-9a-f]{6,}|\d+|Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec")
+"""What may be another in the name of a file that each run names anew."""
+_STREAMS = ("out", "err")
+_LARGE = 64 * 1024 * 1024
+
+Sides = tuple[Path, Path]
+Noise = frozenset[tuple[str, str]]
+"""Where a line is and its words, of lines that two runs of BEFORE do not have alike either."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """What one rank printed, or one file, in both runs."""
+
+    where: str
+    rank: int | None
+    before: list[Line]
+    after: list[Line]
+    by_name: bool = False
+    """Whether the lines are entries with names."""
+
+    def apart(self, rtol: float, noise: Noise = frozenset()) -> list[Apart]:
+        """The lines of BEFORE that AFTER does not have."""
+        every = (compare_keyed if self.by_name else compare)(self.before, self.after, rtol)
+        return [one for one in every if (self.where, one.before.words) not in noise]
+
+
+def noise(texts: Iterable[Text], rtol: float) -> Noise:
+    """What differs between two runs of one program."""
+    return frozenset((text.where, one.before.words) for text in texts for one in text.apart(rtol))
+
+
+def printed(
+    folders: Sides, ranks: tuple[Sequence[RankReport], Sequence[RankReport]]
+) -> Iterator[Text]:
+    """What the ranks printed, to standard output and to standard error; ``folders`` hold it."""
+    for reports in zip(*ranks, strict=False):
+        rank = reports[0].rank
+        for stream, kind in enumerate(_STREAMS):
+            name = f"rank{rank}.{kind}"
+            old, new = (
+                _printed(folder / name, report, stream)
+                for folder, report in zip(folders, reports, strict=True)
+            )
+            yield Text(f"rank {rank}", rank, old, new)
+
+
+def compare_printed(texts: Iterable[Text], rtol: float, noise: Noise) -> Compared:
+    """The numbers that ranks print, by position and step."""
+    compared = Compared("printed numbers")
+    for text in texts:
+        apart = text.apart(rtol, noise)
+        early = [one for one in apart if one.before.early]
+        compared.count += len(text.before)
+        compared.identical += len(text.before) - len(apart)
+        compared.notes += [f"before the first loss, {_told(text, one)}" for one in early[:1]]
+        _say(compared, "printed", text, [one for one in apart if one not in early])
+    compared.differences = compared.differences[:1]
+    return compared
+
+
+def written(works: Sides, known: Sequence[str]) -> Iterator[Text]:
+    """The text files in two working folders that both have, and that are not the same."""
+    for name, partner in _paired(*(others(work, known) for work in works)):
+        if partner is not None and not _same(works[0] / name, works[1] / partner):
+            old, new = _text(works[0] / name), _text(works[1] / partner)
+            if old is None or new is None:
+                continue
+            was, now = _entries(old), _entries(new)
+            if was is not None and now is not None:
+                yield Text(str(name), None, keyed(was), keyed(now), by_name=True)
+            else:
+                yield Text(str(name), None, lines(old), lines(new))
+
+
+def compare_files(works: Sides, known: Sequence[str], rtol: float, noise: Noise) -> Compared:
+    """The files in two working folders that are no checkpoints: whether AFTER has each, and its numbers."""
+    compared = Compared("other files")
+    old, new = (others(work, known) for work in works)
+    paired = _paired(old, new)
+    for name, partner in paired:
+        if partner is None:
+            message = f"AFTER does not write the file `{name}`"
+            compared.differences.append(Difference("file", message, name=str(name), missing=True))
+            continue
+        compared.count += 1
+        mine, theirs = works[0] / name, works[1] / partner
+        if _same(mine, theirs):
+            compared.identical += 1
+        elif None in (_text(mine), _text(theirs)):
+            compared.notes.append(f"`{name}` is not the same, and its format is not known")
+    for text in written(works, known):
+        _say(compared, "file", text, text.apart(rtol, noise))
+    if more := sorted(set(new) - {partner for _, partner in paired}):
+        shown = f" and {len(more) - 1} more" if len(more) > 1 else ""
+        compared.notes.append(f"only AFTER writes `{more[0]}`{shown}")
+    return compared
+
+
+def _printed(path: Path, rank: RankReport, stream: int) -> list[Line]:
+    text = path.read_bytes()[:_LARGE] if path.exists() else b""
+    return lines(text, [step.printed[stream] for step in rank.steps], rank.began[stream])
+
+
+def _paired(old: Sequence[Path], new: Sequence[Path]) -> list[tuple[Path, Path | None]]:
+    """Each file of BEFORE with that of AFTER: of the same name, or of one that only chance makes another."""
+    left = {name: _CHANCE.sub("*", str(name)) for name in new if name not in old}
+    found: list[tuple[Path, Path | None]] = []
+    for name in old:
+        pattern = _CHANCE.sub("*", str(name))
+        partner = name if name in new else next((n for n, p in left.items() if p == pattern), None)
+        if partner is not None:
+            left.pop(partner, None)
+        found.append((name, partner))
+    return found
+
+
+def _same(before: Path, after: Path) -> bool:
+    return filecmp.cmp(before, after, shallow=False)
+
+
+def _text(path: Path) -> bytes | None:
+    """What a file holds, when that is text."""
+    if path.stat().st_size > _LARGE:
+        return None
+    text = path.read_bytes()
+    try:
+        text.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+    return None if b"\0" in text else text
+
+
+def _entries(text: bytes) -> list[tuple[str, object]] | None:
+    """The entries of JSON, or of one JSON value on each line; None where a text is neither."""
+    try:
+        return list(_leaves("", json.loads(text)))
+    except ValueError:
+        pass
+    try:
+        return list(_leaves("", [json.loads(line) for line in text.splitlines() if line.strip()]))
+    except ValueError:
+        return None
+
+
+def _leaves(place: str, value: object) -> Iterator[tuple[str, object]]:
+    if isinstance(value, dict):
+        for key, one in value.items():
+            yield from _leaves(f"{place}.{key}" if place else str(key), one)
+    elif isinstance(value, list):
+        for number, one in enumerate(value):
+            yield from _leaves(f"{place}[{number}]", one)
+    else:
+        yield place, value
+
+
+def _say(compared: Compared, kind: Kind, text: Text, apart: Sequence[Apart]) -> None:
+    if apart:
+        first = apart[0]
+        difference = Difference(
+            kind,
+            _told(text, first),
+            first.before.step or None,
+            text.rank,
+            name=text.where,
+            missing=first.after is None,
+            more=len(apart) - 1,
+        )
+        compared.differences.append(difference)
+
+
+def _told(text: Text, apart: Apart) -> str:
+    step = f" after step {apart.before.step}" if apart.before.step else ""
+    where = f"`{text.where}`" if text.rank is None else f"{text.where} prints"
+    old = _short(apart.before.text)
+    if apart.after is None:
+        return f"{where}{step} `{old}` in BEFORE only"
+    return f"{where}{step} `{old}` in BEFORE and `{_short(apart.after.text)}` in AFTER"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 100 else f"{text[:97]}..."

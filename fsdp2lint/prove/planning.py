@@ -1,0 +1,45 @@
+"""Rung 2 of the proof ladder: both programs planned for any number of ranks, in one process each."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from fsdp2lint.plan import CannotPlan, Plan, climbed, plan
+from fsdp2lint.prove import ladder
+from fsdp2lint.prove.compare import PLAN, Options
+from fsdp2lint.prove.places import Place
+from fsdp2lint.rehearse import workfolder
+from fsdp2lint.rehearse.outcome import Request
+
+
+def planned(
+    before: Place, after: Place, options: Options, world: int
+) -> tuple[list[Plan], ladder.Rung]:
+    """Both plans for ``world`` ranks, and whether they come to the same.
+
+    Without both plans nobody has looked at the rung; it says why.
+    """
+    plans = []
+    with tempfile.TemporaryDirectory(prefix="fsdp2lint-") as scratch:
+        for side, place in (("before", before), ("after", after)):
+            folder = workfolder.make(place.folder, Path(scratch).resolve() / side)
+            request = Request(
+                place.target,
+                "",
+                place.module,
+                (
+                    *place.arguments,
+                    *(options.resume[0] if options.resume else options.arguments),
+                ),
+                timeout=options.timeout,
+                patches=options.patches,
+                folder=str(folder),
+                root=str(place.folder),
+                environment=place.environment,
+            )
+            try:
+                plans.append(plan(request, world))
+            except CannotPlan as problem:
+                return plans, ladder.rung(PLAN, None, f"no plan of {side.upper()}: {problem}")
+    return plans, climbed(plans[0], plans[1])

@@ -1,0 +1,79 @@
+"""What this machine lacks, made up on request (``--fake``): trackers, data sets, tokenizers, pretrained weights.
+
+Only packages named here are stood in for, and only where they are missing: a script may test for others with
+``except ImportError`` and go another way. What is there but has no network, as ``from_pretrained``, is tried
+first. Everything that was made up is counted and reported.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import sys
+import types
+from collections.abc import Sequence
+
+from fsdp2lint.rehearse.fakes.nothing import Hollow
+from fsdp2lint.rehearse.standin.replace import Counted
+
+TRACKERS = frozenset(
+    "wandb mlflow tensorboard tensorboardX comet_ml neptune clearml aim swanlab trackio dllogger dvclive "
+    "visdom setproctitle GPUtil pynvml py3nvml nvidia_smi codecarbon slack_sdk boto3 modal".split()
+)
+"""Packages that only report: whatever is done with them does nothing."""
+
+MADE_UP = {
+    "datasets": "fsdp2lint.rehearse.fakes.data_sets",
+    "torchvision": "fsdp2lint.rehearse.fakes.images",
+    "tiktoken": "fsdp2lint.rehearse.fakes.texts",
+    "evaluate": "fsdp2lint.rehearse.fakes.nothing",
+}
+"""Packages that give data, and the module that makes it up."""
+
+
+def install(replaced: dict[str, int], more: Sequence[str] = ()) -> None:
+    """Make up what is missing from here on, and count it; ``more`` are packages that do nothing."""
+    counted = Counted(replaced)
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ.setdefault("WANDB_MODE", "disabled")
+    if (
+        importlib.util.find_spec("tensorboard") is None
+    ):  # PyTorch's part of it imports more than that
+        sys.modules["torch.utils.tensorboard"] = Hollow("torch.utils.tensorboard")
+    sys.meta_path.append(_Finder(counted, TRACKERS | set(more)))
+    from fsdp2lint.rehearse.fakes import arrays, pretrained
+
+    arrays.install(counted)
+    if importlib.util.find_spec("transformers") is not None:
+        pretrained.install(counted)
+
+
+class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Asked last, so only for what is not installed."""
+
+    def __init__(self, counted: Counted, trackers: frozenset[str]) -> None:
+        self._counted, self._trackers = counted, trackers
+
+    def find_spec(
+        self, name: str, path: object = None, target: object = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """A spec for the packages that are stood in for, and for their parts."""
+        top = name.partition(".")[0]
+        if top not in self._trackers and top not in MADE_UP:
+            return None
+        if name != top and not isinstance(sys.modules.get(top), Hollow):
+            return None  # a part that the real package does not have
+        return importlib.machinery.ModuleSpec(name, self, is_package=True)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        """A module that has what the stand-in has, and else things that do nothing."""
+        if "." not in spec.name:
+            self._counted.note(f"made up: {spec.name}")
+        source = MADE_UP.get(spec.name)
+        return Hollow(spec.name, importlib.import_module(source) if source else None)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """Nothing is left to do."""

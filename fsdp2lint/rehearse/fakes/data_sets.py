@@ -1,0 +1,243 @@
+"""What scripts call of ``datasets``: a few rows that have every column that is asked for."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+
+from fsdp2lint.rehearse.fakes.texts import sentence
+
+ROWS = 256
+_NUMBERS = ("label", "labels", "idx", "id", "score", "target")
+_TALKS = ("messages", "conversations", "conversation", "chosen_messages")
+COLUMNS = ("text",)
+
+
+class Row(dict[str, Any]):
+    """A row that makes up a column when it is asked for."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__({name: _value(name, number) for name in COLUMNS})
+        self._number = number
+
+    def __missing__(self, key: str) -> Any:
+        self[key] = _value(key, self._number)
+        return self[key]
+
+
+class Columns(dict[str, Any]):
+    """Several rows by column, each made up when it is asked for."""
+
+    def __init__(self, rows: list[Any]) -> None:
+        self._rows = rows
+        names = dict.fromkeys(name for row in rows for name in row)
+        super().__init__({name: [row[name] for row in rows] for name in names})
+
+    def __missing__(self, key: str) -> Any:
+        self[key] = [row[key] for row in self._rows]
+        return self[key]
+
+
+def _value(name: str, number: int) -> Any:
+    if name in _NUMBERS:
+        return number % 2
+    if name in _TALKS:
+        turns = ("user", "assistant")
+        return [{"role": who, "content": sentence(2 * number + n)} for n, who in enumerate(turns)]
+    return sentence(number * 31 + len(name), 40)
+
+
+class Dataset(torch.utils.data.Dataset[Any]):
+    """Rows, and what makes other rows of them."""
+
+    features: Any = None
+
+    def __init__(self, rows: Iterable[Any] | None = None) -> None:
+        self._rows = [Row(n) for n in range(ROWS)] if rows is None else list(rows)
+        self._tensors = False
+
+    @classmethod
+    def from_dict(cls, columns: dict[str, list[Any]], **_: object) -> Dataset:
+        """Rows of columns."""
+        return cls(
+            dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
+        )
+
+    @classmethod
+    def from_list(cls, rows: Iterable[Any], **_: object) -> Dataset:
+        """Rows as they are."""
+        return cls(rows)
+
+    @classmethod
+    def from_generator(cls, make: Callable[..., Iterable[Any]], **how: Any) -> Dataset:
+        """Rows that a function makes."""
+        return cls(make(**how.get("gen_kwargs", {})))
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    num_rows = property(__len__)
+
+    @property
+    def column_names(self) -> list[str]:
+        """The columns of the first row."""
+        return list(self._rows[0]) if self._rows else []
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, str):
+            return [row[key] for row in self._rows]
+        if isinstance(key, slice | list):
+            rows = self._rows[key] if isinstance(key, slice) else [self._rows[n] for n in key]
+            return Columns(rows)
+        row = self._rows[key]
+        if not self._tensors:
+            return row
+        return {k: v if isinstance(v, str) else torch.tensor(v) for k, v in row.items()}
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[number] for number in range(len(self)))
+
+    def map(self, function: Callable[..., Any], batched: bool = False, **how: Any) -> Dataset:
+        """The rows that a function makes of these, beside the columns that are kept."""
+        extra = how.get("fn_kwargs") or {}
+        gone = how.get("remove_columns") or ()
+        gone = [gone] if isinstance(gone, str) else gone
+        size = how.get("batch_size") or 64
+        made: list[Any] = []
+        for start in range(0, len(self._rows), size) if batched else range(len(self._rows)):
+            if batched:
+                made += _rows(function(Columns(self._rows[start : start + size]), **extra))
+            else:
+                given = (
+                    (self._rows[start], start) if how.get("with_indices") else (self._rows[start],)
+                )
+                new = function(*given, **extra) or {}
+                kept = {k: v for k, v in self._rows[start].items() if k not in gone}
+                made.append(kept | dict(new))
+        return self._like(made)
+
+    def filter(self, function: Callable[..., Any], **_: object) -> Dataset:
+        """The rows of which a function holds; all where it holds of none."""
+        return self._like([row for row in self._rows if function(row)] or self._rows)
+
+    def shuffle(self, seed: int | None = None, **_: object) -> Dataset:
+        """The rows in another order."""
+        return self._like(random.Random(seed or 0).sample(self._rows, len(self._rows)))
+
+    def select(self, numbers: Iterable[int], **_: object) -> Dataset:
+        """Some rows; there are fewer than a script may think."""
+        return self._like(
+            [self._rows[n % len(self._rows)] for n, _ in zip(numbers, range(ROWS), strict=False)]
+        )
+
+    def take(self, count: int) -> Dataset:
+        """The first rows."""
+        return self._like(self._rows[:count])
+
+    def skip(self, count: int) -> Dataset:
+        """All, though some are to be left out: there are few."""
+        return self
+
+    def shard(self, num_shards: int, index: int, **_: object) -> Dataset:
+        """Every so many-th row."""
+        return self._like(self._rows[index::num_shards])
+
+    def train_test_split(self, test_size: Any = None, **_: object) -> DatasetDict:
+        """Three quarters and the rest."""
+        border = 3 * len(self._rows) // 4
+        return DatasetDict(
+            train=self._like(self._rows[:border]), test=self._like(self._rows[border:])
+        )
+
+    def remove_columns(self, names: Any) -> Dataset:
+        """Without some columns."""
+        gone = [names] if isinstance(names, str) else names
+        return self._like([{k: v for k, v in row.items() if k not in gone} for row in self._rows])
+
+    def rename_column(self, old: str, new: str) -> Dataset:
+        """With a column under another name."""
+        return self._like(
+            [{new if k == old else k: v for k, v in row.items()} for row in self._rows]
+        )
+
+    def set_format(self, type: str | None = None, **_: object) -> None:  # noqa: A002
+        """Give tensors from here on."""
+        self._tensors = type in ("torch", "pt", "np", "numpy")
+
+    def with_format(self, type: str | None = None, **how: object) -> Dataset:  # noqa: A002
+        """The same, giving tensors."""
+        other = self._like(self._rows)
+        other.set_format(type)
+        return other
+
+    def to_iterable_dataset(self, *_: object, **__: object) -> Dataset:
+        """The same."""
+        return self
+
+    flatten_indices = cast_column = save_to_disk = to_iterable_dataset
+
+    def _like(self, rows: list[Any]) -> Dataset:
+        other = Dataset(rows)
+        other._tensors = self._tensors
+        return other
+
+
+IterableDataset = Dataset
+
+
+class DatasetDict(dict[str, Any]):
+    """The parts of a data set; one that is asked for by a name it does not have is made up."""
+
+    def __missing__(self, key: str) -> Dataset:
+        made = self[key] = Dataset()
+        return made
+
+    def map(self, *args: Any, **how: Any) -> DatasetDict:
+        """Of every part."""
+        return DatasetDict({name: part.map(*args, **how) for name, part in self.items()})
+
+    def filter(self, *args: Any, **how: Any) -> DatasetDict:
+        """Of every part."""
+        return DatasetDict({name: part.filter(*args, **how) for name, part in self.items()})
+
+    def shuffle(self, *args: Any, **how: Any) -> DatasetDict:
+        """Of every part."""
+        return DatasetDict({name: part.shuffle(*args, **how) for name, part in self.items()})
+
+    def set_format(self, *args: Any, **how: Any) -> None:
+        """Of every part."""
+        for part in self.values():
+            part.set_format(*args, **how)
+
+    @property
+    def column_names(self) -> dict[str, list[str]]:
+        """Of every part."""
+        return {name: part.column_names for name, part in self.items()}
+
+
+def _rows(columns: Any) -> list[Any]:
+    held = dict(columns)
+    return [dict(zip(held, row, strict=True)) for row in zip(*held.values(), strict=False)]
+
+
+def load_dataset(*_: object, split: Any = None, **__: object) -> Any:
+    """A data set of any name."""
+    if split is not None:
+        return Dataset()
+    return DatasetDict(train=Dataset(), validation=Dataset(), test=Dataset())
+
+
+load_from_disk = load_dataset
+
+
+def concatenate_datasets(parts: Iterable[Dataset], **_: object) -> Dataset:
+    """All rows."""
+    return Dataset(row for part in parts for row in part)
+
+
+def interleave_datasets(parts: Iterable[Dataset], **_: object) -> Dataset:
+    """All rows."""
+    return concatenate_datasets(parts)

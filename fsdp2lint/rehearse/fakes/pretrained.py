@@ -1,0 +1,126 @@
+"""``from_pretrained`` without a network: random weights of a small model of the kind that the name says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fsdp2lint.rehearse.fakes.texts import VOCABULARY, Tokenizer
+from fsdp2lint.rehearse.standin.replace import Counted
+
+SMALL = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 64,
+    "d_model": 64,
+    "n_embd": 64,
+    "dim": 64,
+    "intermediate_size": 128,
+    "d_ff": 128,
+    "n_inner": 128,
+    "num_hidden_layers": 2,
+    "num_layers": 2,
+    "num_decoder_layers": 2,
+    "n_layer": 2,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "num_attention_heads": 4,
+    "num_heads": 4,
+    "n_head": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "d_kv": 16,
+    "pad_token_id": 0,
+    "eos_token_id": 1,
+    "bos_token_id": 2,
+    "decoder_start_token_id": 0,
+}
+"""What a configuration gets of those settings that it has."""
+
+_KINDS = ("llama", "qwen3", "qwen2", "mistral", "mixtral", "gemma2", "gemma", "phi3", "gpt_neox", "gpt2", "opt", "bloom", "roberta", "bert", "t5", "vit")  # fmt: skip
+
+
+def install(counted: Counted) -> None:
+    """Replace what would ask the network, once that has failed."""
+    import transformers
+
+    makers: dict[str, Any] = {
+        "AutoTokenizer": lambda *_, **__: Tokenizer(),
+        "PreTrainedTokenizerBase": lambda *_, **__: Tokenizer(),
+        "AutoProcessor": lambda *_, **__: Tokenizer(),
+        "AutoConfig": lambda _, name, **how: _configuration(name, how),
+        "PreTrainedConfig": _own_configuration,
+        "PretrainedConfig": _own_configuration,
+        "PreTrainedModel": _model,
+    }
+    owners = {name: getattr(transformers, name, None) for name in makers}
+    for name, owner in owners.items():
+        if owner is not None and hasattr(owner, "from_pretrained"):
+            _replace(owner, counted, makers[name])
+    for name in _AUTO_MODELS:
+        if (owner := getattr(transformers, name, None)) is not None:
+            _replace(owner, counted, _auto_model)
+
+
+_AUTO_MODELS = (
+    "AutoModel",
+    "AutoModelForCausalLM",
+    "AutoModelForSeq2SeqLM",
+    "AutoModelForMaskedLM",
+    "AutoModelForSequenceClassification",
+)
+
+
+def _replace(owner: Any, counted: Counted, make: Any) -> None:
+    original = getattr(owner.from_pretrained, "__func__", None)
+    if original is None or getattr(original, "_made_up", False):
+        return
+
+    def from_pretrained(cls: Any, name: Any = None, *args: Any, **how: Any) -> Any:
+        try:
+            return original(cls, name, *args, **how)
+        except (OSError, ValueError, ImportError, TypeError) as problem:
+            counted.note(f"made up: {cls.__name__}.from_pretrained({str(name)!r})")
+            try:
+                return make(cls, name, **how)
+            except Exception as other:
+                raise problem from other
+
+    from_pretrained._made_up = True  # type: ignore[attr-defined]
+    owner.from_pretrained = classmethod(from_pretrained)
+
+
+def _own_configuration(cls: Any, name: Any, **how: Any) -> Any:
+    made = _small(cls)
+    return (made, {}) if how.get("return_unused_kwargs") else made
+
+
+def _configuration(name: Any, how: dict[str, Any]) -> Any:
+    import transformers
+
+    wanted = str(name).lower().replace("-", "").replace("_", "")
+    kind = next((k for k in _KINDS if k.replace("_", "") in wanted), "llama")
+    mapping: Any = transformers.CONFIG_MAPPING
+    made = _small(mapping[kind])
+    return (made, {}) if how.get("return_unused_kwargs") else made
+
+
+def _small(kind: Any) -> Any:
+    had = kind().to_dict()
+    return kind(**{key: value for key, value in SMALL.items() if key in had})
+
+
+def _model(cls: Any, name: Any, **how: Any) -> Any:
+    config = how.get("config") or _small(cls.config_class)
+    return _as_asked(cls(config), how)
+
+
+def _auto_model(cls: Any, name: Any, **how: Any) -> Any:
+    return _as_asked(cls.from_config(how.get("config") or _configuration(name, {})), how)
+
+
+def _as_asked(model: Any, how: dict[str, Any]) -> Any:
+    import torch
+
+    dtype = how.get("dtype") or how.get("torch_dtype")
+    if isinstance(dtype, str) and dtype != "auto":
+        dtype = getattr(torch, dtype)
+    return model.to(dtype) if isinstance(dtype, torch.dtype) else model

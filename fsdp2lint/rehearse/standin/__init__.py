@@ -1,0 +1,28 @@
+"""The device stand-in: scripts written for CUDA and NCCL run on CPU and gloo, unchanged.
+
+Device *objects* stay what the script made them (``torch.device("cuda", 1)`` works without a GPU);
+only where a device is used it becomes the CPU. What was replaced is counted and reported.
+"""
+
+from __future__ import annotations
+
+
+def install(replaced: dict[str, int]) -> None:
+    """Replace what a CPU cannot do in this process; ``replaced`` counts each use by what it was."""
+    from fsdp2lint.rehearse.standin import (
+        accelerator,
+        amp,
+        cuda,
+        data,
+        ddp,
+        fsdp,
+        groups,
+        saving,
+        spawn,
+        tensors,
+    )
+    from fsdp2lint.rehearse.standin.replace import Counted
+
+    counted = Counted(replaced)
+    for part in (tensors, cuda, accelerator, amp, data, ddp, groups, fsdp, saving, spawn):
+        part.install(counted)

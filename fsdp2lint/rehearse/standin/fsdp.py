@@ -1,0 +1,86 @@
+"""What FSDP itself cannot do on CPU: FSDP1's device, offloading and broadcast; pinned offloading.
+
+Everything else of FSDP1 runs as it is. What is replaced here it either refuses on CPU or gets wrong there:
+copies "to the CPU" are no copies, so an offloaded full state dict holds storage that is freed, and the
+optimizer's moments share one buffer (``torch/distributed/fsdp/_optim_utils.py``, torch 2.13).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import CPUOffloadPolicy, FullyShardedDataParallel, _init_utils, api
+
+from fsdp2lint.rehearse.standin.replace import Counted, Function, local_world, wrap
+
+
+def install(counted: Counted) -> None:
+    """Replace arguments that FSDP refuses, or damages tensors with, on CPU (torch 2.13)."""
+    wrap(FullyShardedDataParallel, "__init__", lambda init: _fsdp1(init, counted))
+    wrap(FullyShardedDataParallel, "summon_full_params", _summon)
+    wrap(FullyShardedDataParallel, "_optim_state_dict_impl", _optimizer_state)
+    for config in (api.StateDictConfig, api.OptimStateDictConfig):
+        wrap(config, "__setattr__", lambda put: _state_config(put, counted))
+    wrap(CPUOffloadPolicy, "__init__", lambda init: _offload_policy(init, counted))
+    # the broadcast itself works over gloo: only this check refuses tensors that are on the CPU
+    wrap(_init_utils, "_check_module_states_for_sync_module_states", lambda _: lambda states: None)
+    wrap(_init_utils, "_init_intra_and_inter_node_groups", _node_groups)
+
+
+def _fsdp1(init: Function, counted: Counted) -> Function:
+    def initialised(self: Any, module: nn.Module, *args: Any, **kwargs: Any) -> None:
+        counted.note("FSDP(device_id=…)")
+        kwargs["device_id"] = torch.device("cpu")
+        if kwargs.pop("cpu_offload", None) is not None:
+            counted.note("FSDP(cpu_offload=…)")
+        init(self, module, *args, **kwargs)
+
+    return initialised
+
+
+def _node_groups(make: Function) -> Function:
+    """A host has as many devices as ranks; asked for itself, FSDP counts one CPU."""
+
+    def made(group: Any, num_devices_per_node: int) -> Any:
+        return make(group, local_world())
+
+    return made
+
+
+def _summon(summon: Function) -> Function:
+    def summoned(module: Any, *args: Any, **kwargs: Any) -> Any:
+        kwargs["offload_to_cpu"] = False
+        return summon(module, *args, **kwargs)
+
+    return summoned
+
+
+def _optimizer_state(take: Function) -> Function:
+    def taken(*args: Any, **kwargs: Any) -> Any:
+        kwargs["cpu_offload"] = False
+        return take(*args, **kwargs)
+
+    return taken
+
+
+def _state_config(put: Function, counted: Counted) -> Function:
+    """Frameworks set it on a configuration that is there, not only when they make one."""
+
+    def set_attribute(self: Any, name: str, value: Any) -> None:
+        if name == "offload_to_cpu" and value:
+            counted.note("offload_to_cpu=True")
+            value = False
+        put(self, name, value)
+
+    return set_attribute
+
+
+def _offload_policy(init: Function, counted: Counted) -> Function:
+    def initialised(self: Any, pin_memory: bool = True) -> None:
+        if pin_memory:
+            counted.note("CPUOffloadPolicy(pin_memory=True)")
+        init(self, pin_memory=False)
+
+    return initialised

@@ -1,0 +1,49 @@
+"""``torch.multiprocessing.spawn``: torchrun's ranks are the processes, each calls the function itself."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch.multiprocessing as mp
+
+from fsdp2lint.rehearse.standin.replace import Counted, Function, local_rank, local_world
+
+
+class WrongNumber(RuntimeError):
+    """The script spawns another number of processes than there are ranks."""
+
+
+class Joined:
+    """What ``spawn(join=False)`` returns, when the function has run already."""
+
+    def join(self, timeout: float | None = None, grace_period: float | None = None) -> bool:
+        """All are over (``torch.multiprocessing.spawn``, ``ProcessContext.join``)."""
+        return True
+
+    def pids(self) -> list[int]:
+        """None: there are no processes of its own."""
+        return []
+
+
+def install(counted: Counted) -> None:
+    """Replace ``spawn`` and ``start_processes``.
+
+    What stands before and after it in the script runs on every rank.
+    """
+
+    def spawned(
+        fn: Function, args: Any = (), nprocs: int = 1, join: bool = True, *_: object, **__: object
+    ) -> Joined | None:
+        if nprocs != local_world():
+            raise WrongNumber(
+                f"the script spawns {nprocs} processes: rehearse it with `--nproc {nprocs}`"
+            )
+        counted.note("mp.spawn")
+        fn(local_rank(), *args)
+        return None if join else Joined()
+
+    # the package's name `spawn` is the function, which hides the module of that name
+    modules: Any = (mp, sys.modules["torch.multiprocessing.spawn"])
+    for module in modules:
+        module.spawn = module.start_processes = spawned

@@ -1,0 +1,234 @@
+"""A rehearsal in words: for people, and as JSON."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from fsdp2lint.check.report import Severity
+from fsdp2lint.rehearse.contract.codes import NAMES
+from fsdp2lint.rehearse.outcome import Frame, RankReport, Spot, Violation
+from fsdp2lint.rehearse.rehearse import Rehearsal, Seen, first_dead
+from fsdp2lint.reporters._frame import Mark, frame
+from fsdp2lint.reporters._paint import Line, painted, plain
+from fsdp2lint.source.source import Range, Source, Unreadable
+
+SHOWN = 12
+"""So many steps are shown; of more, the first and the last."""
+FRAMES = 8
+LAST_LINES = 15
+
+_HOW = {
+    "running": "was stopped",
+    "ended": "ended",
+    "stopped": "made its steps",
+    "raised": "raised",
+    "lost": "lost the others",
+    "died": "died",
+    "hung": "waited",
+    "busy": "was at work",
+}
+_VERDICTS = {"timeout": "the time was over", "deadlock": "all ranks wait for each other"}
+
+
+def told(rehearsal: Rehearsal, *, colour: bool) -> str:
+    """The whole report as text."""
+    lines = list(_report(rehearsal))
+    return painted(lines) if colour else plain(lines)
+
+
+def as_json(rehearsal: Rehearsal) -> str:
+    """The whole report as one JSON object."""
+    run = rehearsal.run
+    raw = msgspec.json.encode(
+        {
+            "script": rehearsal.request.target,
+            "exit_code": rehearsal.exit_code,
+            "verdict": run.verdict,
+            "seconds": round(run.seconds, 2),
+            "ranks": [
+                {
+                    "rank": r.rank,
+                    "outcome": r.how,
+                    "error": r.error,
+                    "waits_in": r.waits_in,
+                    "frames": r.frames,
+                }
+                for r in run.ranks
+            ],
+            "steps": [{"loss": s.loss, "mean": s.mean, "norm": s.norm} for s in rehearsal.steps],
+            "replaced": rehearsal.replaced,
+            "notes": rehearsal.notes,
+            "violations": [record(violation) for violation in rehearsal.violations],
+            "doubts": [record(doubt) for doubt in rehearsal.doubts],
+        }
+    )
+    return msgspec.json.format(raw, indent=2).decode() + "\n"
+
+
+def record(violation: Violation) -> dict[str, Any]:
+    """A break of the contract as a record of JSON."""
+    at = violation.at
+    return {
+        "code": violation.code,
+        "name": NAMES[violation.code],
+        "message": violation.message,
+        "filename": at.file if at else None,
+        "location": {"row": at.line, "column": 1} if at else None,
+        "related": [
+            {"filename": spot.file, "location": {"row": spot.line, "column": 1}, "message": label}
+            for spot, label in violation.because
+        ],
+    }
+
+
+def _report(rehearsal: Rehearsal) -> Iterator[Line]:
+    yield from failure(rehearsal)
+    for violation in rehearsal.violations:
+        yield from violation_lines(violation)
+    for doubt in rehearsal.doubts:
+        yield from violation_lines(doubt, "warning")
+    yield from _summary(rehearsal)
+
+
+def failure(rehearsal: Rehearsal) -> Iterator[Line]:
+    """Why a script did not come to its end, whoever failed of itself first; nothing when it did."""
+    run = rehearsal.run
+    if not run.ranks:
+        yield [("torchrun did not start the ranks:", "strong")]
+        yield from ([("  " + line, "")] for line in run.noise.splitlines()[-LAST_LINES:])
+        yield []
+        return
+    if run.status and run.verdict == "over" and all(rank.done for rank in run.ranks):
+        yield [(f"after the script's end torchrun left with status {run.status}", "error")]
+    dead = first_dead(run.ranks)
+    if dead is not None:
+        yield [(f"rank {dead.rank} {_HOW[dead.how]}", "error"), (_where(dead), "strong")]
+        yield from _stack(dead.frames)
+        if dead.error:
+            yield [("  " + line, "") for line in [dead.error.replace("\n", "\n  ")]]
+        elif dead.how == "died":
+            last = run.errors[dead.rank].splitlines()[-LAST_LINES:]
+            yield from ([("  " + line, "")] for line in last)
+        yield []
+    if run.verdict != "over" or any(rank.how in ("hung", "lost") for rank in run.ranks):
+        if run.verdict in _VERDICTS:
+            yield [(f"{_VERDICTS[run.verdict]}:", "error")]
+        for rank in run.ranks:
+            if rank is not dead:
+                inside = f", in `{rank.waits_in}`" if rank.waits_in else ""
+                yield [
+                    (f"rank {rank.rank} {_HOW[rank.how]}", "strong"),
+                    (_where(rank) + inside, ""),
+                ]
+                if dead is None:
+                    yield from _stack(rank.frames)
+        yield []
+
+
+def _where(rank: RankReport) -> str:
+    return f" at {spot(rank.frames[-1].at)}" if rank.frames else ""
+
+
+def _stack(frames: list[Frame]) -> Iterator[Line]:
+    if len(frames) > FRAMES:
+        yield [(f"  ... {len(frames) - FRAMES} more", "dim")]
+    for call in frames[-FRAMES:]:
+        yield [(f"  {spot(call.at)}", ""), (f" in {call.function}", "dim")]
+        lines = _lines(call.at.file)
+        if call.at.line <= len(lines):
+            yield [("    " + lines[call.at.line - 1].strip(), "")]
+
+
+def violation_lines(violation: Violation, severity: Severity = "error") -> Iterator[Line]:
+    """A break of the contract, or what may be one, with the lines of the script that show it."""
+    yield [
+        (f"{severity}[{violation.code}]", severity),
+        (f" {NAMES[violation.code]}: {violation.message}", "strong"),
+    ]
+    points = [(spot, label) for spot, label in violation.because]
+    if violation.at is not None:
+        points.insert(0, (violation.at, ""))
+    gutter = max((len(str(spot.line + 1)) for spot, _ in points), default=1)
+    for file in dict.fromkeys(spot.file for spot, _ in points):
+        here = [(spot, label) for spot, label in points if spot.file == file]
+        yield [(" " * gutter, ""), ("--> ", "gutter"), (spot(here[0][0]), "")]
+        lines = _lines(file)
+        marks = [
+            _mark(spot, label, lines, severity if spot is violation.at else "mark")
+            for spot, label in dict(here).items()
+            if spot.line <= len(lines)
+        ]
+        yield from frame(lines, marks, gutter) if marks else ()
+    yield []
+
+
+def _mark(spot: Spot, label: str, lines: list[str], role: str) -> Mark:
+    text = lines[spot.line - 1].rstrip()
+    start = len(text) - len(text.lstrip())
+    span = Range(spot.line, start + 1, spot.line, max(len(text), start + 1) + 1)
+    return Mark(span, label, role != "mark", role)
+
+
+def _summary(rehearsal: Rehearsal) -> Iterator[Line]:
+    request, run = rehearsal.request, rehearsal.run
+    steps = rehearsal.steps
+    what = (
+        f"{request.target} on {request.nproc} {'GPU' if request.device == 'cuda' else 'CPU'} ranks"
+    )
+    yield [(f"{what}: {_count(len(steps), 'optimizer step')} in {run.seconds:.1f} s", "strong")]
+    if steps:
+        yield [("   step   loss (rank 0)     loss (mean)   gradient norm", "dim")]
+        yield from _table(steps)
+    if rehearsal.replaced:
+        parts = [f"{what} {n}x" if n > 1 else what for what, n in rehearsal.replaced.items()]
+        yield [("replaced by the CPU's: ", "dim"), (", ".join(parts), "")]
+    for note in rehearsal.notes:
+        yield [("note: ", "note"), (note, "")]
+    if rehearsal.violations:
+        yield [
+            (f"Found {_count(len(rehearsal.violations), 'violation')} of the contract.", "strong")
+        ]
+    elif rehearsal.completed:
+        yield [("Nothing broke the contract.", "strong")]
+    else:
+        yield [("The script could not be rehearsed to its end.", "strong")]
+
+
+def _table(steps: list[Seen]) -> Iterator[Line]:
+    for number, step in enumerate(steps, 1):
+        if len(steps) > SHOWN and SHOWN // 2 < number <= len(steps) - SHOWN // 2:
+            if number == SHOWN // 2 + 1:
+                yield [("    ...", "dim")]
+            continue
+        yield [(f"{number:7}{_number(step.loss)}{_number(step.mean)}{_number(step.norm)}", "")]
+
+
+def _number(number: float | None) -> str:
+    return f"{'-' if number is None else format(number, '.6g'):>16}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def spot(at: Spot) -> str:
+    """A place as people write it."""
+    short = os.path.relpath(at.file)
+    return f"{at.file if short.startswith('..') else short}:{at.line}"
+
+
+def text_at(at: Spot) -> str:
+    """The text of a line; empty where it cannot be read."""
+    lines = _lines(at.file)
+    return lines[at.line - 1].strip() if at.line <= len(lines) else ""
+
+
+def _lines(file: str) -> list[str]:
+    try:
+        return list(Source.read(file).lines)
+    except Unreadable:  # a script made at run time: the place is told without its text
+        return []

@@ -1,0 +1,175 @@
+r"""Blocks of Python in a Markdown document, each a program of its own.
+
+A document shows alternatives, the wrong way before the right one, parts of programs: its blocks are not
+joined. What a block does know are the imports of the blocks above it, which readers have seen too: they
+stand above its own text, behind which a statement that does nothing is the border.
+
+https://spec.commonmark.org/0.31.2/#fenced-code-blocks
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from itertools import accumulate
+
+from fsdp2lint.source.documents import magics
+from fsdp2lint.source.documents.snippet import Snippet
+from fsdp2lint.source.source import NEWLINE, Document, Part, Range, Source, Unreadable
+
+_FENCE = re.compile(r"(?P<prefix>[ \t]*(?:>[ \t]?)*[ \t]*)(?P<fence>`{3,}|~{3,})(?P<info>.*)")
+_LANGUAGE = re.compile(r"\s*(?:\{\s*\.?)?(?:code-(?:block|cell)\}\s*)?(?P<name>[\w-]*)")
+_PYTHON = frozenset({"ipython", "ipython3", "py", "python", "python3"})
+_BORDER = "...#:above:\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A fenced block of Python: its lines without what stands before them because of its place."""
+
+    first: int
+    """The line of the document on which it begins, counted from 1."""
+    prefix: str
+    """Its indentation in a list, or the mark of a quotation."""
+    text: str
+    start: int
+    end: int
+    """Where its lines stand in the document."""
+
+
+class Markdown(Document):
+    """One block of a document, and how it goes back there."""
+
+    def __init__(self, path: str, text: str, block: Block, above: str) -> None:
+        self.whole = Source(path, text)
+        self.block = block
+        self._magics: list[str] = []
+        head = f"{above}{_BORDER}" if above else ""
+        self._head = head.replace("\n", "\r\n") if "\r\n" in block.text else head
+        self.program = self._head + magics.hidden(block.text, self._magics)
+        self._offset = block.first - 1 - self._head.count("\n")
+
+    @property
+    def snippet(self) -> Snippet:
+        """The program as the bytes of a file."""
+        made = Snippet(self.program.encode("utf-8", "surrogatepass"))
+        made.document = self
+        return made
+
+    def holds(self, at: Range) -> bool:
+        """Whether a place of the program is one of the block, not of the imports above it."""
+        return at.line + self._offset >= self.block.first
+
+    def text(self, program: str) -> str:
+        """The document with a changed program in it: lines that stay keep their bytes."""
+        if not program.startswith(self._head):
+            raise Unreadable("the change would reach into the imports of another block")
+        own = magics.shown(program[len(self._head) :], self._magics)
+        text, block = self.whole.text, self.block
+        before, after = lines_of(block.text), lines_of(own)
+        there = lines_of(text[block.start : block.end])
+        made: list[str] = []
+        for kind, first, last, start, end in SequenceMatcher(
+            None, before, after, autojunk=False
+        ).get_opcodes():
+            new = (self._prefixed(line) for line in after[start:end])
+            made += there[first:last] if kind == "equal" else new
+        return text[: block.start] + "".join(made) + text[block.end :]
+
+    def parts(self, source: Source) -> Sequence[Part]:
+        """The document, as which a reader sees the block."""
+        text = self.text(source.text)
+        whole = self.whole if text == self.whole.text else Source(self.whole.path, text)
+        return (Part(whole, 1 - self._offset),)
+
+    def place(self, source: Source, at: Range) -> tuple[Source, Range]:
+        """The document, and the span in it."""
+        (part,) = source.parts
+        lines = part.source.lines
+        start = self._in_document(lines, at.line, at.column)
+        end = self._in_document(lines, at.end_line, at.end_column)
+        return part.source, Range(*start, *max(start, end))
+
+    def _prefixed(self, line: str) -> str:
+        return self.block.prefix + line if line.strip() else line
+
+    def _in_document(self, lines: Sequence[str], line: int, column: int) -> tuple[int, int]:
+        number = max(line + self._offset, self.block.first)
+        if number > len(lines):
+            return len(lines), len(lines[-1]) + 1
+        shift = len(self.block.prefix) if lines[number - 1].startswith(self.block.prefix) else 0
+        return number, min(column + shift, len(lines[number - 1]) + 1)
+
+
+def markdown(text: str, path: str) -> list[Markdown]:
+    """The blocks of a document that are Python; what does not parse is no program."""
+    found: list[Markdown] = []
+    above: dict[str, None] = {}
+    for block in blocks(text):
+        made = Markdown(path, text, block, "".join(f"{line}\n" for line in above))
+        own = magics.hidden(block.text, [])
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                tree = ast.parse(own)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            continue
+        above.update(dict.fromkeys(_imports(tree)))
+        found.append(made)
+    return found
+
+
+def blocks(text: str) -> Iterator[Block]:
+    """The fenced blocks that say that they are Python."""
+    lines = lines_of(text)
+    starts = [0, *accumulate(map(len, lines))]
+    number = 0
+    while number < len(lines):
+        at = number
+        number += 1
+        opening = _FENCE.fullmatch(lines[at].rstrip("\r\n"))
+        if opening is None or (opening["fence"][0] == "`" and "`" in opening["info"]):
+            continue
+        while number < len(lines) and not _closes(lines[number], opening["fence"]):
+            number += 1
+        language = _LANGUAGE.match(opening["info"])
+        inner = lines[at + 1 : number]
+        if language is not None and language["name"].lower() in _PYTHON and inner:
+            prefix = opening["prefix"]
+            own = [_without(line, prefix) for line in inner]
+            if None not in own:
+                code = "".join(line or "" for line in own)
+                yield Block(at + 2, prefix, code, starts[at + 1], starts[number])
+        number += 1
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines with their ends; unlike ``splitlines``, no other character ends one."""
+    ends = [match.end() for match in NEWLINE.finditer(text)]
+    pieces = [text[a:b] for a, b in zip([0, *ends], [*ends, len(text)], strict=True)]
+    return [piece for piece in pieces if piece]
+
+
+def _closes(line: str, fence: str) -> bool:
+    match = _FENCE.fullmatch(line.rstrip("\r\n"))
+    return match is not None and match["fence"].startswith(fence) and not match["info"].strip()
+
+
+def _without(line: str, prefix: str) -> str | None:
+    """A line without its prefix; None where it does not have it, so that nothing could go back."""
+    if line.startswith(prefix):
+        return line[len(prefix) :]
+    ended = line.lstrip(" \t>")
+    is_empty = not ended.strip() and prefix.startswith(line[: len(line) - len(ended)])
+    return ended if is_empty else None
+
+
+def _imports(tree: ast.Module) -> Iterator[str]:
+    for node in tree.body:
+        future = isinstance(node, ast.ImportFrom) and node.module == "__future__"
+        if isinstance(node, ast.Import | ast.ImportFrom) and not future:
+            yield ast.unparse(node)
