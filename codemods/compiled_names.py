@@ -89,9 +89,9 @@ from fsdp2lint.api import (
     walk,
 )
 
-from ._shared import Helpers, Naming
-from ._states_text import HOME, argument, fitted, text_of
-from ._states_uses import fsdp1_models_of, is_compiled, wrappers_of
+from ._common.shared import Helpers, Naming
+from ._common.states_text import HOME, argument, fitted, text_of
+from ._common.states_uses import fsdp1_models_of, is_compiled, wrappers_of
 
 _LOAD = "torch.distributed.checkpoint.load"
 _PLANNER = "torch.distributed.checkpoint.default_planner.DefaultLoadPlanner"

@@ -59,8 +59,8 @@ from fsdp2lint.api import (
     name_for,
 )
 
-from ._loop_quoted import Quoted, quotations
-from ._shared import unimports
+from ._common.loop_quoted import Quoted, quotations
+from ._common.shared import unimports
 
 SCALER = "torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler"
 ORDINARY = "torch.amp.GradScaler"

@@ -76,7 +76,7 @@ from fsdp2lint.api import (
     wrapper,
 )
 
-from ._loop_models import FSDP1
+from ._common.loop_models import FSDP1
 
 WHY = "FSDP1 gave a copy; FSDP2's state dict follows the parameters, so that clones are kept"
 

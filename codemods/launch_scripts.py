@@ -76,7 +76,7 @@ from fsdp2lint.api import (
     walk,
 )
 
-from ._launch import base_name, needs_torchrun
+from ._common.launch import base_name, needs_torchrun
 
 SCRIPTS = re.compile(r"(\.(sh|bash|slurm|sbatch|job|mk)|(^|/)Makefile)\Z")
 COMMAND = re.compile(r"^[^\n#]*?(?:\\\r?\n[^\n]*?)*$", re.MULTILINE)

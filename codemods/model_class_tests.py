@@ -82,7 +82,7 @@ from fsdp2lint.api import (
     wrapper,
 )
 
-from ._loop_classes import class_test, is_one_of_many
+from ._common.loop_classes import class_test, is_one_of_many
 
 WHY = "FSDP1's wrapper is not of this class, a model that fully_shard has sharded is: it comes out true"
 TODO = "this is true of a sharded model now: check which branch it should take"

@@ -86,12 +86,12 @@ from fsdp2lint.api import (
     name_for,
 )
 
-from ._states_asked import FSDP1, FULL, SHARDED, Asked, asked
-from ._states_assumed import assumed
-from ._states_holders import TODO as HOLDER_TODO
-from ._states_holders import field_of, held_in, why_not
-from ._states_kinds import Kind, agreed
-from ._states_text import (
+from ._common.states_asked import FSDP1, FULL, SHARDED, Asked, asked
+from ._common.states_assumed import assumed
+from ._common.states_holders import TODO as HOLDER_TODO
+from ._common.states_holders import field_of, held_in, why_not
+from ._common.states_kinds import Kind, agreed
+from ._common.states_text import (
     HOME,
     argument,
     fitted,
@@ -101,9 +101,9 @@ from ._states_text import (
     text_of,
     unimports,
 )
-from ._states_uses import for_first_rank_only, fsdp1_models_of, in_groups
-from ._states_whole import WHY as ON_CPU
-from ._states_whole import Wholes
+from ._common.states_uses import for_first_rank_only, fsdp1_models_of, in_groups
+from ._common.states_whole import WHY as ON_CPU
+from ._common.states_whole import Wholes
 
 _GETTERS = {
     f"{FSDP1}.optim_state_dict": "",

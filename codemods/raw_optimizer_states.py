@@ -87,10 +87,10 @@ from fsdp2lint.api import (
     rank_dependent,
 )
 
-from ._states_guards import besides_rank, test_above
-from ._states_taking import hoisted
-from ._states_text import HOME, fitted, function_of, is_path, options_for, text_of
-from ._states_uses import fsdp1_models_of
+from ._common.states_guards import besides_rank, test_above
+from ._common.states_taking import hoisted
+from ._common.states_text import HOME, fitted, function_of, is_path, options_for, text_of
+from ._common.states_uses import fsdp1_models_of
 
 _NAMES = ("optimizer_state", "whole_optimizer_state")
 _LOST = (

@@ -69,9 +69,9 @@ from collections.abc import Iterator
 
 from fsdp2lint.api import Left, Program, Restored, Saved, StateDictTaken, Step, codemod
 
-from ._states_putting import put
-from ._states_taking import handed_out, take
-from ._states_whole import Wholes
+from ._common.states_putting import put
+from ._common.states_taking import handed_out, take
+from ._common.states_whole import Wholes
 
 
 @codemod(after=("optim-state-dicts", "raw-optimizer-states", "wrapped-module"))

@@ -79,7 +79,7 @@ import libcst as cst
 
 from fsdp2lint.api import Called, External, Finding, Layout, Site, Trace, options, rule
 
-from ._shared import DCP
+from ._common.shared import DCP
 
 _PROCESS = f"{DCP}AsyncCheckpointerType.PROCESS"
 

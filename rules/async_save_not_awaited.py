@@ -83,8 +83,8 @@ from fsdp2lint.api import (
     walk,
 )
 
-from ._fixes import call_of
-from ._shared import use_of
+from ._common.fixes import call_of
+from ._common.shared import use_of
 
 
 @rule(code="FSDP307", group="correctness")

@@ -90,9 +90,9 @@ from fsdp2lint.api import (
     rule,
 )
 
-from ._checkpoints import has_own_group
-from ._fixes import call_of, free_name, sites_together, stands_alone
-from ._shared import sharded, together
+from ._common.checkpoints import has_own_group
+from ._common.fixes import call_of, free_name, sites_together, stands_alone
+from ._common.shared import sharded, together
 
 _INIT = "torch.distributed.init_process_group"
 

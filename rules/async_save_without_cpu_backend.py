@@ -76,9 +76,9 @@ from fsdp2lint.api import (
     rule,
 )
 
-from ._checkpoints import has_own_group
-from ._fixes import call_of
-from ._shared import cases, together
+from ._common.checkpoints import has_own_group
+from ._common.fixes import call_of
+from ._common.shared import cases, together
 
 _INIT = "torch.distributed.init_process_group"
 _BOTH = "cpu:gloo,cuda:nccl"

@@ -83,9 +83,9 @@ from fsdp2lint.api import (
     unwrapped,
 )
 
-from ._fixes import call_of
-from ._policies import LOW, dtype_of, policy_of
-from ._shared import Shard, overlap, shards, together
+from ._common.fixes import call_of
+from ._common.policies import LOW, dtype_of, policy_of
+from ._common.shared import Shard, overlap, shards, together
 
 _FLOAT32 = "torch.float32"
 

@@ -86,8 +86,8 @@ from fsdp2lint.api import (
     rule,
 )
 
-from ._fixes import call_of, path_text, receiver_of, stands_alone
-from ._shared import DCP, class_name, state_shard
+from ._common.fixes import call_of, path_text, receiver_of, stands_alone
+from ._common.shared import DCP, class_name, state_shard
 
 _FORMATS = f"{DCP}format_utils."
 _READER = f"{_FORMATS}BroadcastingTorchSaveReader"

@@ -99,8 +99,8 @@ from fsdp2lint.api import (
     unwrapped,
 )
 
-from ._meta import first_forward, is_meta, way_without_values
-from ._shared import cases, together
+from ._common.meta import first_forward, is_meta, way_without_values
+from ._common.shared import cases, together
 
 
 @rule(code="FSDP217", group="suspicious")

@@ -64,9 +64,9 @@ from collections.abc import Iterator
 
 from fsdp2lint.api import Called, Container, Finding, Part, Trace, Value, rule
 
-from ._meetings import asks_for_dtensor
-from ._shared import Shard, cases
-from ._tensors import asks_for_kind, shard_of
+from ._common.meetings import asks_for_dtensor
+from ._common.shared import Shard, cases
+from ._common.tensors import asks_for_kind, shard_of
 
 _COLLECTIVES = tuple(
     f"torch.distributed.{name}"

@@ -82,7 +82,7 @@ from fsdp2lint.api import (
     walk,
 )
 
-from ._shared import DCP
+from ._common.shared import DCP
 
 _CATCHING = ("BaseException", "CheckpointException")
 _NARROW = ("OSError", "IOError", "FileNotFoundError", "RuntimeError")

@@ -92,8 +92,8 @@ from fsdp2lint.api import (
     rule,
 )
 
-from ._fixes import call_of
-from ._shared import DCP, together
+from ._common.fixes import call_of
+from ._common.shared import DCP, together
 
 _MOVING = (
     "os.rename",

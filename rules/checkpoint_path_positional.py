@@ -59,9 +59,9 @@ from collections.abc import Iterator
 
 from fsdp2lint.api import Arguments, Called, Finding, Fix, Trace, Value, options, rule
 
-from ._checkpoints import is_path
-from ._fixes import call_of
-from ._shared import DCP, class_name
+from ._common.checkpoints import is_path
+from ._common.fixes import call_of
+from ._common.shared import DCP, class_name
 
 
 @rule(code="FSDP321", group="correctness")

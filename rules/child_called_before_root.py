@@ -61,7 +61,7 @@ from collections.abc import Iterator
 
 from fsdp2lint.api import Finding, Forward, Registered, Trace, Value, options, rule, unwrapped
 
-from ._shared import Shard, overlap, sharded, shards_before, together
+from ._common.shared import Shard, overlap, sharded, shards_before, together
 
 
 @rule(code="FSDP237", group="correctness")

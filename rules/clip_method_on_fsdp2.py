@@ -60,8 +60,8 @@ from collections.abc import Iterator
 
 from fsdp2lint.api import Arguments, Clipped, Finding, Fix, Replace, Trace, name_for, rule
 
-from ._fixes import call_of, path_text, receiver_of
-from ._shared import sharded, wrapped_before
+from ._common.fixes import call_of, path_text, receiver_of
+from ._common.shared import sharded, wrapped_before
 
 
 @rule(code="FSDP219", group="correctness")

@@ -63,8 +63,8 @@ from collections.abc import Iterator
 
 from fsdp2lint.api import Container, Finding, Loaded, Restored, Trace, Value, options, rule
 
-from ._checkpoints import surely_empty
-from ._shared import DCP, class_name
+from ._common.checkpoints import surely_empty
+from ._common.shared import DCP, class_name
 
 _PLANNERS = ("DefaultLoadPlanner", "_EmptyStateDictLoadPlanner")
 

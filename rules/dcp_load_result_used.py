@@ -75,8 +75,8 @@ from fsdp2lint.api import (
     walk,
 )
 
-from ._fixes import call_of, first_argument, further_arguments, path_text
-from ._shared import DCP, use_of
+from ._common.fixes import call_of, first_argument, further_arguments, path_text
+from ._common.shared import DCP, use_of
 
 
 @rule(code="FSDP304", group="correctness")

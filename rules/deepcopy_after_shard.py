@@ -63,7 +63,7 @@ from collections.abc import Iterator
 
 from fsdp2lint.api import Finding, Trace, rule
 
-from ._parts import COPIES, refused_copy
+from ._common.parts import COPIES, refused_copy
 
 
 @rule(code="FSDP223", group="correctness")

@@ -82,8 +82,8 @@ from fsdp2lint.api import (
     walk,
 )
 
-from ._fixes import call_of
-from ._shared import DCP
+from ._common.fixes import call_of
+from ._common.shared import DCP
 
 _OLD_HOME = "torch.distributed._shard.checkpoint"
 _NEW = {f"{DCP}save_state_dict": "save", f"{DCP}load_state_dict": "load"}

@@ -78,8 +78,8 @@ from fsdp2lint.api import (
     rule,
 )
 
-from ._fixes import call_of
-from ._shared import use_of
+from ._common.fixes import call_of
+from ._common.shared import use_of
 
 _SETTERS = {
     "torch.accelerator.device_index": "set_device_index",

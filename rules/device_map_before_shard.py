@@ -61,8 +61,8 @@ from collections.abc import Iterator
 
 from fsdp2lint.api import Arguments, Called, Finding, Fix, Literal, Trace, options, rule
 
-from ._fixes import call_of
-from ._shared import Shard, shards_after, together
+from ._common.fixes import call_of
+from ._common.shared import Shard, shards_after, together
 
 _SPREADING = ("auto", "balanced", "balanced_low_0", "sequential")
 

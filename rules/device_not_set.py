@@ -81,10 +81,10 @@ from fsdp2lint.api import (
     unwrapped,
 )
 
-from ._devices import to_current
-from ._fixes_devices import device_chosen
-from ._meshes import INIT
-from ._shared import class_name, overlap, together
+from ._common.devices import to_current
+from ._common.fixes_devices import device_chosen
+from ._common.meshes import INIT
+from ._common.shared import class_name, overlap, together
 
 _CHOOSING = (
     "torch.cuda.set_device",

@@ -72,10 +72,10 @@ import libcst as cst
 
 from fsdp2lint.api import Called, Finding, Literal, Part, Rank, Sharded, Trace, Value, rule, walk
 
-from ._devices import is_global
-from ._fixes_devices import by_local_rank, chosen_before, names_global
-from ._meshes import INIT
-from ._shared import class_name, together
+from ._common.devices import is_global
+from ._common.fixes_devices import by_local_rank, chosen_before, names_global
+from ._common.meshes import INIT
+from ._common.shared import class_name, together
 
 _SETTERS = (
     "torch.cuda.set_device",

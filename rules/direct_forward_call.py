@@ -60,8 +60,8 @@ from collections.abc import Iterator
 
 from fsdp2lint.api import Finding, Fix, Forward, Instance, Rewrite, Trace, Value, rule
 
-from ._fixes import call_of, receiver_of
-from ._shared import method_of, sharded, wrapped_before
+from ._common.fixes import call_of, receiver_of
+from ._common.shared import method_of, sharded, wrapped_before
 
 
 @rule(code="FSDP203", group="correctness")

@@ -74,8 +74,8 @@ from fsdp2lint.api import (
     rule,
 )
 
-from ._checkpoints import written
-from ._shared import Shard, differs_by_rank, sharded
+from ._common.checkpoints import written
+from ._common.shared import Shard, differs_by_rank, sharded
 
 _PICKLES = ("torch.save", "pickle.dump", "joblib.dump")
 _KEEPING = frozenset(

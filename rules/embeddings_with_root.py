@@ -89,8 +89,8 @@ from fsdp2lint.api import (
     rule,
 )
 
-from ._shared import Shard, class_name, parts_of, shards, together
-from ._tensors import has_root_above
+from ._common.shared import Shard, class_name, parts_of, shards, together
+from ._common.tensors import has_root_above
 
 _LARGE = 10_000
 

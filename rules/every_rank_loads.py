@@ -82,10 +82,10 @@ from fsdp2lint.api import (
     rule,
 )
 
-from ._checkpoints import switch
-from ._fixes_loading import mapped
-from ._meta import is_meta
-from ._shared import DCP, Shard, differs_by_rank, sharded, shards_before
+from ._common.checkpoints import switch
+from ._common.fixes_loading import mapped
+from ._common.meta import is_meta
+from ._common.shared import DCP, Shard, differs_by_rank, sharded, shards_before
 
 _DISTRIBUTE = "torch.distributed.tensor.distribute_tensor"
 _SETTERS = tuple(f"{DCP}state_dict.set_{what}state_dict" for what in ("model_", "optimizer_", ""))

@@ -81,8 +81,8 @@ from fsdp2lint.api import (
     walk,
 )
 
-from ._loops import loops_at, step_loop
-from ._shared import sharded, shards, together
+from ._common.loops import loops_at, step_loop
+from ._common.shared import sharded, shards, together
 
 _BROAD = {
     "Exception",

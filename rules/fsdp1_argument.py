@@ -63,9 +63,9 @@ from collections.abc import Iterator
 
 from fsdp2lint.api import Arguments, Finding, Fix, Sharded, Trace, Value, rule
 
-from ._fixes import call_of
-from ._parts import sure
-from ._shared import class_name
+from ._common.fixes import call_of
+from ._common.parts import sure
+from ._common.shared import class_name
 
 _INSTEAD = {
     "auto_wrap_policy": "shard the blocks one by one, children first",

@@ -41,7 +41,7 @@ from collections.abc import Iterator
 
 from fsdp2lint.api import Finding, Trace, rule
 
-from ._fsdp1 import used
+from ._common.fsdp1 import used
 
 
 @rule(code="FSDP109", group="migration")

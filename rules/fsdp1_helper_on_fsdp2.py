@@ -85,8 +85,8 @@ from fsdp2lint.api import (
     walk,
 )
 
-from ._fixes import call_of
-from ._shared import serves_both, sharded, wrapped_before, wrapped_by
+from ._common.fixes import call_of
+from ._common.shared import serves_both, sharded, wrapped_before, wrapped_by
 
 _FSDP1 = "torch.distributed.fsdp.FullyShardedDataParallel"
 _HAPPENS = {

@@ -52,7 +52,7 @@ from collections.abc import Iterator
 
 from fsdp2lint.api import Finding, Trace, rule
 
-from ._fsdp1 import used
+from ._common.fsdp1 import used
 
 
 @rule(code="FSDP101", group="migration")

@@ -63,7 +63,7 @@ from collections.abc import Iterator
 
 from fsdp2lint.api import Called, Event, Finding, Literal, Part, Restored, StateDict, Trace, rule
 
-from ._checkpoints import all_come, gathering, switch
+from ._common.checkpoints import all_come, gathering, switch
 
 
 @rule(code="FSDP316", group="suspicious")

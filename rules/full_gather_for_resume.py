@@ -85,7 +85,7 @@ from collections.abc import Iterator
 
 from fsdp2lint.api import Finding, Literal, Loaded, Restored, Saved, Trace, Value, options, rule
 
-from ._shared import state_shard
+from ._common.shared import state_shard
 
 _BOTH = ("optimizer", "both")
 

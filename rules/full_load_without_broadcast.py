@@ -80,9 +80,9 @@ from fsdp2lint.api import (
     unwrapped,
 )
 
-from ._checkpoints import surely_empty, switch, switched_on
-from ._meta import built_on_meta, given_memory, is_meta
-from ._shared import DCP, cases, changed, together
+from ._common.checkpoints import surely_empty, switch, switched_on
+from ._common.meta import built_on_meta, given_memory, is_meta
+from ._common.shared import DCP, cases, changed, together
 
 _SETTERS = tuple(f"{DCP}state_dict.set_{what}state_dict" for what in ("model_", "optimizer_", ""))
 _STATES = ("model_state_dict", "optim_state_dict")

@@ -82,9 +82,9 @@ from fsdp2lint.api import (
     rule,
 )
 
-from ._fixes_offloading import GETTERS, HARMLESS, offloaded, on_first, used_elsewhere
-from ._parts import model_of
-from ._shared import sharded, state_shard
+from ._common.fixes_offloading import GETTERS, HARMLESS, offloaded, on_first, used_elsewhere
+from ._common.parts import model_of
+from ._common.shared import sharded, state_shard
 
 _ONE_FILE = ("torch.save", "pickle.dump", "joblib.dump", "safetensors.torch.save_file")
 

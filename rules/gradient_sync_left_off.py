@@ -76,7 +76,7 @@ from fsdp2lint.api import (
     unwrapped,
 )
 
-from ._shared import overlap, sharded, together
+from ._common.shared import overlap, sharded, together
 
 
 @rule(code="FSDP211", group="correctness")

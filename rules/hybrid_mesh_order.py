@@ -78,7 +78,7 @@ from fsdp2lint.api import (
     rule,
 )
 
-from ._meshes import given_meshes, made, written
+from ._common.meshes import given_meshes, made, written
 
 
 @rule(code="FSDP403", group="correctness")

@@ -74,8 +74,8 @@ from fsdp2lint.api import (
     rule,
 )
 
-from ._fixes import call_of
-from ._parts import parameter_of, sure
+from ._common.fixes import call_of
+from ._common.parts import parameter_of, sure
 
 _LISTS = ("builtins.list", "builtins.tuple")
 _SETS = ("builtins.set", "builtins.frozenset")

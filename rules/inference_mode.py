@@ -84,7 +84,7 @@ from fsdp2lint.api import (
     unwrapped,
 )
 
-from ._shared import class_name, overlap, sharded
+from ._common.shared import class_name, overlap, sharded
 
 _MODE = "torch.inference_mode"
 

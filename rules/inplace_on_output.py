@@ -101,9 +101,9 @@ from fsdp2lint.api import (
     rule,
 )
 
-from ._evaluation import keeps_no_gradients
-from ._fixes import path_text
-from ._outputs import outputs, unprepared
+from ._common.evaluation import keeps_no_gradients
+from ._common.fixes import path_text
+from ._common.outputs import outputs, unprepared
 
 _VIEWS = frozenset(
     f".{name}()"

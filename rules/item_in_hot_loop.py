@@ -98,9 +98,9 @@ from fsdp2lint.api import (
     walk,
 )
 
-from ._fixes import call_of, first_argument, receiver_of
-from ._loops import Loop, each_step, only_cpu, step_loop
-from ._shared import sharded
+from ._common.fixes import call_of, first_argument, receiver_of
+from ._common.loops import Loop, each_step, only_cpu, step_loop
+from ._common.shared import sharded
 
 _READERS = (".item", ".tolist", "builtins.float", "builtins.int")
 _WAITS = ("torch.accelerator.synchronize", "torch.cuda.synchronize", "torch.xpu.synchronize")

@@ -71,8 +71,8 @@ from fsdp2lint.api import (
     rule,
 )
 
-from ._checkpoints import same_everywhere, written
-from ._shared import changed, of_shards, sharded, state_shard
+from ._common.checkpoints import same_everywhere, written
+from ._common.shared import changed, of_shards, sharded, state_shard
 
 _KEPT = {
     f".{name}()" for name in "detach cpu clone contiguous half float bfloat16 to numpy".split()

@@ -80,10 +80,10 @@ from fsdp2lint.api import (
     unwrapped,
 )
 
-from ._casts import LOW, lowered_to, without_cast
-from ._parts import frozen
-from ._policies import dtype_of, policy_of
-from ._shared import Shard, overlap, shards_after, together
+from ._common.casts import LOW, lowered_to, without_cast
+from ._common.parts import frozen
+from ._common.policies import dtype_of, policy_of
+from ._common.shared import Shard, overlap, shards_after, together
 
 _FLOAT32 = ("float", "double")
 

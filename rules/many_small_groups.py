@@ -59,8 +59,8 @@ from collections.abc import Iterator
 
 from fsdp2lint.api import External, Finding, Trace, Value, rule
 
-from ._shared import Shard, class_name, shards, together
-from ._walks import walk_of
+from ._common.shared import Shard, class_name, shards, together
+from ._common.walks import walk_of
 
 _NORMS = ("torch.nn.LayerNorm", "torch.nn.RMSNorm", "torch.nn.GroupNorm")
 _POLICY = "mp_policy"

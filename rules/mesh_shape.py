@@ -60,7 +60,7 @@ from collections.abc import Iterator
 
 from fsdp2lint.api import External, Finding, Fix, Mesh, Part, Sharded, Trace, Value, rule
 
-from ._meshes import arguments, dimensions, foreign, given_meshes, made, unnamed
+from ._common.meshes import arguments, dimensions, foreign, given_meshes, made, unnamed
 
 _GROUPS = (
     "torch.distributed.new_group",

@@ -76,9 +76,9 @@ from fsdp2lint.api import (
     rule,
 )
 
-from ._fixes import call_of
-from ._meshes import given_meshes, made
-from ._shared import overlap
+from ._common.fixes import call_of
+from ._common.meshes import given_meshes, made
+from ._common.shared import overlap
 
 _REPLICAS = ("dp_replicate", "replicate", "replica", "replicas", "dp_rep", "ddp")
 

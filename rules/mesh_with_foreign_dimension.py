@@ -60,8 +60,8 @@ from collections.abc import Iterator
 
 from fsdp2lint.api import Arguments, Finding, Fix, Mesh, Sharded, Trace, rule
 
-from ._fixes import call_of, path_text
-from ._meshes import foreign, given_meshes, made
+from ._common.fixes import call_of, path_text
+from ._common.meshes import foreign, given_meshes, made
 
 
 @rule(code="FSDP404", group="correctness")

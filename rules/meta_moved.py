@@ -84,9 +84,9 @@ from fsdp2lint.api import (
     unwrapped,
 )
 
-from ._fixes import call_of
-from ._meta import built_on_meta, given_memory, is_meta, plain, valued
-from ._shared import class_name
+from ._common.fixes import call_of
+from ._common.meta import built_on_meta, given_memory, is_meta, plain, valued
+from ._common.shared import class_name
 
 _TO_DEVICE = ("to", "cuda", "cpu", "xpu")
 

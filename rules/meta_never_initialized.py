@@ -92,16 +92,10 @@ from fsdp2lint.api import (
     unwrapped,
 )
 
-from ._fixes import own_statement, path_text, receiver_of
-from ._fixes_values import values_for
-from ._meta import (
-    born_on_meta,
-    first_forward,
-    on_path,
-    values_given,
-    way_without_values,
-)
-from ._shared import class_name, together
+from ._common.fixes import own_statement, path_text, receiver_of
+from ._common.fixes_values import values_for
+from ._common.meta import born_on_meta, first_forward, on_path, values_given, way_without_values
+from ._common.shared import class_name, together
 
 
 @rule(code="FSDP251", group="correctness")

@@ -66,7 +66,7 @@ from collections.abc import Iterator
 
 from fsdp2lint.api import Event, Finding, Operated, Trace, Value, rule
 
-from ._tensors import asks_for_kind, mixed, operands
+from ._common.tensors import asks_for_kind, mixed, operands
 
 _METHODS = tuple(
     f".{name}"

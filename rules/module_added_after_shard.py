@@ -76,8 +76,17 @@ from fsdp2lint.api import (
     unwrapped,
 )
 
-from ._parts import loose, reduced_by_hand, shard_within
-from ._shared import Shard, cases, line_of, overlap, sharded, shards_after, together, wrapped_by
+from ._common.parts import loose, reduced_by_hand, shard_within
+from ._common.shared import (
+    Shard,
+    cases,
+    line_of,
+    overlap,
+    sharded,
+    shards_after,
+    together,
+    wrapped_by,
+)
 
 
 @rule(code="FSDP212", group="correctness")

@@ -78,7 +78,7 @@ from fsdp2lint.api import (
     unwrapped,
 )
 
-from ._shared import (
+from ._common.shared import (
     Shard,
     cases,
     innermost,

@@ -91,8 +91,8 @@ from fsdp2lint.api import (
     rule,
 )
 
-from ._policies import LOW, dtype_of, policy_of
-from ._shared import sharded
+from ._common.policies import LOW, dtype_of, policy_of
+from ._common.shared import sharded
 
 _FLOATS = ("torch.cos", "torch.sin", "torch.outer", "torch.linspace", "torch.logspace")
 _INTEGERS = ("torch.arange", "torch.randint")

@@ -73,7 +73,7 @@ from fsdp2lint.api import (
     unwrapped,
 )
 
-from ._imports import imports
+from ._common.imports import imports
 
 _MODULE = "torch.distributed.fsdp.FSDPModule"
 

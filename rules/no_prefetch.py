@@ -91,10 +91,10 @@ import libcst as cst
 
 from fsdp2lint.api import Finding, Forward, Trace, Value, rule, unwrapped
 
-from ._loops import loops_around, loops_at
-from ._shared import Shard, shards, together
-from ._tensors import has_root_above
-from ._walks import reaches, walk_of
+from ._common.loops import loops_around, loops_at
+from ._common.shared import Shard, shards, together
+from ._common.tensors import has_root_above
+from ._common.walks import reaches, walk_of
 
 _TELLING = ("set_modules_to_forward_prefetch", "set_modules_to_backward_prefetch", "unshard(")
 

@@ -66,8 +66,8 @@ from collections.abc import Iterator
 
 from fsdp2lint.api import Arguments, Called, Finding, Fix, OptimizerBuilt, Trace, rule
 
-from ._fixes import call_of
-from ._shared import Shard, sharded, shards
+from ._common.fixes import call_of
+from ._common.shared import Shard, sharded, shards
 
 _NAMES = tuple(f"torch.optim.{name}" for name in ("Adam", "AdamW"))
 _CHOICES = ("fused", "foreach", "capturable", "differentiable")

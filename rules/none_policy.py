@@ -60,8 +60,8 @@ import libcst as cst
 
 from fsdp2lint.api import Arguments, Finding, Fix, Literal, Sharded, Trace, rule
 
-from ._fixes import call_of
-from ._parts import sure
+from ._common.fixes import call_of
+from ._common.parts import sure
 
 
 @rule(code="FSDP241", group="correctness")

@@ -80,7 +80,7 @@ from fsdp2lint.api import (
     rule,
 )
 
-from ._launch import from_environment, from_torchrun, text
+from ._common.launch import from_environment, from_torchrun, text
 
 _SET = "os.environ.__setitem__"
 _INIT = "torch.distributed.init_process_group"

@@ -70,8 +70,8 @@ from fsdp2lint.api import (
     rule,
 )
 
-from ._shared import Shard, sharded
-from ._sums import sums_over_ranks
+from ._common.shared import Shard, sharded
+from ._common.sums import sums_over_ranks
 
 _NUMBERS = ("+", "sum", "/", "//", "int", "float")
 

@@ -64,8 +64,8 @@ import libcst as cst
 
 from fsdp2lint.api import Clipped, Finding, Fix, GroupStarted, Replace, Trace, Value, options, rule
 
-from ._fixes import call_of
-from ._shared import Shard, class_name, overlap, shards, together
+from ._common.fixes import call_of
+from ._common.shared import Shard, class_name, overlap, shards, together
 
 _BOTH = '"cpu:gloo,cuda:nccl"'
 

@@ -62,7 +62,7 @@ from collections.abc import Iterator
 
 from fsdp2lint.api import Finding, Site, Trace, rule
 
-from ._old_imports import old_imports, public
+from ._common.old_imports import old_imports, public
 
 
 @rule(code="FSDP230", group="pedantic")

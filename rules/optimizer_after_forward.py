@@ -87,8 +87,8 @@ from fsdp2lint.api import (
     rule,
 )
 
-from ._fixes_moving import moved_above
-from ._shared import Shard, line_of, overlap, sharded, shards_before, together
+from ._common.fixes_moving import moved_above
+from ._common.shared import Shard, line_of, overlap, sharded, shards_before, together
 
 _RESHARDING: tuple[type[Event], ...] = (Backward, Resharded, StateDictTaken, Restored, Moved)
 

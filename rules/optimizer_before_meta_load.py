@@ -84,9 +84,9 @@ from fsdp2lint.api import (
     unwrapped,
 )
 
-from ._fixes import moved_below
-from ._meta import built_on_meta, given_memory
-from ._shared import line_of, overlap, sharded, together, wrapped_by
+from ._common.fixes import moved_below
+from ._common.meta import built_on_meta, given_memory
+from ._common.shared import line_of, overlap, sharded, together, wrapped_by
 
 
 @rule(code="FSDP252", group="correctness")

@@ -78,8 +78,8 @@ from fsdp2lint.api import (
     rule,
 )
 
-from ._fixes import moved_below
-from ._shared import Shard, leftover, line_of, overlap, shards_after, shards_before, together
+from ._common.fixes import moved_below
+from ._common.shared import Shard, leftover, line_of, overlap, shards_after, shards_before, together
 
 
 @rule(code="FSDP201", group="correctness")

@@ -59,7 +59,7 @@ from collections.abc import Iterator
 
 from fsdp2lint.api import External, Finding, OptimizerBuilt, Stepped, Trace, options, rule
 
-from ._shared import Shard, sharded
+from ._common.shared import Shard, sharded
 
 _UNFIT = ("torch.optim.Adafactor", "torch.optim.Rprop")
 

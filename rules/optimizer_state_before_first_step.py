@@ -92,8 +92,8 @@ from fsdp2lint.api import (
     rule,
 )
 
-from ._checkpoints import OPTIMIZER_GETTERS, counts_steps, possible_at_first, untouched
-from ._shared import state_shard
+from ._common.checkpoints import OPTIMIZER_GETTERS, counts_steps, possible_at_first, untouched
+from ._common.shared import state_shard
 
 
 @rule(code="FSDP323", group="suspicious")

@@ -89,9 +89,9 @@ from fsdp2lint.api import (
     unwrapped,
 )
 
-from ._checkpoints import OPTIMIZER_GETTERS, possible_at_first, untouched
-from ._fixes import moved_below
-from ._shared import overlap, state_shard, together
+from ._common.checkpoints import OPTIMIZER_GETTERS, possible_at_first, untouched
+from ._common.fixes import moved_below
+from ._common.shared import overlap, state_shard, together
 
 _WITH_STATE = ("Adam", "AdamW", "Adamax", "NAdam", "RAdam", "Adadelta", "RMSprop", "Rprop", "ASGD")
 _FORGETTING = (".zero_grad",)

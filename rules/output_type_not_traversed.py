@@ -93,7 +93,7 @@ from collections.abc import Iterator
 
 from fsdp2lint.api import Class, External, Finding, Instance, Module, Trace, Value, rule
 
-from ._outputs import outputs, unprepared
+from ._common.outputs import outputs, unprepared
 
 _REGISTERED = ("register_pytree_node", "_register_pytree_node", "register_dataclass")
 

@@ -64,9 +64,9 @@ from dataclasses import replace
 
 from fsdp2lint.api import Called, Event, Finding, Literal, Read, Trace, Value, Written, rule
 
-from ._parts import Parameter, parameter_of
-from ._shared import Shard, line_of, overlap, sharded, shards_after, shards_before, together
-from ._tensors import asks_for_kind
+from ._common.parts import Parameter, parameter_of
+from ._common.shared import Shard, line_of, overlap, sharded, shards_after, shards_before, together
+from ._common.tensors import asks_for_kind
 
 
 @rule(code="FSDP213", group="correctness")

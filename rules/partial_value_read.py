@@ -99,11 +99,11 @@ from fsdp2lint.api import (
     rule,
 )
 
-from ._fixes import call_of
-from ._meetings import asks_for_dtensor
-from ._origins import origins
-from ._parts import parameter_of
-from ._shared import Shard, asks_for_fsdp2, cases, overlap, sharded
+from ._common.fixes import call_of
+from ._common.meetings import asks_for_dtensor
+from ._common.origins import origins
+from ._common.parts import parameter_of
+from ._common.shared import Shard, asks_for_fsdp2, cases, overlap, sharded
 
 _PARTIAL = "sum mean norm max min amax amin any all prod count_nonzero".split()
 _METHODS = tuple(f".{name}" for name in _PARTIAL)

@@ -78,10 +78,10 @@ from fsdp2lint.api import (
     rule,
 )
 
-from ._fixes import call_of, first_argument, path_text, receiver_of, stands_alone
-from ._fixes_loading import mapped
-from ._shared import changed, differs_by_rank, line_of, sharded, state_shard, wrapped_before
-from ._tensors import never_sharded
+from ._common.fixes import call_of, first_argument, path_text, receiver_of, stands_alone
+from ._common.fixes_loading import mapped
+from ._common.shared import changed, differs_by_rank, line_of, sharded, state_shard, wrapped_before
+from ._common.tensors import never_sharded
 
 _LOADS = ("torch.load", "safetensors.torch.load", "safetensors.torch.load_file")
 

@@ -66,8 +66,8 @@ from fsdp2lint.api import (
     rule,
 )
 
-from ._meshes import INIT
-from ._shared import is_none, together
+from ._common.meshes import INIT
+from ._common.shared import is_none, together
 
 
 @rule(code="FSDP407", group="correctness")

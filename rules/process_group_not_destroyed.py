@@ -71,7 +71,7 @@ from fsdp2lint.api import (
     rule,
 )
 
-from ._loops import only_cpu
+from ._common.loops import only_cpu
 
 _DESTROY = "destroy_process_group"
 _SPAWNING = ("torch.multiprocessing.spawn", "torch.multiprocessing.start_processes", ".start")

@@ -74,8 +74,8 @@ from collections.abc import Iterator
 
 from fsdp2lint.api import Called, External, Finding, Literal, Trace, Value, options, rule
 
-from ._policies import dtype_of, policy_of
-from ._shared import Shard, shards_after, together
+from ._common.policies import dtype_of, policy_of
+from ._common.shared import Shard, shards_after, together
 
 _LINEARS = ("Linear4bit", "LinearNF4", "LinearFP4")
 _CONFIGS = ("transformers.BitsAndBytesConfig", "diffusers.BitsAndBytesConfig")

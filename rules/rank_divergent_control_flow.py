@@ -106,10 +106,10 @@ from fsdp2lint.api import (
     unwrapped,
 )
 
-from ._meetings import inside_test, meetings, under
-from ._origins import differing_guard, written
-from ._shared import Shard, sharded
-from ._tensors import has_root_above
+from ._common.meetings import inside_test, meetings, under
+from ._common.origins import differing_guard, written
+from ._common.shared import Shard, sharded
+from ._common.tensors import has_root_above
 
 _READING = {".any", ".all", ".item", ".sum", ".nonzero", "torch.any", "torch.all", "torch.sum"}
 _DERIVING = {

@@ -76,7 +76,7 @@ from collections.abc import Iterator
 
 from fsdp2lint.api import Backward, Event, Exited, Finding, Guard, Stepped, Trace, rule
 
-from ._meetings import (
+from ._common.meetings import (
     Meeting,
     alone,
     beside,
@@ -87,8 +87,8 @@ from ._meetings import (
     passes_without,
     rank_guards,
 )
-from ._origins import differing_guard, written
-from ._shared import line_of
+from ._common.origins import differing_guard, written
+from ._common.shared import line_of
 
 
 @rule(code="FSDP402", group="correctness")

@@ -55,7 +55,7 @@ from collections.abc import Iterator
 
 from fsdp2lint.api import Collective, Finding, Saved, Trace, rule
 
-from ._shared import DCP, cases, differs_by_rank
+from ._common.shared import DCP, cases, differs_by_rank
 
 
 @rule(code="FSDP315", group="correctness")

@@ -71,8 +71,8 @@ import libcst as cst
 
 from fsdp2lint.api import Backward, Event, Exited, Finding, Guard, Stepped, Trace, rule
 
-from ._order import stands_in
-from ._origins import differing
+from ._common.order import stands_in
+from ._common.origins import differing
 
 _LEAVING = ("return", "break", "continue")
 

@@ -61,7 +61,7 @@ from collections.abc import Iterator
 
 from fsdp2lint.api import Backward, Called, Finding, Forward, Literal, Trace, Value, rule
 
-from ._shared import sharded, together
+from ._common.shared import sharded, together
 
 _NORMS = tuple(f"torch.nn.BatchNorm{n}d" for n in (1, 2, 3))
 _HANDLED = (

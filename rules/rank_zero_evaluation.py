@@ -62,8 +62,8 @@ from collections.abc import Iterator
 
 from fsdp2lint.api import Finding, Trace, rule
 
-from ._evaluation import evaluates
-from ._meetings import has_counterpart, inside_test, meetings, rank_guards, under
+from ._common.evaluation import evaluates
+from ._common.meetings import has_counterpart, inside_test, meetings, rank_guards, under
 
 
 @rule(code="FSDP411", group="suspicious")

@@ -74,8 +74,8 @@ from fsdp2lint.api import (
     rule,
 )
 
-from ._meta import is_meta, out_of_sight, way_without_values
-from ._shared import Shard, class_name, differs_by_rank, shards_after, together
+from ._common.meta import is_meta, out_of_sight, way_without_values
+from ._common.shared import Shard, class_name, differs_by_rank, shards_after, together
 
 _SEEDS = (
     "torch.manual_seed",

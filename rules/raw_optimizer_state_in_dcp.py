@@ -92,8 +92,8 @@ from fsdp2lint.api import (
     rule,
 )
 
-from ._fixes import call_of, first_argument, path_text, receiver_of
-from ._shared import DCP, Shard, changed, state_shard
+from ._common.fixes import call_of, first_argument, path_text, receiver_of
+from ._common.shared import DCP, Shard, changed, state_shard
 
 _HOME = "torch.distributed.checkpoint.state_dict"
 

@@ -74,8 +74,8 @@ from fsdp2lint.api import (
     rule,
 )
 
-from ._shared import Shard
-from ._tensors import asks_for_kind, operands, shard_of, tensor_of
+from ._common.shared import Shard
+from ._common.tensors import asks_for_kind, operands, shard_of, tensor_of
 
 _FUNCTIONS = (
     *(

@@ -60,8 +60,8 @@ from dataclasses import replace
 
 from fsdp2lint.api import Finding, Fix, Registered, Trace, Value, rule, unwrapped
 
-from ._fixes import moved_below
-from ._shared import Shard, cases, line_of, shards_after, shards_before, together
+from ._common.fixes import moved_below
+from ._common.shared import Shard, cases, line_of, shards_after, shards_before, together
 
 
 @rule(code="FSDP256", group="correctness")

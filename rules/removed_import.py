@@ -63,7 +63,7 @@ from collections.abc import Iterator
 
 from fsdp2lint.api import Finding, Site, Trace, rule
 
-from ._old_imports import FSDP, old_imports, public
+from ._common.old_imports import FSDP, old_imports, public
 
 
 @rule(code="FSDP248", group="correctness")

@@ -87,9 +87,9 @@ from fsdp2lint.api import (
     unwrapped,
 )
 
-from ._fixes import call_of, first_argument, further_arguments, path_text, stands_alone
-from ._origins import may_be_gradients
-from ._shared import (
+from ._common.fixes import call_of, first_argument, further_arguments, path_text, stands_alone
+from ._common.origins import may_be_gradients
+from ._common.shared import (
     Shard,
     class_name,
     has_parameters,
@@ -101,7 +101,7 @@ from ._shared import (
     together,
     wrapped_before,
 )
-from ._walks import reached, walk_of
+from ._common.walks import reached, walk_of
 
 _PARAMETER = "torch.nn.Parameter"
 _BY_HAND = ("all_reduce", "all_gather", "broadcast", "reduce")

@@ -104,9 +104,9 @@ from fsdp2lint.api import (
     rule,
 )
 
-from ._fixes import call_of, first_argument, loop_before, once, own_statement, path_text
-from ._parts import below
-from ._shared import Shard, class_name, parts_of, shards
+from ._common.fixes import call_of, first_argument, loop_before, once, own_statement, path_text
+from ._common.parts import below
+from ._common.shared import Shard, class_name, parts_of, shards
 
 _ATTRIBUTES = re.compile(r"(\.\w+)+\Z")
 _LISTS = ("torch.nn.ModuleList", "torch.nn.Sequential", "torch.nn.ModuleDict")

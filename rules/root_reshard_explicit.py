@@ -79,9 +79,9 @@ from fsdp2lint.api import (
     unwrapped,
 )
 
-from ._fixes import call_of, once, path_text
-from ._shared import Shard, leftover, shards, together
-from ._tensors import has_root_above
+from ._common.fixes import call_of, once, path_text
+from ._common.shared import Shard, leftover, shards, together
+from ._common.tensors import has_root_above
 
 _OPTION = "reshard_after_forward"
 

@@ -89,8 +89,8 @@ from fsdp2lint.api import (
     rule,
 )
 
-from ._data import LOADERS, SAMPLERS, loop_of, out_of_sight, trains, walks
-from ._fixes import path_text
+from ._common.data import LOADERS, SAMPLERS, loop_of, out_of_sight, trains, walks
+from ._common.fixes import path_text
 
 
 @rule(code="FSDP410", group="suspicious")

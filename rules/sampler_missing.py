@@ -84,9 +84,9 @@ from fsdp2lint.api import (
     rule,
 )
 
-from ._data import LOADERS, SAMPLERS, out_of_sight, trains, walks
-from ._meshes import INIT, dimensions, given_meshes
-from ._shared import class_name, is_none, together
+from ._common.data import LOADERS, SAMPLERS, out_of_sight, trains, walks
+from ._common.meshes import INIT, dimensions, given_meshes
+from ._common.shared import class_name, is_none, together
 
 _SAME = ("torch.utils.data.TensorDataset", "torchvision.datasets.")
 _OTHERS = (

@@ -97,8 +97,8 @@ from fsdp2lint.api import (
     rule,
 )
 
-from ._fixes import call_of
-from ._shared import Shard, shards_after, together
+from ._common.fixes import call_of
+from ._common.shared import Shard, shards_after, together
 
 _SHAPED = tuple(f"torch.{name}" for name in "empty ones rand randn zeros".split())
 _FROM_DATA = ("torch.tensor", "torch.as_tensor", "torch.scalar_tensor")

@@ -46,7 +46,7 @@ from collections.abc import Iterator
 
 from fsdp2lint.api import DROPPED_SETTINGS, Finding, Trace, bare_key, rule
 
-from ._settings import found, removed, said
+from ._common.settings import found, removed, said
 
 
 @rule(code="FSDP604", group="pedantic")

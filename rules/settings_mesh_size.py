@@ -49,7 +49,7 @@ from math import prod
 
 from fsdp2lint.api import Finding, SettingsMapping, Trace, plain, rule
 
-from ._settings import found
+from ._common.settings import found
 
 _SIZES = ("dp_replicate_size", "dp_shard_size", "tp_size", "cp_size")
 

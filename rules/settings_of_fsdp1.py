@@ -46,7 +46,7 @@ from collections.abc import Iterator
 
 from fsdp2lint.api import Finding, Trace, rule
 
-from ._settings import place
+from ._common.settings import place
 
 
 @rule(code="FSDP601", group="migration")

@@ -51,7 +51,7 @@ from collections.abc import Iterator
 
 from fsdp2lint.api import Asked, Entry, Finding, Fix, Trace, plain, rule, strategy_of, words_of
 
-from ._settings import found, said, written
+from ._common.settings import found, said, written
 
 _POLICIES = ("TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP")
 _TYPES = ("FULL_STATE_DICT", "LOCAL_STATE_DICT", "SHARDED_STATE_DICT")

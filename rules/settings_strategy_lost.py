@@ -50,7 +50,7 @@ from collections.abc import Iterator
 
 from fsdp2lint.api import Finding, Fix, Splice, Trace, plain, rule, strategy_of
 
-from ._settings import found, said
+from ._common.settings import found, said
 
 _INSTEAD = {
     "SHARD_GRAD_OP": "parameters are freed after the forward and gathered again in the backward",

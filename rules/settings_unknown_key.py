@@ -51,7 +51,7 @@ from difflib import get_close_matches
 
 from fsdp2lint.api import PREFIX, SETTINGS_KEYS, Finding, Fix, Splice, Trace, bare_key, rule
 
-from ._settings import found
+from ._common.settings import found
 
 
 @rule(code="FSDP602", group="suspicious")

@@ -60,7 +60,7 @@ from collections.abc import Iterator
 
 from fsdp2lint.api import Finding, Trace, rule
 
-from ._tensors import asks_for_kind, mixed, operands, shard_of
+from ._common.tensors import asks_for_kind, mixed, operands, shard_of
 
 
 @rule(code="FSDP239", group="correctness")

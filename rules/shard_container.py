@@ -67,8 +67,8 @@ from fsdp2lint.api import (
     rule,
 )
 
-from ._fixes import call_of, first_argument, loop_before, once, path_text, stands_alone
-from ._shared import Shard, parts_of, shards
+from ._common.fixes import call_of, first_argument, loop_before, once, path_text, stands_alone
+from ._common.shared import Shard, parts_of, shards
 
 
 @rule(code="FSDP208", group="correctness")

@@ -62,9 +62,9 @@ import libcst as cst
 
 from fsdp2lint.api import Finding, Fix, Layout, Rewrite, Trace, Value, rule
 
-from ._fixes import moved_below, once
-from ._shared import Shard, hung_later, shards, shards_after, shards_before, together
-from ._walks import reached, walk_of
+from ._common.fixes import moved_below, once
+from ._common.shared import Shard, hung_later, shards, shards_after, shards_before, together
+from ._common.walks import reached, walk_of
 
 
 @rule(code="FSDP207", group="correctness")

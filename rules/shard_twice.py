@@ -60,10 +60,10 @@ import libcst as cst
 
 from fsdp2lint.api import Finding, Fix, Layout, Part, Remove, Trace, Value, rule, walk
 
-from ._fixes import once, stands_alone
-from ._fixes_moving import bound_names
-from ._shared import Shard, shards, shards_before, together
-from ._walks import reaches, walk_of
+from ._common.fixes import once, stands_alone
+from ._common.fixes_moving import bound_names
+from ._common.shared import Shard, shards, shards_before, together
+from ._common.walks import reaches, walk_of
 
 
 @rule(code="FSDP209", group="correctness")

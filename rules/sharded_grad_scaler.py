@@ -65,8 +65,8 @@ from collections.abc import Iterator
 
 from fsdp2lint.api import Arguments, Called, Finding, Fix, Replace, Trace, Wrapping, name_for, rule
 
-from ._fixes import call_of
-from ._shared import Shard, shards, together
+from ._common.fixes import call_of
+from ._common.shared import Shard, shards, together
 
 _SCALER = "torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler"
 

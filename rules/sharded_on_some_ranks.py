@@ -57,7 +57,7 @@ from collections.abc import Iterator
 
 from fsdp2lint.api import Finding, Forward, MainRank, Part, Trace, options, rule, unwrapped
 
-from ._shared import Shard, overlap, shards
+from ._common.shared import Shard, overlap, shards
 
 
 @rule(code="FSDP418", group="correctness")

@@ -96,9 +96,9 @@ from fsdp2lint.api import (
     rule,
 )
 
-from ._checkpoints import counts_steps, origins
-from ._fixes import call_of, path_text, stands_alone
-from ._shared import DCP, changed
+from ._common.checkpoints import counts_steps, origins
+from ._common.fixes import call_of, path_text, stands_alone
+from ._common.shared import DCP, changed
 
 _SETTERS = (f"{DCP}state_dict.set_optimizer_state_dict", f"{DCP}state_dict.set_state_dict")
 _FSDP1 = "torch.distributed.fsdp.FullyShardedDataParallel"

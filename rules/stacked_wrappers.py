@@ -59,8 +59,8 @@ from collections.abc import Iterator
 
 from fsdp2lint.api import Finding, Trace, Wrapping, rule, unwrapped
 
-from ._parts import shard_within
-from ._shared import Shard, cases, shards, together, wrapped_by
+from ._common.parts import shard_within
+from ._common.shared import Shard, cases, shards, together, wrapped_by
 
 _NAMES = {"ddp": "DistributedDataParallel", "fsdp1": "FullyShardedDataParallel"}
 

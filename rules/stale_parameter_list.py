@@ -80,8 +80,8 @@ from fsdp2lint.api import (
     unwrapped,
 )
 
-from ._fixes_moving import moved_beyond
-from ._shared import Shard, leftover, overlap, shards_before, together
+from ._common.fixes_moving import moved_beyond
+from ._common.shared import Shard, leftover, overlap, shards_before, together
 
 
 @rule(code="FSDP220", group="correctness")

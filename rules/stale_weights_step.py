@@ -85,8 +85,8 @@ from fsdp2lint.api import (
     unwrapped,
 )
 
-from ._shared import Shard, leftover, overlap, sharded, shards_before, together
-from ._tensors import has_root_above
+from ._common.shared import Shard, leftover, overlap, sharded, shards_before, together
+from ._common.tensors import has_root_above
 
 _LEFT_ON = ".set_reshard_after_backward"
 

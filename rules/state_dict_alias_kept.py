@@ -87,8 +87,8 @@ from fsdp2lint.api import (
     unwrapped,
 )
 
-from ._fixes import call_of
-from ._shared import changed, of_shards, overlap, state_shard
+from ._common.fixes import call_of
+from ._common.shared import changed, of_shards, overlap, state_shard
 
 _ALIASES = (".state_dict", "torch.distributed.checkpoint.state_dict.get_model_state_dict")
 _FILLING = (".update", ".setdefault", ".pop", ".popitem", ".clear", ".copy_")

@@ -79,8 +79,8 @@ from fsdp2lint.api import (
     rule,
 )
 
-from ._checkpoints import origins, switch
-from ._shared import DCP, changed
+from ._common.checkpoints import origins, switch
+from ._common.shared import DCP, changed
 
 _SETTERS = (f"{DCP}state_dict.set_model_state_dict", f"{DCP}state_dict.set_state_dict")
 _GETTERS = (f"{DCP}state_dict.get_model_state_dict", f"{DCP}state_dict.get_state_dict")

@@ -79,8 +79,8 @@ from collections.abc import Iterator
 
 from fsdp2lint.api import Finding, Guard, Literal, Part, Saved, Trace, rule
 
-from ._loops import each_step, leaves_after, step_loop
-from ._shared import DCP, state_shard
+from ._common.loops import each_step, leaves_after, step_loop
+from ._common.shared import DCP, state_shard
 
 
 @rule(code="FSDP502", group="perf")

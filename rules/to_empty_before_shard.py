@@ -76,9 +76,9 @@ from fsdp2lint.api import (
     unwrapped,
 )
 
-from ._fixes import call_of, moved_below
-from ._meta import built_on_meta, given_memory, way_without_values
-from ._shared import Shard, line_of, shards_after, together
+from ._common.fixes import call_of, moved_below
+from ._common.meta import built_on_meta, given_memory, way_without_values
+from ._common.shared import Shard, line_of, shards_after, together
 
 
 @rule(code="FSDP216", group="suspicious")

@@ -68,8 +68,8 @@ from collections.abc import Iterator
 
 from fsdp2lint.api import Container, Finding, Fix, Trace, Wrapping, rule, unwrapped
 
-from ._fixes_lifting import lifted
-from ._shared import class_name, is_none, overlap, sharded, shards_before
+from ._common.fixes_lifting import lifted
+from ._common.shared import class_name, is_none, overlap, sharded, shards_before
 
 _PARALLEL = "torch.distributed.tensor.parallel."
 _STYLES = (f"{_PARALLEL}ColwiseParallel", f"{_PARALLEL}RowwiseParallel")

@@ -78,9 +78,9 @@ from fsdp2lint.api import (
     walk,
 )
 
-from ._checkpoints import all_come, gathering, same_everywhere
-from ._fixes import stands_alone
-from ._fixes_offloading import GETTERS, offloaded, used_elsewhere
+from ._common.checkpoints import all_come, gathering, same_everywhere
+from ._common.fixes import stands_alone
+from ._common.fixes_offloading import GETTERS, offloaded, used_elsewhere
 
 _ONE_FILE = ("torch.save", "pickle.dump", "joblib.dump", "safetensors.torch.save_file")
 

@@ -81,7 +81,7 @@ from fsdp2lint.api import (
     unwrapped,
 )
 
-from ._shared import (
+from ._common.shared import (
     Shard,
     sharded,
     shards,
@@ -91,7 +91,7 @@ from ._shared import (
     wrapped_before,
     wrapped_by,
 )
-from ._tensors import asks_for_kind
+from ._common.tensors import asks_for_kind
 
 _METHODS = exported("torch.distributed.fsdp.FSDPModule", (99, 0))
 _CLOSE = 0.8

@@ -72,8 +72,8 @@ from collections.abc import Iterator
 
 from fsdp2lint.api import Called, Finding, Instance, Literal, Part, Saved, Trace, Value, rule
 
-from ._loops import loops_around, only_cpu
-from ._shared import class_name, is_none, state_shard
+from ._common.loops import loops_around, only_cpu
+from ._common.shared import class_name, is_none, state_shard
 
 _OWN_FILES = ("FileSystemWriter", "FsspecWriter", "HuggingFaceStorageWriter")
 

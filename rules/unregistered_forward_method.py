@@ -93,9 +93,9 @@ from fsdp2lint.api import (
     rule,
 )
 
-from ._fixes import call_of, first_argument, once, own_statement, path_text
-from ._shared import Shard, has_parameters, method_of, sharded, shards_before
-from ._tensors import may_be_whole
+from ._common.fixes import call_of, first_argument, once, own_statement, path_text
+from ._common.shared import Shard, has_parameters, method_of, sharded, shards_before
+from ._common.tensors import may_be_whole
 
 
 @rule(code="FSDP204", group="correctness")

@@ -115,8 +115,8 @@ from fsdp2lint.api import (
     walk,
 )
 
-from ._parts import frozen
-from ._shared import has_parameters, shards_before, together, wrapped_before
+from ._common.parts import frozen
+from ._common.shared import has_parameters, shards_before, together, wrapped_before
 
 _WALKS = frozenset(
     "children modules named_children named_modules parameters named_parameters get_submodule "

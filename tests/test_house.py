@@ -87,11 +87,19 @@ def test_imports_point_down(module: str, path: Path) -> None:
 
 @pytest.mark.parametrize("folder", KNOWLEDGE)
 def test_knowledge_imports_the_api_and_its_own_helpers(folder: str) -> None:
-    for path in sorted((ROOT / folder).glob("*.py")):
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        parts = len(path.relative_to(ROOT / folder).parts)
         for name in imports(path):
-            inside = re.fullmatch(r"\.(_\w+)?", name) or name.startswith("._")
+            inside = name.startswith(".") and len(name) - len(name.lstrip(".")) <= parts
             outside = not name.startswith((".", "fsdp2lint", "rules", "codemods", "tests", "torch"))
             assert name == "fsdp2lint.api" or inside or outside, f"{path.name} imports {name}"
+
+
+@pytest.mark.parametrize("folder", KNOWLEDGE)
+def test_a_part_stands_with_what_it_is_a_part_of(folder: str) -> None:
+    """Of one rule or codemod alone: in its folder; of several: in ``_common``."""
+    private = {p.name for p in (ROOT / folder).glob("_*") if p.name != "__pycache__"}
+    assert private == {"__init__.py", "_common"}
 
 
 def test_nobody_imports_a_rule_by_name() -> None:
@@ -140,7 +148,9 @@ def test_a_rule_is_in_the_shape_of_the_catalogue(rule: Rule) -> None:
 @RULES
 def test_a_rule_has_its_page(rule: Rule) -> None:
     headings = re.findall(r"^## (.+)$", rule.page, re.MULTILINE)
-    source = (ROOT / "rules" / f"{rule.name.replace('-', '_')}.py").read_text(encoding="utf-8")
+    name = rule.name.replace("-", "_")
+    files = [ROOT / "rules" / f"{name}.py", *(ROOT / "rules" / name).glob("*.py")]
+    source = "".join(p.read_text(encoding="utf-8") for p in files if p.exists())
     has_fix = re.search(r"\bfix=|\bFix\(", source) is not None
     wanted = [s for s in SECTIONS if s != "Fix safety" or has_fix]
     assert headings == wanted

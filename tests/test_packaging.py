@@ -27,7 +27,10 @@ def project() -> dict[str, Any]:
 def test_every_package_is_listed() -> None:
     """A package that is not listed works in a checkout and is missing from the wheel."""
     inside = {p.parent.relative_to(ROOT) for p in (ROOT / "fsdp2lint").rglob("__init__.py")}
-    names = {".".join(p.parts) for p in inside} | {"fsdp2lint.rules", "fsdp2lint.codemods"}
+    names = {".".join(p.parts) for p in inside}
+    for folder in ("rules", "codemods"):
+        parts = (p.parent.relative_to(ROOT).parts for p in (ROOT / folder).rglob("__init__.py"))
+        names |= {".".join(("fsdp2lint", *p)) for p in parts}
     tools = project()["tool"]["setuptools"]
     assert set(tools["packages"]) == names
     assert tools["packages"] == sorted(tools["packages"])

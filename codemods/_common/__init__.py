@@ -1,0 +1,1 @@
+"""What several codemods use; imported by them alone."""

@@ -1,0 +1,148 @@
+"""What a script does with parts of FSDP1 that are not public, and what a person has to do instead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from fsdp2lint.api import Layout, Left, Program, Read, Source, dotted, walk, wrapper
+
+from .loop_models import FSDP1
+
+_FSDP = "torch.distributed.fsdp."
+_PRIVATE = (
+    "_common_utils",
+    "_dynamo_utils",
+    "_exec_order_utils",
+    "_flat_param",
+    "_init_utils",
+    "_limiter_utils",
+    "_optim_utils",
+    "_runtime_utils",
+    "_shard_utils",
+    "_state_dict_utils",
+    "_trace_utils",
+    "_traversal_utils",
+    "_unshard_param_utils",
+    "_wrap_utils",
+    "flat_param",
+)
+"""The modules of ``torch/distributed/fsdp`` that are FSDP1's alone."""
+_FLAT = "torch.distributed.fsdp.FlatParameter"
+_OF_FLAT = ("_flat_param", "_is_flat_param", "_shard_param_infos")
+"""Attributes of units and of flat parameters."""
+_OF_UNITS = ("_handle", "_is_root", "_has_params", "_fsdp_use_orig_params")
+"""Attributes of FSDP1's units that other classes may have too (torch/distributed/fsdp/_common_utils.py)."""
+_OF_WRAPPERS = ("world_size", "rank", "params", "process_group", "_streams", "_handles")
+"""What FSDP1 sets on the wrapper itself, which hides what the module inside has
+(torch/distributed/fsdp/_init_utils.py)."""
+
+_INSTEAD = {
+    "_reshard": "call reshard() of the FSDPModule, which frees its gathered parameters",
+    "_unshard": "call unshard() of the FSDPModule, which gathers its parameters",
+    "FlatParamHandle.reshard": "call reshard() of the FSDPModule, which frees its gathered parameters",
+    "FlatParamHandle.unshard": "call unshard() of the FSDPModule, which gathers its parameters",
+    "_unshard_fsdp_state_params": "call unshard() and reshard() of each FSDPModule",
+    "_lazy_init": "delete this, the first forward of the root does it",
+    "_root_pre_forward": "delete this, the hooks of fully_shard do it",
+    "_get_fsdp_states": "go through model.modules() and take each FSDPModule",
+    "_get_fsdp_handles": "go through model.modules() and take each FSDPModule",
+    "_get_fsdp_root_states": "keep the model that fully_shard was called on last",
+    "_is_fsdp_flattened": "test isinstance(parameter, DTensor)",
+    "_module_handle": "ask the FSDPModule itself: it holds its parameters as DTensors",
+    "_handle": "use the module's own parameters, which are DTensors",
+    "world_size": "call torch.distributed.get_world_size()",
+    "rank": "call torch.distributed.get_rank()",
+    "params": "use the module's own parameters, which are DTensors",
+    "process_group": "keep the process group or the mesh in a variable",
+    "_streams": "delete what uses FSDP1's streams: fully_shard keeps its own",
+    "_handles": "use the module's own parameters, which are DTensors",
+    "_has_params": "ask the module for its parameters",
+    "_is_root": "compare with the model that fully_shard was called on last",
+    "_FSDPState": "test isinstance(module, FSDPModule)",
+    "_get_module_fsdp_state": "test isinstance(module, FSDPModule)",
+    "TrainingState": "delete what sets or reads FSDP1's state of training: fully_shard keeps its own",
+    "HandleTrainingState": "delete what sets or reads FSDP1's state of training: fully_shard keeps its own",
+    "_post_backward_hook": "delete the patch: fully_shard has hooks of its own",
+    "_pre_backward_hook": "delete the patch: fully_shard has hooks of its own",
+    "_post_backward_final_callback": "delete the patch: fully_shard has hooks of its own",
+    "_auto_wrap": "call fully_shard on each of the modules, children first",
+    "_recursive_wrap": "call fully_shard on each of the modules, children first",
+}
+"""What comes instead of the parts that scripts use most (torch/distributed/fsdp/_runtime_utils.py and others)."""
+
+
+def insides(program: Program, handled: tuple[str, ...]) -> Iterator[Left]:
+    """What works on flat parameters, and on other things inside FSDP1; ``handled`` are seen to elsewhere."""
+    for reference in program.references(*(f"{_FSDP}{name}.*" for name in _PRIVATE)):
+        if reference.name not in handled and not reference.name.startswith(_FLAT):
+            why = "it is a part of FSDP1's own working"
+            yield Left(reference.source, reference.node, why, _todo(reference.name))
+    why = "FSDP2 has no flat parameters"
+    todo = "FSDP2 has no flat parameters: use the module's own parameters, which are DTensors"
+    for reference in program.references(_FLAT, f"{_FLAT}.*"):
+        yield Left(reference.source, reference.node, why, todo)
+    for source in program.sources:
+        if any(name in source.text for name in _OF_FLAT):
+            for node in walk(source.tree):
+                if isinstance(node, cst.Attribute) and node.attr.value in _OF_FLAT:
+                    around = Layout.of(source).ancestors(node)
+                    if not any(isinstance(n, cst.Import | cst.ImportFrom) for n in around):
+                        yield Left(source, node, why, todo)
+    for source, node in _of_units(program):
+        yield Left(source, node, "an attribute of FSDP1's wrapper", _todo(node.attr.value))
+
+
+def _of_units(program: Program) -> Iterator[tuple[Source, cst.Attribute]]:
+    """What is read of a unit: of a model in sight, or where the function asks if it is FSDP1's."""
+    found: dict[cst.Attribute, Source] = {}
+    for _, read in program.of(Read):
+        node = read.at.node
+        if read.name in (*_OF_UNITS, *_OF_WRAPPERS) and wrapper(read.owner) == "fsdp1":
+            if isinstance(node, cst.Attribute) and node.attr.value == read.name:
+                found[node] = read.at.source
+    found |= dict(_of_listed(program))
+    for reference in program.references(FSDP1):
+        source = reference.source
+        around = list(Layout.of(source).ancestors(reference.node))
+        asked = next((n for n in around if _is_test(n)), None)
+        if isinstance(asked, cst.Call) and any(name in source.text for name in _OF_UNITS):
+            model = source.code(asked.args[0].value)
+            scope = next((n for n in around if isinstance(n, cst.FunctionDef)), source.tree)
+            for node in walk(scope):
+                if isinstance(node, cst.Attribute) and node.attr.value in _OF_UNITS:
+                    if source.code(node.value) == model:
+                        found[node] = source
+    return ((source, node) for node, source in found.items())
+
+
+def _of_listed(program: Program) -> Iterator[tuple[cst.Attribute, Source]]:
+    """What is read of each wrapper in a loop over ``FSDP.fsdp_modules(model)``."""
+    for reference in program.references(f"{FSDP1}.fsdp_modules"):
+        layout = Layout.of(reference.source)
+        loop = next(
+            (n for n in layout.ancestors(reference.node) if isinstance(n, cst.For | cst.CompFor)),
+            None,
+        )
+        if loop is None or not any(reference.node is one for one in walk(loop.iter)):
+            continue
+        bound = {n.value for n in walk(loop.target) if isinstance(n, cst.Name)}
+        inside = layout.parents[loop] if isinstance(loop, cst.CompFor) else loop.body
+        for node in walk(inside):
+            if isinstance(node, cst.Attribute) and node.attr.value in (*_OF_UNITS, *_OF_WRAPPERS):
+                if isinstance(node.value, cst.Name) and node.value.value in bound:
+                    yield node, reference.source
+
+
+def _is_test(node: cst.CSTNode) -> bool:
+    return isinstance(node, cst.Call) and len(node.args) == 2 and dotted(node.func) == "isinstance"
+
+
+def _todo(name: str) -> str:
+    parts = name.split(".")
+    what = parts[-1]
+    known = next(
+        (_INSTEAD[name] for name in (".".join(parts[-2:]), *parts) if name in _INSTEAD), ""
+    )
+    return f"FSDP2 has no `{what}`: {known or 'find out what this is for'}"

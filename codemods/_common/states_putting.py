@@ -1,0 +1,199 @@
+"""``model.load_state_dict(state)`` of an FSDP1 model, by ``set_model_state_dict``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import libcst as cst
+
+from fsdp2lint.api import (
+    Account,
+    Container,
+    Edit,
+    Either,
+    Inner,
+    InsertBefore,
+    Layout,
+    Left,
+    Literal,
+    MainRank,
+    Program,
+    Restored,
+    Rewrite,
+    StateDict,
+    Step,
+    Trace,
+    Value,
+    name_for,
+    options,
+)
+
+from .names import is_none
+from .states_asked import FULL, LOCAL, LOCAL_WHY, SHARDED, asked, context_of
+from .states_kinds import Kind, agreed
+from .states_text import (
+    HOME,
+    argument,
+    asks_already,
+    fitted,
+    free_name,
+    is_path,
+    is_statement,
+    options_for,
+    starred,
+    text_of,
+)
+from .states_uses import MIXED, NEW_NAMES, comes_otherwise, is_compiled, wrappers_of
+
+_TODO = "use set_model_state_dict(model, state, options=StateDictOptions(full_state_dict=True))"
+
+Put = Sequence[tuple[Trace, Restored]]
+
+
+def put(program: Program, events: Put) -> Iterator[Step | Left]:
+    """The rewriting of one ``model.load_state_dict(state)``."""
+    mine = [(t, e) for t, e in events if "fsdp1" in wrappers_of(t, e, e.into)]
+    if not mine or all(_stays(trace, restored) for trace, restored in mine):
+        return
+    source, call = mine[0][1].at.source, mine[0][1].at.node
+    problem = _problem(mine, call)
+    if problem or not isinstance(call, cst.Call) or not isinstance(call.func, cst.Attribute):
+        yield Left(source, call, problem or "it is not called by its name", _TODO)
+        return
+    kind = _kinds(mine).pop()
+    asks = comes_otherwise(program, call, [(t, e, e.into) for t, e in events])
+    first_only = any(first_rank_has_it(e.state) for _, e in mine)
+    if asks and asks_already(source, call, text_of(source, call.func.value)):
+        return
+    if asks and not is_path(source, call.func.value) and not is_statement(source, call):
+        yield Left(source, call, MIXED, _TODO)
+        return
+    asked_for = None if kind else _in_the_run(mine, call)
+    full = "full_state_dict=True" if kind == FULL else ""
+    full = asked_for.switches[0] if asked_for is not None else full
+    edits = _edits(program, mine[0][1], call, full, first_only, asks)
+    edits += asked_for.imports if asked_for is not None else ()
+    why = "plain tensors are spread over the ranks" if full else "the shards are put back"
+    yield Step(edits, (Account(source, call, "changed", why),))
+
+
+def _problem(events: Put, call: cst.CSTNode) -> str:
+    kinds = _kinds(events)
+    if LOCAL in kinds:
+        return LOCAL_WHY
+    if len(kinds) > 1 or ("" in kinds and _in_the_run(events, call) is None):
+        return "which kind of state dict it gets shows only in the run"
+    if isinstance(call, cst.Call) and (starred(call) or argument(call, 2, "assign")):
+        return "it is given arguments that set_model_state_dict does not have"
+    return ""
+
+
+def _in_the_run(events: Put, call: cst.CSTNode) -> Kind | None:
+    """The switch that asks the run for the kind, where the code beside the call says it; else None."""
+    found = [(asked(t, e), False) for t, e in events]
+    kind = agreed(events[0][1].at.source, call, found, loads=True)
+    return kind if isinstance(kind, Kind) and not kind.name else None
+
+
+def _kinds(events: Put) -> set[str]:
+    return {_kind(trace, restored) for trace, restored in events}
+
+
+def _kind(trace: Trace, restored: Restored) -> str:
+    """What is put back: by the state dict itself where it was taken in sight, else by what is asked for."""
+    kind = asked(trace, restored).kind
+    known = {one.full for one in options(restored.state) if isinstance(one, StateDict)}
+    if kind != LOCAL and len(known) == 1 and None not in known:
+        return FULL if known.pop() else SHARDED
+    return kind
+
+
+def _stays(trace: Trace, restored: Restored) -> bool:
+    """Whether the model gets back what its own ``state_dict()`` gave, shards that it takes as they are."""
+    if context_of(trace, restored) is not None or is_compiled(trace, restored, restored.into):
+        return False
+    states = [one for one in options(restored.state) if not is_none(one)]  # nothing kept so far
+    own = (isinstance(one, StateDict) and one.via == ".state_dict" for one in states)
+    return bool(states) and all(own)
+
+
+def first_rank_has_it(state: Value) -> bool:
+    """Whether a state is loaded by the first rank, and nothing or an empty dictionary on the others."""
+    found = options(state)
+    empty = [one for one in found if is_nothing(one)]
+    return bool(empty) and len(empty) < len(found) and _told_by_rank(state)
+
+
+def is_nothing(value: Value) -> bool:
+    """Whether a value is None or a dictionary of the script's own."""
+    if isinstance(value, Literal):
+        return value.value is None
+    return isinstance(value, Container) and value.kind == "dict"
+
+
+def _told_by_rank(state: Value) -> bool:
+    sides = state.apart() if isinstance(state, Either) else ()
+    return any(isinstance(g.test, MainRank) for guards, _ in sides for g in guards)
+
+
+def _edits(
+    program: Program, event: Restored, call: cst.Call, full: str, first_only: bool, asks: bool
+) -> tuple[Edit, ...]:
+    source = event.at.source
+    assert isinstance(call.func, cst.Attribute)
+    model, state = call.func.value, argument(call, 0, "state_dict")
+    strict = argument(call, 1, "strict")
+    switches = [full] if full else []
+    switches += ["broadcast_from_rank0=True"] if first_only else []
+    if strict is not None and source.code(strict.value) != "True":
+        switches.append(f"strict={source.code(strict.value)}")
+    given, more = options_for(source, call, switches)
+    setter = name_for(source, call, f"{HOME}.set_model_state_dict")
+    value = state.value if state is not None else call
+    none = first_only and any(isinstance(o, Literal) for o in options(event.state))
+    name = "" if not asks or is_path(source, model) else free_name(source, *NEW_NAMES)
+
+    def text(inner: Inner) -> str:
+        parts = [name or inner(model), inner(value) + (" or {}" if none else "")]
+        given_parts = [*parts, *([given] if given else [])]
+        return fitted(source, call, setter.text, given_parts, inserted=asks)
+
+    if not asks:
+        return (Rewrite(source, call, text), *setter.edits, *more)
+    return (*_asking(event, call, text, name), *setter.edits, *more)
+
+
+def _asking(
+    event: Restored, call: cst.Call, text: Callable[[Inner], str], name: str
+) -> Iterator[Edit]:
+    """The same where DDP wraps the model in some runs; ``name`` is what the model is called first."""
+    source = event.at.source
+    assert isinstance(call.func, cst.Attribute)
+    model = text_of(source, call.func.value)
+    if name:
+        yield InsertBefore(source, call, f"{name} = {model}")
+    sharded = name_for(source, call, "torch.distributed.fsdp.FSDPModule")
+    layout = Layout.of(source)
+    statement = layout.parents.get(call)
+    test = f"isinstance({name or model}, {sharded.text})"
+    old = text_of(source, call)
+    old = name + old[len(model) :] if name else old
+    alone = (
+        isinstance(statement, cst.Expr) and len(getattr(layout.line(statement), "body", ())) == 1
+    )
+    if not alone or statement is None:
+        yield Rewrite(
+            source,
+            call,
+            lambda inner: f"{text(inner)} if {test} else {old if name else inner.text}",
+        )
+    else:
+        indent = layout.newline + layout.indentation(layout.line(statement))
+        inner_indent = indent + layout.unit
+
+        def both(inner: Inner) -> str:
+            new = text(inner).replace("\n", inner_indent)
+            return f"if {test}:{inner_indent}{new}{indent}else:{inner_indent}{old}"
+
+        yield Rewrite(source, call, both)
+    yield from sharded.edits

@@ -1,0 +1,240 @@
+"""``model.state_dict()`` of an FSDP1 model, by ``get_model_state_dict``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import libcst as cst
+
+from fsdp2lint.api import (
+    Account,
+    Arguments,
+    Edit,
+    Inner,
+    InsertBefore,
+    Layout,
+    Left,
+    Program,
+    Remove,
+    Replace,
+    Restored,
+    Rewrite,
+    Saved,
+    Source,
+    StateDictTaken,
+    Step,
+    Trace,
+    name_for,
+    options,
+    unwrapped,
+)
+
+from .states_asked import FULL, SHARDED, asked, context_of, no_module
+from .states_assumed import assumed
+from .states_guards import besides_rank, test_above
+from .states_kinds import Kind, agreed
+from .states_text import (
+    HOME,
+    asks_already,
+    chosen,
+    fitted,
+    free_name,
+    is_path,
+    is_statement,
+    options_for,
+    text_of,
+)
+from .states_uses import (
+    MIXED,
+    NEW_NAMES,
+    comes_otherwise,
+    for_first_rank_only,
+    in_groups,
+    is_compiled,
+    on_first_rank,
+    wrappers_of,
+)
+from .states_whole import WHY as ON_CPU
+from .states_whole import Wholes
+
+_WHY = {
+    FULL: "the whole weights, gathered from all ranks, as before",
+    SHARDED: "the sharded weights, as DTensors",
+    "": "the weights of the kind that the run asks for",
+}
+_OF_GROUPS = "on every rank: each group has its own, and `cpu_offload` keeps one for all"
+_TODO = "use get_model_state_dict(model, options=StateDictOptions(...))"
+_DCP = "torch.distributed.checkpoint."
+
+Taken = Sequence[tuple[Trace, StateDictTaken]]
+
+
+def take(program: Program, events: Taken, wholes: Wholes) -> Iterator[Step | Left]:
+    """The rewriting of one ``model.state_dict()``."""
+    events = [(t, e) for t, e in events if not no_module(e)]
+    mine = [(t, e) for t, e in events if "fsdp1" in wrappers_of(t, e, e.state.of)]
+    if not any(_is_used(trace, taken) for trace, taken in mine):
+        return
+    source, call = mine[0][1].at.source, mine[0][1].at.node
+    if not isinstance(call, cst.Call) or not isinstance(call.func, cst.Attribute):
+        yield Left(source, call, "it is not called by its name", _TODO)
+        return
+    found = [(asked(t, e), for_first_rank_only(t, e.state)) for t, e in mine]
+    kind = agreed(source, call, found)
+    if call.args:
+        kind = "it is given arguments that get_model_state_dict does not have"
+    if not isinstance(kind, Kind):
+        yield Left(source, call, kind, _TODO)
+        return
+    why = _WHY[kind.name]
+    others_too = not all(first for _, first in found)
+    if others_too and kind.in_groups() != kind and any(in_groups(t, e.state.of) for t, e in mine):
+        kind, why = kind.in_groups(), f"{why}; {_OF_GROUPS}"
+    asks = comes_otherwise(program, call, [(t, e, e.state.of) for t, e in events])
+    if asks and asks_already(source, call, text_of(source, call.func.value)):
+        return
+    why += f"; {ON_CPU}" if kind.on_cpu else ""
+    why += assumed(program, mine) if kind.name == FULL else ""
+    getter = _Getter(source, call, call.func.value, kind, wholes, asks=asks)
+    if asks and not is_path(source, call.func.value):
+        if not is_statement(source, call):
+            yield Left(source, call, MIXED, _TODO)
+        else:
+            yield Step(_named_first(getter), (Account(source, call, "changed", why),))
+        return
+    yield Step(_edits(getter, mine), (Account(source, call, "changed", why),))
+
+
+def _is_used(trace: Trace, taken: StateDictTaken) -> bool:
+    """Whether what is done with it needs more than shards that are aliases of the parameters."""
+    state = taken.state
+    if context_of(trace, taken) is not None or is_compiled(trace, taken, state.of):
+        return True
+    if any(state in s.states and not s.via.startswith(_DCP) for s in trace.of(Saved)):
+        return True
+    into = (r.into for r in trace.of(Restored) if state in options(r.state))
+    return any(unwrapped(one) is not unwrapped(state.of) for i in into for one in options(i))
+
+
+class _Getter:
+    """How a state dict is taken instead; ``asks`` whether the run has to say that the model is sharded."""
+
+    def __init__(
+        self,
+        source: Source,
+        call: cst.Call,
+        model: cst.BaseExpression,
+        kind: Kind,
+        wholes: Wholes,
+        *,
+        asks: bool = False,
+    ) -> None:
+        self.source = source
+        self.call = call
+        self.model = model
+        self.asks = asks
+        self.name = name_for(source, call, f"{HOME}.get_model_state_dict")
+        self.around = wholes.name(source, call) if kind.on_cpu else ""
+        self.options, more = options_for(source, call, kind.switches)
+        self.sharded = name_for(source, call, "torch.distributed.fsdp.FSDPModule")
+        asked_for = self.sharded.edits if self.asks else ()
+        self.imports: tuple[Edit, ...] = (*self.name.edits, *more, *asked_for, *kind.imports)
+
+    def text(self, model: str, at: cst.CSTNode, *, inserted: bool = False) -> str:
+        """The call for the place of ``at``."""
+        parts = [model, *([self.options] if self.options else [])]
+        if not self.asks:
+            lead = 14 * inserted
+            return self._taken(at, parts, inserted=inserted, lead=lead)
+        taken = self._taken(at, parts, inserted=True)
+        test, plain = f"isinstance({model}, {self.sharded.text})", f"{model}.state_dict()"
+        return chosen(self.source, at, taken, test, plain, inserted=inserted)
+
+    def _taken(
+        self, at: cst.CSTNode, parts: Sequence[str], *, inserted: bool, lead: int = 0
+    ) -> str:
+        """The call alone, in what brings its tensors to the CPU where that is wanted."""
+        return fitted(
+            self.source,
+            at,
+            self.name.text,
+            parts,
+            inserted=inserted,
+            lead=lead,
+            around=self.around,
+        )
+
+
+def _edits(getter: _Getter, events: Taken) -> tuple[Edit, ...]:
+    source, call, model = getter.source, getter.call, getter.model
+    if all(on_first_rank(e.guards) for _, e in events):
+        test = test_above([e for _, e in events], call, model)
+        if test is not None:
+            asked = besides_rank(events[0][1], test)
+            text = getter.text(text_of(source, model), test, inserted=True)
+            names = ("weights", "model_state", "whole_weights")
+            return (*hoisted(source, call, text, test, asked, names), *getter.imports)
+
+    def in_place(inner: Inner) -> str:
+        return getter.text(inner(model), call)
+
+    return (Rewrite(source, call, in_place), *getter.imports)
+
+
+def _named_first(getter: _Getter) -> tuple[Edit, ...]:
+    """The model gets a name first, so that it can be asked about."""
+    source, call = getter.source, getter.call
+    name = free_name(source, *NEW_NAMES)
+    named = InsertBefore(source, call, f"{name} = {text_of(source, getter.model)}")
+    return (named, Replace(source, call, getter.text(name, call)), *getter.imports)
+
+
+def hoisted(
+    source: Source,
+    call: cst.CSTNode,
+    text: str,
+    test: cst.CSTNode,
+    asked: str,
+    names: Sequence[str],
+) -> Iterator[Edit]:
+    """``text``, a gather, above the test of the rank, where all ranks make it, below what else is ``asked``."""
+    layout = Layout.of(source)
+
+    def below(line: str) -> str:
+        new = line.replace("\n", "\n" + layout.unit)
+        return f"if {asked}:\n{layout.unit}{new}" if asked else line
+
+    statement = layout.parents.get(call)
+    if isinstance(statement, cst.Assign) and len(statement.targets) == 1:
+        target = statement.targets[0].target
+        if isinstance(target, cst.Name):
+            yield InsertBefore(source, test, below(f"{target.value} = {text}"))
+            yield Remove(source, statement)
+            return
+    name = free_name(source, *names)
+    yield InsertBefore(source, test, below(f"{name} = {text}"))
+    yield Replace(source, call, name)
+
+
+def handed_out(
+    program: Program, events: Sequence[tuple[Trace, Saved]], wholes: Wholes
+) -> Iterator[Step | Left]:
+    """``model.save_pretrained(folder)`` inside the context: it takes the state dict out of sight."""
+    trace, saved = events[0]
+    source, call = saved.at.source, saved.at.node
+    if context_of(trace, saved) is None or not isinstance(call, cst.Call):
+        return
+    edit = Arguments(source, call)
+    if edit.has("state_dict") or not isinstance(call.func, cst.Attribute):
+        return
+    kind = agreed(source, call, [(asked(t, e), False) for t, e in events])
+    if not isinstance(kind, Kind) or edit.open:
+        why = kind if isinstance(kind, str) else "its arguments are handed on from elsewhere"
+        yield Left(source, call, why, f"{_TODO} and pass it as state_dict=")
+        return
+    getter = _Getter(source, call, call.func.value, kind, wholes)
+    text = getter.text(text_of(source, call.func.value), call)
+    why = "save_pretrained asks the model itself for its state dict, which is sharded now"
+    yield Step(
+        (edit.add("state_dict", text), *getter.imports), (Account(source, call, "changed", why),)
+    )

@@ -1,0 +1,166 @@
+"""Who uses a state dict, and what FSDP1 has to do with whom it was taken of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal as Among
+
+import libcst as cst
+
+from fsdp2lint.api import (
+    Class,
+    Event,
+    External,
+    Guards,
+    Literal,
+    MainRank,
+    Module,
+    Optimizer,
+    Program,
+    Restored,
+    Saved,
+    StateDict,
+    Trace,
+    Value,
+    Wrapped,
+    Wrapping,
+    lineage,
+    options,
+    unwrapped,
+)
+
+from .states_asked import context_of, setter_of
+
+MIXED = "the model is sharded in some runs only"
+NEW_NAMES = ("unwrapped", "inner_model")
+"""What a model is called that has to be asked about and that the script computes in place."""
+
+Wrapper = Among["fsdp1", "ddp", "none", "unknown"]
+
+
+def on_first_rank(guards: Guards) -> bool:
+    """Whether only the first rank of all comes where ``guards`` hold."""
+    return any(
+        isinstance(g.test, MainRank) and g.test.scope == "global" and g.taken for g in guards
+    )
+
+
+def for_first_rank_only(trace: Trace, state: StateDict) -> bool:
+    """Whether a state is surely saved by the first rank, and used by no other."""
+    saves = [s for s in trace.of(Saved) if state in s.states]
+    uses: list[Event] = [*saves, *trace.escapes(state)]
+    if any(state in options(r.state) for r in trace.of(Restored)):
+        return False
+    return bool(saves) and all(on_first_rank(use.guards) for use in uses)
+
+
+def in_groups(trace: Trace, model: Value) -> bool:
+    """Whether a model is surely wrapped for a process group that the script names: not for all ranks."""
+    of = {unwrapped(one) for one in options(model)}
+    given = [
+        options(e.options["process_group"])
+        for e in trace.of(Wrapping)
+        if e.by == "fsdp1" and unwrapped(e.module) in of and "process_group" in e.options
+    ]
+    return any(groups and not any(_for_all(one) for one in groups) for groups in given)
+
+
+def _for_all(group: Value) -> bool:
+    """Whether a process group is that of all ranks."""
+    if isinstance(group, Literal):
+        return group.value is None
+    return isinstance(group, External) and group.name.endswith("group.WORLD")
+
+
+def wrappers_of(trace: Trace, event: Event, value: Value) -> set[Wrapper]:
+    """What may be around a model at ``event``: where ``state_dict_type`` holds for it, it is FSDP1.
+
+    Unless the whole run shows that it is a plain module, beside the one that the setting is for.
+    """
+    if is_bare(trace, event, value):
+        return {"none"}
+    if context_of(trace, event) is not None or setter_of(trace, event, value) is not None:
+        return {"fsdp1"}
+    return {_wrapper(one) for one in options(value)}
+
+
+def is_bare(trace: Trace, event: Event, value: Value) -> bool:
+    """Whether a model is in sight, and neither it nor anything that it is part of or made of is wrapped."""
+    found = options(value)
+    if not all(isinstance(one, Module) and trace.known(one) for one in found):
+        return False
+    wrapped = [w for w in trace.before(event, Wrapping) if w.by == "fsdp1"]
+    return not any(
+        trace.concerns(w, one) or trace.inside(one, w.module) or trace.inside(w.module, one)
+        for w in wrapped
+        for one in found
+    )
+
+
+def comes_otherwise(
+    program: Program, call: cst.CSTNode, events: Sequence[tuple[Trace, Event, Value]]
+) -> bool:
+    """Whether what a call that FSDP1's models come to is asked of may be none of them in some runs.
+
+    It may be DDP's, or an object of the script's own that is no module. Or nothing but an open
+    ``state_dict_type`` says that it is FSDP1's, and the call is made outside of one too.
+    """
+    if any("ddp" in wrappers_of(*one) for one in events):
+        return True
+    if call in program.derived(_asked_of_objects):
+        return True
+    presumed = any(
+        context_of(trace, event) is not None
+        and "fsdp1" not in {_wrapper(o) for o in options(value)}
+        for trace, event, value in events
+    )
+    return presumed and any("fsdp1" not in wrappers_of(*one) for one in events)
+
+
+def _asked_of_objects(program: Program) -> frozenset[cst.CSTNode]:
+    """The calls that lead into a ``state_dict`` or ``load_state_dict`` of a class that makes no modules."""
+    found: set[cst.CSTNode] = set()
+    for trace in program.traces:
+        for event in trace:
+            running = zip(reversed(event.calls), reversed(event.moment.inside), strict=False)
+            for site, function in running:
+                if function.name in ("state_dict", "load_state_dict") and function.home is not None:
+                    if all(is_plain(cls) for cls in lineage(function.home)):
+                        found.add(site.node)
+    return frozenset(found)
+
+
+def is_plain(cls: Value) -> bool:
+    """Whether a class is the project's own, or makes no more than an object."""
+    return isinstance(cls, Class) or getattr(cls, "name", "") in ("builtins.object", "abc.ABC")
+
+
+def _wrapper(value: Value) -> Wrapper:
+    while isinstance(value, Wrapped):
+        if value.by == "fsdp1":
+            return "fsdp1"
+        if value.by == "ddp":
+            return "ddp"
+        value = value.of
+    return "none" if isinstance(value, Module) else "unknown"
+
+
+def is_compiled(trace: Trace, event: Event, model: Value) -> bool:
+    """Whether ``torch.compile`` may have put a module of its own around a model before ``event``."""
+    return any(
+        isinstance(wrapping.result, Wrapped)
+        and wrapping.by == wrapping.result.by == "compile"
+        and trace.concerns(wrapping, model)
+        for wrapping in trace.before(event, Wrapping)
+    )
+
+
+def fsdp1_models_of(trace: Trace, optimizer: Value) -> list[Value]:
+    """The models that FSDP1 wraps whose parameters an optimizer holds."""
+    wrapped = [e for e in trace.of(Wrapping) if e.by == "fsdp1"]
+    found: list[Value] = []
+    for one in options(optimizer):
+        for parameters in one.over if isinstance(one, Optimizer) else ():
+            for of in options(parameters.of):
+                found += [e.result for e in wrapped if unwrapped(e.module) is unwrapped(of)]
+    return list(dict.fromkeys(found))

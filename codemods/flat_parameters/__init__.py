@@ -1,0 +1,135 @@
+"""Work on FSDP1's flat parameters, entry by entry, is done on the parameters themselves.
+
+## What it does
+
+Rewrites `_get_fsdp_handles(model)` to the model's parameters, and `handle.flat_param` to the parameter, where a
+function only goes through them and computes entry by entry: an average of weights, a copy, a scaling.
+
+## Why
+
+FSDP1 held the parameters of each unit in one flat tensor, of which each rank had a part. `fully_shard` leaves the
+parameters their own and shards each. What is computed for each entry by itself comes out the same.
+
+## Before
+
+```python
+import torch
+import torch.distributed.fsdp._traversal_utils as traversal_utils
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+def average(kept: nn.Module, model: nn.Module, decay: float) -> None:
+    handles = traversal_utils._get_fsdp_handles(kept)
+    for old, new in zip(handles, traversal_utils._get_fsdp_handles(model)):
+        old.flat_param.data.lerp_(new.flat_param.data, 1 - decay)
+
+
+model, kept = FSDP(nn.Linear(8, 8)), FSDP(nn.Linear(8, 8))
+average(kept, model, 0.99)
+```
+
+## After
+
+```python
+import torch
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+def average(kept: nn.Module, model: nn.Module, decay: float) -> None:
+    handles = list(kept.parameters())
+    for old, new in zip(handles, model.parameters()):
+        old.data.lerp_(new.data, 1 - decay)
+
+
+model, kept = FSDP(nn.Linear(8, 8)), FSDP(nn.Linear(8, 8))
+average(kept, model, 0.99)
+```
+
+## What it leaves
+
+- Handles that are used for anything else: their sizes, their storage, their unsharding.
+- Models of which FSDP1 leaves some parameters alone: a handle never had those.
+- Functions that the project never calls with a model that FSDP1 wraps.
+
+## References
+
+- `torch/distributed/fsdp/_traversal_utils.py` (`_get_fsdp_handles`)
+- `torch/distributed/fsdp/_flat_param.py` (`FlatParamHandle.flat_param`)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import libcst as cst
+
+from fsdp2lint.api import (
+    Account,
+    Called,
+    Edit,
+    Layout,
+    Left,
+    Program,
+    Reference,
+    Replace,
+    Step,
+    Value,
+    codemod,
+    kinds,
+)
+
+from .._common.loop_ignored import ignores_some
+from .._common.loop_text import around, receiver_text, text_of
+from .._common.shared import unimports
+from .flat import Flat
+
+UTILS = "torch.distributed.fsdp._traversal_utils"
+HANDLES = f"{UTILS}._get_fsdp_handles"
+WHY = "what is computed entry by entry is the same for the parameters themselves"
+
+
+@codemod()
+def rewrite(program: Program) -> Iterator[Step | Left]:
+    """Functions that go through flat parameters."""
+    models: dict[cst.CSTNode, list[Value]] = {}
+    for events in program.sites(Called):
+        if events[0][1].name == HANDLES:
+            asked = (called.argument(0, "module") for _, called in events)
+            models[events[0][1].at.node] = [one for one in asked if one is not None]
+    together: dict[cst.CSTNode, list[Reference]] = {}
+    for reference in program.references(HANDLES):
+        together.setdefault(around(reference.source, reference.node), []).append(reference)
+    for function, references in together.items():
+        calls = [Layout.of(one.source).parents[one.node] for one in references]
+        if all(_is_plain(call) for call in calls):
+            given = [model for call in calls for model in models.get(call, ())]
+            if kinds(program, given) == {"fsdp1"} and not ignores_some(program, given):
+                yield from _step(program, function, references)
+
+
+def _is_plain(call: cst.CSTNode) -> bool:
+    """Whether this is a call of one model, written out."""
+    return isinstance(call, cst.Call) and len(call.args) == 1 and not call.args[0].star
+
+
+def _step(
+    program: Program, function: cst.CSTNode, references: Sequence[Reference]
+) -> Iterator[Step]:
+    """One step for all handles of a function: its loops may go through several models side by side."""
+    source = references[0].source
+    parents = Layout.of(source).parents
+    calls = [call for one in references if isinstance(call := parents[one.node], cst.Call)]
+    flat = Flat(source, function, calls)
+    if not flat.entrywise:
+        return
+    edits: list[Edit] = []
+    for call in calls:
+        text = f"{receiver_text(source, call.args[0].value)}.parameters()"
+        edits.append(Replace(source, call, f"list({text})" if call in flat.kept else text))
+    edits += (Replace(source, one, text_of(source, one.value)) for one in flat.parameters)
+    accounts = tuple(Account(source, one.node, "changed", WHY, own=True) for one in references)
+    yield Step(
+        (*edits, *unimports(program, source, UTILS), *unimports(program, source, HANDLES)), accounts
+    )

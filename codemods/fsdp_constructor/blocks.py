@@ -1,0 +1,198 @@
+"""The lists of layers that a wrap policy chooses, where it chooses all of their elements and nothing else.
+
+    for module in reversed(list(model.modules())):          for block in model.blocks:
+        if isinstance(module, Block) and …:                     fully_shard(block)
+            fully_shard(module)
+
+Known only where every run builds the model in sight, out of classes of the project and of ``torch.nn``.
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import libcst as cst
+
+from fsdp2lint.api import (
+    Class,
+    Module,
+    Program,
+    Source,
+    Trace,
+    Value,
+    dotted,
+    lineage,
+    options,
+    walk,
+)
+
+from .._common.names import class_of, external
+from .._common.origins import definitions
+from .site import Construction
+
+_DICT = "torch.nn.ModuleDict"
+_LISTS = ("torch.nn.ModuleList", "torch.nn.Sequential", _DICT)
+_ELEMENTS = {"h": "block", "resblocks": "block", "children": "layer"}
+_MAX_LISTS = 2
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """The lists, as paths of attributes below the model, and names for one element."""
+
+    paths: tuple[str, ...]
+    names: tuple[str, ...]
+
+    def each(self, model: str) -> str:
+        """What a loop goes through."""
+        said = [f"{model}{path}" for path in self.paths]
+        return said[0] if len(said) == 1 else f"({', '.join(f'*{one}' for one in said)})"
+
+
+@dataclass(frozen=True)
+class _Inside:
+    """A module below another, None if it is not known which."""
+
+    module: Module | None
+    within: str = ""
+    """The path of the list of layers that it is an element of."""
+
+
+def blocks_of(site: Construction, classes: tuple[cst.BaseExpression, ...]) -> Blocks | None:
+    """The lists that hold all modules of some classes in the model of a call, in every run."""
+    named = [_class(site.program, site.source, one) for one in classes]
+    wanted = [one for one in named if one is not None]
+    if not site.events or not wanted or len(wanted) < len(named):
+        return None
+    found: set[tuple[str, ...]] = set()
+    born: set[cst.CSTNode] = set()
+    for trace, event in site.events:
+        for model in options(event.module):
+            inside = list(_inside(trace, model, "", ""))
+            found.add(tuple(_lists(model, inside, wanted)))
+            born |= {one.module.born.node for one in inside if one.module and one.module.born}
+    paths = found.pop() if len(found) == 1 else ()
+    if not paths or not all(_is_built_there(site.program, cls, born) for cls in wanted):
+        return None
+    last = paths[0].removesuffix(".values()").rpartition(".")[2]
+    own = _ELEMENTS.get(last, last[:-1] if last.endswith("s") and len(last) > 3 else "layer")
+    names = (own, "layer", "block", "module")
+    return Blocks(paths, tuple(name for name in names if not keyword.iskeyword(name)))
+
+
+def has_no_buffers(site: Construction) -> bool:
+    """Whether every run builds the model out of modules that surely have no buffers."""
+    if not site.events or any(_BUFFERS.search(source.text) for source in site.program.sources):
+        return False
+    return all(
+        _is_without_buffers(trace, one, site.program)
+        for trace, event in site.events
+        for model in options(event.module)
+        for one in (model, *(inner.module for inner in _inside(trace, model, "", "")))
+    )
+
+
+def _is_without_buffers(trace: Trace, module: Value | None, program: Program) -> bool:
+    """Whether a module has no buffers; what it calls and is not known may be a module that has some."""
+    if module is None or not _is_known(trace, module) or module in trace.memory.out:
+        return False
+    assert isinstance(module, Module)
+    if any(_WITH_STATISTICS.search(external(one)) for one in lineage(module.cls)):
+        return False
+    unknown = [
+        str(key)
+        for key, value in trace.memory.entries(module)
+        if not all(isinstance(one, Module) for one in options(value))
+    ]
+    called = (f"self{key}(" for key in unknown if key.startswith("."))
+    return not any(text in source.text for text in called for source in program.sources)
+
+
+_BUFFERS = re.compile(r"\bregister_buffer\(|\bBuffer\(")
+_WITH_STATISTICS = re.compile(r"BatchNorm|InstanceNorm|\.quantization\.|\.ao\.")
+
+
+def _class(program: Program, source: Source, node: cst.BaseExpression) -> cst.ClassDef | None:
+    """The class of the project that a name stands for."""
+    found = []
+    if isinstance(node, cst.Name):
+        found = list(definitions(program, source, node.value, source.tree))
+    only = found[0][1] if len(found) == 1 else None
+    return only if isinstance(only, cst.ClassDef) else None
+
+
+def _is_built_there(program: Program, cls: cst.ClassDef, born: set[cst.CSTNode]) -> bool:
+    """Whether the program calls a class by its name only for those modules, and derives no other from it."""
+    name = cls.name.value
+    for source in program.sources:
+        for node in walk(source.tree) if name in source.text else ():
+            if isinstance(node, cst.Call) and dotted(node.func).rpartition(".")[2] == name:
+                if node not in born:
+                    return False
+            bases = node.bases if isinstance(node, cst.ClassDef) else ()
+            if any(dotted(base.value).rpartition(".")[2] == name for base in bases):
+                return False
+    return True
+
+
+def _lists(model: Value, inside: list[_Inside], wanted: list[cst.ClassDef]) -> Iterator[str]:
+    """The paths of the lists whose elements are all modules of the classes; none where that is not known."""
+    modules = [one.module for one in inside if one.module is not None]
+    if len(modules) < len(inside) or len(set(modules)) < len(modules) or _is_one(model, wanted):
+        return
+    every: dict[str, bool] = {}
+    for one in inside:
+        chosen = _is_one(one.module, wanted)
+        if chosen and not _is_named(one.module):
+            return
+        if chosen or one.within:
+            every[one.within] = every.get(one.within, True) and chosen
+    lists = [path for path, all_of_it in every.items() if all_of_it]
+    missed = any(_is_one(one.module, wanted) and one.within not in lists for one in inside)
+    if "" not in lists and not missed and len(lists) <= _MAX_LISTS:
+        yield from lists
+
+
+def _inside(trace: Trace, module: Value, path: str, within: str) -> Iterator[_Inside]:
+    """Every module below one; no attribute of the model leads to what is inside of an element of a list."""
+    if not _is_known(trace, module):
+        yield _Inside(None)
+        return
+    kind = class_of(module)
+    for key, child in trace.memory.children(module):
+        if not isinstance(child, Module):
+            yield _Inside(None)
+            return
+        here = around = ""
+        if not within and key.startswith("."):
+            here = path + key
+        elif not within and path and kind in _LISTS:
+            here = f"{path}.{key[2:-2]}" if kind == _DICT and key[2:-2].isidentifier() else ""
+            around = f"{path}.values()" if kind == _DICT else path
+        yield _Inside(child, around)
+        yield from _inside(trace, child, here, "" if here else "inside")
+
+
+def _is_known(trace: Trace, module: Value) -> bool:
+    """Whether all modules in a module are in sight."""
+    if not isinstance(module, Module) or module in trace.memory.loose:
+        return False
+    last = [external(one) for one in lineage(module.cls) if not isinstance(one, Class)]
+    return bool(last) and all(one.startswith("torch.nn.") for one in last)
+
+
+def _is_one(module: Value | None, wanted: list[cst.ClassDef]) -> bool:
+    """Whether a module is of one of the classes."""
+    kinds = lineage(module.cls) if isinstance(module, Module) else ()
+    return any(isinstance(one, Class) and one.node in wanted for one in kinds)
+
+
+def _is_named(module: Module | None) -> bool:
+    """Whether a module was built by a call that names its class."""
+    made = module.born.node if module is not None and module.born is not None else None
+    kind = module.cls if module is not None else None
+    called = dotted(made.func).rpartition(".")[2] if isinstance(made, cst.Call) else ""
+    return isinstance(kind, Class) and kind.node.name.value == called

@@ -1,0 +1,296 @@
+"""Where a dictionary of keywords is written, and whether what is written there is all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import libcst as cst
+
+from fsdp2lint.api import Layout, Names, Program, Source, Trace, Wrapping, dotted, scope_of, walk
+
+from .._common.origins import Origin, origins
+
+Entries = list[tuple[str, cst.CSTNode, cst.BaseExpression]]
+Events = Sequence[tuple[Trace, Wrapping]]
+
+
+@dataclass(frozen=True)
+class HandedOn(Origin):
+    """The keywords of a call that the called function takes as ``**kwargs``: all but ``named``."""
+
+    named: frozenset[str] = frozenset()
+
+
+def display_of(
+    program: Program, source: Source, node: cst.BaseExpression, events: Events, out: int = 1
+) -> Origin | None:
+    """The one display that an expression has its value from; None when it is not known.
+
+    ``out`` says how many functions further out than the events its parameters are given.
+    """
+    found = origins(program, source, node)
+    if len(found) == 1 and found[0].node is None and isinstance(node, cst.Name):
+        given = {one.node: one for one in _given(node.value, source, events, out)}
+        if len(given) == 1 and (only := next(iter(given.values()))).node is not None:
+            if isinstance(only, HandedOn):
+                return only if only.source in program.sources else None
+            return display_of(program, only.source, only.node, events, out + 1)
+    if len(found) != 1 or not isinstance(found[0].node, cst.Dict | cst.Call):
+        return None
+    one = found[0]
+    known = one.source in program.sources and entries_of(one.node) is not None
+    beside = isinstance(node, cst.Name) and one.source is source and _same_scope(source, node, one)
+    return one if known and (beside or unchanged(one.source, found[0].node)) else None
+
+
+def _same_scope(source: Source, node: cst.BaseExpression, one: Origin) -> bool:
+    layout = Layout.of(source)
+    assert one.node is not None
+    return scope_of(layout.ancestors(node)) is scope_of(layout.ancestors(one.node))
+
+
+def _given(name: str, source: Source, events: Events, out: int) -> list[Origin]:
+    """What the calls that led to the events give for a parameter of the function that they are in.
+
+    Where some run calls the function, its lives without a caller in sight do not count.
+    """
+    found: list[Origin] = []
+    for _, event in events:
+        if len(event.moment.inside) < out:
+            return []
+        if len(event.calls) < out:
+            continue
+        function, call = event.moment.inside[-out], event.calls[-out]
+        params = [p.name.value for p in function.node.params.params]
+        if function.scope.source is not source:
+            return []
+        if name == _star_kwarg(function.node):
+            found += _handed_on(source, function.node, name, call.source, call.node)
+            continue
+        if name not in params:
+            return []
+        at = params.index(name) - (params[0] in ("self", "cls"))
+        value = _argument(call.node, name, at)
+        if value is None:
+            return []
+        found.append(Origin(call.source, value))
+    return found
+
+
+def given_by_callers(program: Program, source: Source, node: cst.BaseExpression) -> list[Origin]:
+    """All that a parameter of a function can be, where the project does nothing with that function but call it.
+
+    Nothing where that is not known.
+    """
+    if not isinstance(node, cst.Name) or node not in Layout.of(source).parents:
+        return []
+    function = scope_of(Layout.of(source).ancestors(node))
+    if not isinstance(function, cst.FunctionDef):
+        return []
+    params = (*function.params.params, *function.params.kwonly_params)
+    names = [one.name.value for one in params]
+    if node.value not in names or len(Names.of(source).bindings[function][node.value]) != 1:
+        return []
+    calls = _calls_of(program, source, function)
+    if scope_of(Layout.of(source).ancestors(function)) is not source.tree or not calls:
+        return []
+    default = params[names.index(node.value)].default
+    found: list[Origin] = []
+    for other, call in calls:
+        if any(arg.star for arg in call.args):
+            return []
+        value = _argument(call, node.value, names.index(node.value))
+        home = other if value is not None else source
+        value = value if value is not None else default
+        found += origins(program, home, value) if value is not None else [Origin(source, None)]
+    return found if all(one.node is not None for one in found) else []
+
+
+def _calls_of(
+    program: Program, source: Source, function: cst.FunctionDef
+) -> list[tuple[Source, cst.Call]]:
+    """The calls of a function; none where it is also handed on, or something else has its name."""
+    name, found = function.name.value, list[tuple[Source, cst.Call]]()
+    for other in program.sources:
+        layout = Layout.of(other)
+        for node in walk(other.tree) if name in other.text else ():
+            if not isinstance(node, cst.Name) or node.value != name or node is function.name:
+                continue
+            inner: cst.CSTNode = node
+            parent = layout.parents[node]
+            if isinstance(parent, cst.Attribute) and parent.attr is node:
+                inner, parent = parent, layout.parents[parent]
+            if isinstance(parent, cst.Call) and parent.func is inner:
+                found.append((other, parent))
+            elif not isinstance(parent, cst.ImportAlias | cst.FunctionDef):
+                return []  # one of the same name in another file is called like it
+    return found
+
+
+def _star_kwarg(function: cst.FunctionDef | cst.Lambda) -> str:
+    """The name of the parameter that takes all other keywords."""
+    star = function.params.star_kwarg
+    return star.name.value if star is not None else ""
+
+
+def _handed_on(
+    home: Source,
+    function: cst.FunctionDef | cst.Lambda,
+    name: str,
+    source: Source,
+    call: cst.CSTNode,
+) -> Iterator[Origin]:
+    """What a call gives for ``**name``, which the function only hands on; unknown where it does more."""
+    read = [n for n in walk(function.body) if isinstance(n, cst.Name) and n.value == name]
+    params = function.params
+    named = frozenset(p.name.value for p in (*params.params, *params.kwonly_params))
+    if len(read) != 1 or not isinstance(call, cst.Call) or not _calls(call, home, function):
+        yield Origin(source, None)
+        return
+    spread = [arg.value for arg in call.args if arg.star == "**"]
+    rest = [a for a in call.args if a.keyword is not None and a.keyword.value not in named]
+    if not spread:
+        yield HandedOn(source, call, named)
+    elif len(spread) == 1 and not rest:
+        yield Origin(source, spread[0])
+    else:
+        yield Origin(source, None)
+
+
+def _calls(call: cst.Call, home: Source, function: cst.FunctionDef | cst.Lambda) -> bool:
+    """Whether a call names the function, and not one that calls it with arguments of its own."""
+    name = function.name.value if isinstance(function, cst.FunctionDef) else ""
+    if name == "__init__":
+        around = Layout.of(home).ancestors(function)
+        name = next((one.name.value for one in around if isinstance(one, cst.ClassDef)), name)
+    named = dotted(call.func).rpartition(".")[2] == name
+    return named and not any(arg.star == "*" for arg in call.args)
+
+
+def _argument(call: cst.CSTNode, name: str, at: int) -> cst.BaseExpression | None:
+    plain = []
+    for arg in call.args if isinstance(call, cst.Call) else ():
+        if arg.keyword is not None and arg.keyword.value == name:
+            return arg.value
+        if arg.star:
+            return None
+        if arg.keyword is None:
+            plain.append(arg.value)
+    return plain[at] if 0 <= at < len(plain) else None
+
+
+def entries_of(node: cst.BaseExpression | None) -> Entries | None:
+    """The entries of a display: key, the node that writes it, and value; None when it may have more."""
+    found: Entries = []
+    if isinstance(node, cst.Dict):
+        for element in node.elements:
+            key = getattr(element, "key", None)
+            if not isinstance(key, cst.SimpleString):
+                return None
+            found.append((str(key.evaluated_value), element, element.value))
+        return found
+    if isinstance(node, cst.Call) and dotted(node.func) == "dict":
+        for arg in node.args:
+            if arg.keyword is None:
+                return None
+            found.append((arg.keyword.value, arg, arg.value))
+        return found
+    return None
+
+
+def keywords_of(display: Origin) -> Entries | None:
+    """The same of a display, or of a call whose keywords are handed on."""
+    if not isinstance(display, HandedOn) or not isinstance(display.node, cst.Call):
+        return entries_of(display.node)
+    given = [(a.keyword.value, a, a.value) for a in display.node.args if a.keyword is not None]
+    return [one for one in given if one[0] not in display.named]
+
+
+@dataclass(frozen=True)
+class Write:
+    """``name["key"] = value`` or an entry of ``name.update(…)`` after the display.
+
+    ``sometimes`` it does not run before the call.
+    """
+
+    key: str
+    node: cst.CSTNode
+    statement: cst.Assign | cst.Expr
+    value: cst.BaseExpression
+    sometimes: bool
+
+
+def unchanged(source: Source, display: cst.BaseExpression) -> bool:
+    """Whether the name that a dictionary is bound to is bound once, and nothing writes into it."""
+    statement = Layout.of(source).parents.get(display)
+    if not isinstance(statement, cst.Assign | cst.AnnAssign):
+        return isinstance(statement, cst.Return | cst.Arg)
+    return writes_of(source, display, display) == []
+
+
+def writes_of(source: Source, display: cst.BaseExpression, call: cst.CSTNode) -> list[Write] | None:
+    """What is written into a dictionary after it was made, by key; None when that is not known."""
+    layout, names = Layout.of(source), Names.of(source)
+    statement = layout.parents.get(display)
+    if not isinstance(statement, cst.Assign | cst.AnnAssign):
+        return []
+    target = statement.target if isinstance(statement, cst.AnnAssign) else _only_target(statement)
+    if not isinstance(target, cst.Name):
+        return None if isinstance(statement, cst.AnnAssign) or len(statement.targets) > 1 else []
+    scope = scope_of(layout.ancestors(display))
+    if len(names.bindings.get(scope, {}).get(target.value, [])) != 1:
+        return None
+    around = set(layout.ancestors(call))
+    found: list[Write] = []
+    for node in walk(scope):
+        owner = getattr(node, "value", None)
+        if not isinstance(owner, cst.Name) or owner.value != target.value:
+            continue
+        more: list[Write] | None = []
+        if isinstance(node, cst.Attribute) and node.attr.value in _CHANGING:
+            more = _updates(layout, node, around)
+        elif isinstance(node, cst.Subscript):
+            more = _write(layout, node, around)
+        if more is None:
+            return None
+        found += more
+    return found
+
+
+def _only_target(statement: cst.Assign) -> cst.BaseExpression | None:
+    return statement.targets[0].target if len(statement.targets) == 1 else None
+
+
+_CHANGING = frozenset({"update", "pop", "setdefault", "clear", "popitem"})
+
+
+def _write(layout: Layout, node: cst.Subscript, around: set[cst.CSTNode]) -> list[Write] | None:
+    target = layout.parents[node]
+    assign = layout.parents[target]
+    index = node.slice[0].slice
+    key = index.value if isinstance(index, cst.Index) else None
+    if not isinstance(assign, cst.Assign) or not isinstance(key, cst.SimpleString):
+        return None
+    sometimes = layout.block(assign) not in around
+    return [Write(str(key.evaluated_value), assign, assign, assign.value, sometimes)]
+
+
+def _updates(layout: Layout, node: cst.Attribute, around: set[cst.CSTNode]) -> list[Write] | None:
+    """What a statement ``name.update(key=value, …)`` or ``name.update({"key": value})`` writes."""
+    call = layout.parents[node]
+    statement = layout.parents[call]
+    if node.attr.value != "update" or not isinstance(statement, cst.Expr):
+        return None
+    if not isinstance(call, cst.Call) or any(arg.star for arg in call.args):
+        return None
+    sometimes = layout.block(statement) not in around
+    found: list[Write] = []
+    for arg in call.args:
+        entries = entries_of(arg.value) if arg.keyword is None else None
+        if arg.keyword is not None:
+            entries = [(arg.keyword.value, arg, arg.value)]
+        if entries is None:
+            return None
+        found += (Write(key, one, statement, value, sometimes) for key, one, value in entries)
+    return found

@@ -1,0 +1,81 @@
+"""Arguments of FSDP1 that ``fully_shard`` does not need, each with the reason.
+
+Facts (torch/distributed/fsdp/_fully_shard, measured on torch 2.13).
+"""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from fsdp2lint.api import Layout, Literal, Remove, Splice, walk
+
+from .._common.names import external, is_none
+from .site import Argument, Construction
+
+WHY = {
+    "limit_all_gathers": "FSDP2 frees memory in stream order and needs no rate limiter",
+    "forward_prefetch": "a hint for speed only; `set_modules_to_forward_prefetch` is there if wanted",
+    "use_orig_params": "FSDP2 always shows the original parameters",
+}
+
+
+def drop(site: Construction) -> None:
+    """Account for the arguments that just go."""
+    for name, why in WHY.items():
+        argument = site.arguments.get(name)
+        if argument is not None:
+            site.account(argument.node, "dropped", _flat(argument) or why)
+    argument = site.arguments.get("backward_prefetch")
+    if argument is not None:
+        site.account(argument.node, "dropped", _prefetch(argument))
+
+
+def _flat(argument: Argument) -> str:
+    off = [isinstance(v, Literal) and v.value is False for v in argument.values]
+    if argument.name == "use_orig_params" and off and all(off):
+        return "FSDP2 has no flat parameters: each keeps its name and shape"
+    return ""
+
+
+def _prefetch(argument: Argument) -> str:
+    names = {external(v).rpartition(".")[2] for v in argument.values}
+    if names and names <= {"BACKWARD_PRE"}:
+        return "FSDP2 always prefetches like BACKWARD_PRE"
+    if any(is_none(v) for v in argument.values) or "BACKWARD_POST" in names:
+        return "FSDP2 always prefetches like BACKWARD_PRE: the same numbers, a little more memory"
+    return "FSDP2 always prefetches like BACKWARD_PRE: the same numbers"
+
+
+def forget(site: Construction) -> None:
+    """Take the entries out of a field that nothing asks for any more, where they have lines of their own."""
+    dropped = {account.node for account in site.accounts if account.fate == "dropped"}
+    for argument in site.arguments.values():
+        if argument.node not in dropped or len(argument.kept) != 1 or argument.is_read:
+            continue
+        (kept,) = argument.kept
+        layout = Layout.of(kept.source)
+        start, end = layout.span(argument.node)
+        first, last = layout.line_start(start), layout.line_end(end)
+        alone = not kept.source.text[first:start].strip() and _ends(kept.source.text[end:last])
+        if alone and kept.node is not None and kept.node not in site.fixed:
+            site.elsewhere[kept.node] = (Splice(kept.source, first, last, ""),)
+
+
+def _ends(text: str) -> bool:
+    """Whether a line ends with a comma, perhaps with a comment behind it."""
+    return text.startswith(",") and text[1:].strip()[:1] in ("", "#")
+
+
+def of_records(site: Construction) -> None:
+    """Say what became of dictionaries of objects, whose fields the call asks for; one nothing else reads goes."""
+    said = {account.node for account in site.accounts}
+    for arg in site.call.args if isinstance(site.call, cst.Call) else ():
+        if arg.star == "**" and arg in said:
+            site.account(arg, "changed", "the object is asked for each of its fields")
+            name = arg.value
+            scope = site.scope
+            named = [n for n in walk(scope) if isinstance(n, cst.Name) and n.deep_equals(name)]
+            targets = [n for n in named if isinstance(site.layout.parents[n], cst.AssignTarget)]
+            if len(named) == 2 and len(targets) == 1:
+                statement = site.layout.parents[site.layout.parents[targets[0]]]
+                site.edits.append(Remove(site.source, statement))

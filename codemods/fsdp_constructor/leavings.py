@@ -1,0 +1,209 @@
+"""What settings of FSDP1 leave behind when the run chooses among them: strategies by name, fields nothing reads.
+
+    strategy: ShardingStrategy = ShardingStrategy.FULL_SHARD     strategy: str = "FULL_SHARD"
+    if strategy is ShardingStrategy.NO_SHARD:                    if strategy == "NO_SHARD":
+
+A member of the enumeration says no more than its name once no constructor of FSDP1 reads it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import libcst as cst
+
+from fsdp2lint.api import (
+    Account,
+    Called,
+    Edit,
+    External,
+    Layout,
+    Program,
+    Reference,
+    Remove,
+    Replace,
+    Source,
+    Splice,
+    Step,
+    dotted,
+    options,
+    walk,
+)
+
+from .._common.names import function_scope
+from .displays import given_by_callers
+from .helpers import STRATEGY
+from .imports import unimports
+
+NAMED = "the name of the strategy, as a string"
+UNREAD = "removed: FSDP2 has no such setting, and nothing reads the field"
+_MEMBERS = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
+_ASKED = re.compile(
+    r"strateg\w*(\[[^\]]*\]|\(\))?\.(name|value)\b|str\([\w.]*strateg", re.IGNORECASE
+)
+_NEEDLESS = ("backward_prefetch", "forward_prefetch", "limit_all_gathers", "use_orig_params")
+"""Settings of FSDP1 for which FSDP2 has none."""
+
+
+def leavings(program: Program) -> Iterator[Step]:
+    """Members of the enumeration of strategies as their names; no fields any more that only FSDP1 needs."""
+    edits: dict[Source, list[Edit]] = {}
+    accounts: list[Account] = []
+    for source, node, edit in _names(program):
+        edits.setdefault(source, []).append(edit)
+        accounts.append(Account(source, node, "changed", NAMED))
+    if edits:
+        every = [edit for one in edits.values() for edit in one]
+        yield Step((*every, *unimports(program, set(edits))), tuple(accounts))
+    for source in program.sources:
+        gone = list(_fields(program, source))
+        if gone:
+            removed = [Remove(source, one) for one in gone]
+            said = tuple(Account(source, one, "dropped", UNREAD) for one in gone)
+            yield Step((*removed, *unimports(program, {source})), said)
+
+
+def _names(program: Program) -> list[tuple[Source, cst.CSTNode, Edit]]:
+    """What is written for each use of the enumeration; nothing where one of them needs more than a name."""
+    found: list[tuple[Source, cst.CSTNode, Edit]] = []
+    references = list(program.references(STRATEGY, f"{STRATEGY}.*"))
+    if not references or program.framework or _is_given_away(program):
+        return []
+    if any(_ASKED.search(source.text) for source in program.sources):
+        return []
+    chosen_here = False
+    for reference in references:
+        edit = _name(program, reference)
+        if edit is None:
+            return []
+        found.append((reference.source, reference.node, edit))
+        comparison = _comparison(reference)
+        chosen_here |= comparison is None and reference.name != STRATEGY
+        if comparison is not None and _comes_from_others(program, reference.source, comparison):
+            return []
+    return found if chosen_here else []
+
+
+def _comparison(reference: Reference) -> cst.Comparison | None:
+    """The comparison that a use is a side of, also through a tuple that has a name of its own."""
+    source, layout = reference.source, Layout.of(reference.source)
+    node: cst.CSTNode = reference.node
+    around = layout.parents[node]
+    if isinstance(around, cst.Element):
+        node = layout.parents[around]
+        around = layout.parents[node]
+    if isinstance(around, cst.Assign) and isinstance(node, cst.Tuple):
+        target = around.targets[0].target
+        function = function_scope(source, around)
+        for one in walk(function):
+            if isinstance(one, cst.Name) and isinstance(target, cst.Name) and one is not target:
+                if one.value == target.value:
+                    node, around = one, layout.parents[one]
+    if isinstance(around, cst.ComparisonTarget):
+        around = layout.parents[around]
+    return around if isinstance(around, cst.Comparison) else None
+
+
+def _comes_from_others(program: Program, source: Source, comparison: cst.Comparison) -> bool:
+    """Whether code outside the project may give what is compared: the parameter of a function nobody here calls."""
+    left = comparison.left
+    function = function_scope(source, left)
+    if not isinstance(left, cst.Name) or not isinstance(function, cst.FunctionDef):
+        return False
+    params = (*function.params.params, *function.params.kwonly_params)
+    is_given = left.value in [one.name.value for one in params]
+    return is_given and not given_by_callers(program, source, left)
+
+
+def _name(program: Program, reference: Reference) -> Edit | None:
+    source, node = reference.source, reference.node
+    layout = Layout.of(source)
+    parent = layout.parents[node]
+    member = reference.name.removeprefix(STRATEGY).removeprefix(".")
+    if not member:
+        annotation = any(isinstance(one, cst.Annotation) for one in layout.ancestors(node))
+        return Replace(source, node, "str") if annotation else None
+    if member not in _MEMBERS:
+        return None
+    call = layout.parents[parent] if isinstance(parent, cst.Arg) else None
+    if isinstance(call, cst.Call) and _is_foreign(program, source, call):
+        return None
+    if isinstance(parent, cst.ComparisonTarget):
+        whole = layout.parents[parent]
+        assert isinstance(whole, cst.Comparison)
+        if isinstance(parent.operator, cst.Is | cst.IsNot):
+            if len(whole.comparisons) > 1:
+                return None
+            sign = "==" if isinstance(parent.operator, cst.Is) else "!="
+            end = layout.whole(whole.left)[1]
+            return Splice(source, end, layout.whole(node)[1], f' {sign} "{member}"')
+    elif isinstance(parent, cst.Comparison):
+        asked = parent.comparisons[0].operator
+        if isinstance(asked, cst.Is | cst.IsNot):
+            return None
+    return Replace(source, node, f'"{member}"')
+
+
+def _is_foreign(program: Program, source: Source, call: cst.Call) -> bool:
+    """Whether a call is one of something outside the project."""
+    return any(one.node is call.func for one in program.named(source)) and not any(
+        program.project.resolve(name, 0, source)
+        for one in program.named(source)
+        if one.node is call.func
+        for name in (one.name.rpartition(".")[0],)
+    )
+
+
+def _is_given_away(program: Program) -> bool:
+    """Whether some run gives a member to something outside the project."""
+    return any(
+        isinstance(one, External) and one.name.startswith(STRATEGY)
+        for trace in program.traces
+        for called in trace.of(Called)
+        if called.name != "builtins.print"
+        for value in (*called.arguments, *called.keywords.values())
+        for one in options(value)
+    )
+
+
+def _fields(program: Program, source: Source) -> Iterator[cst.AnnAssign | cst.Assign]:
+    """The fields of classes with the name of such a setting, which nothing in the project mentions."""
+    if not any(name in source.text for name in _NEEDLESS):
+        return
+    for cls in walk(source.tree):
+        if isinstance(cls, cst.ClassDef) and isinstance(cls.body, cst.IndentedBlock):
+            lines = [one for one in cls.body.body if isinstance(one, cst.SimpleStatementLine)]
+            small = [one.body[0] for one in lines if len(one.body) == 1]
+            gone = [
+                one
+                for one in small
+                if isinstance(one, cst.AnnAssign | cst.Assign) and _is_unread(program, one)
+            ]
+            if len(gone) < len(cls.body.body) and not _is_made_by_position(program, cls):
+                yield from gone
+
+
+def _is_unread(program: Program, field: cst.AnnAssign | cst.Assign) -> bool:
+    target = field.target if isinstance(field, cst.AnnAssign) else field.targets[0].target
+    name = target.value if isinstance(target, cst.Name) else ""
+    if name not in _NEEDLESS or any(isinstance(one, cst.Call) for one in walk(field)):
+        return False
+    word = re.compile(rf"\b{name}\b")
+    said = [one.text for source in program.sources for one in source.comments]
+    every = sum(len(word.findall(one.text)) for one in (*program.sources, *program.texts))
+    return every - sum(len(word.findall(text)) for text in said) == 1
+
+
+def _is_made_by_position(program: Program, cls: cst.ClassDef) -> bool:
+    """Whether the class is derived from, or called with arguments that have no names."""
+    name = cls.name.value
+    for source in program.sources:
+        for node in walk(source.tree) if name in source.text else ():
+            if isinstance(node, cst.Call) and dotted(node.func).rpartition(".")[2] == name:
+                if any(arg.keyword is None and arg.star != "**" for arg in node.args):
+                    return True
+            bases = node.bases if isinstance(node, cst.ClassDef) else ()
+            if any(dotted(base.value).rpartition(".")[2] == name for base in bases):
+                return True
+    return False

@@ -1,0 +1,338 @@
+"""``MixedPrecision`` of FSDP1 as the policies of ``fully_shard``.
+
+Facts (torch/distributed/fsdp/api.py, measured on torch 2.13): FSDP1 casts inputs at the root
+(``cast_root_forward_inputs``) and not at the units below (``cast_forward_inputs``), so equality takes two
+policies; it casts buffers to ``buffer_dtype``, which FSDP2 does not; with a wrap policy it runs batch
+norms in fp32, as units of their own.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from textwrap import indent
+
+import libcst as cst
+
+from fsdp2lint.api import Arguments, Layout, Replace, Source, dotted, name_for
+
+from .._common.names import born, class_of, is_none, only_binding, uses
+from .._common.origins import meaning
+from .._common.shared import Helpers
+from .blocks import has_no_buffers
+from .given import only_feeds_fsdp1
+from .helpers import precision_helper
+from .lines import reindented
+from .plan import Plan
+from .site import Argument, Construction, sources_of
+
+OLD = "torch.distributed.fsdp.MixedPrecision"
+NEW = "torch.distributed.fsdp.MixedPrecisionPolicy"
+FIELDS = (
+    "param_dtype",
+    "reduce_dtype",
+    "buffer_dtype",
+    "keep_low_precision_grads",
+    "cast_forward_inputs",
+    "cast_root_forward_inputs",
+    "_module_classes_to_ignore",
+)
+_WITH_BATCH_NORM = re.compile(r"BatchNorm|torchvision\.models|from torchvision|import timm")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A call ``MixedPrecision(…)`` and the expressions of its fields, as far as it gives them."""
+
+    source: Source
+    call: cst.Call
+    fields: dict[str, cst.BaseExpression]
+
+    def text(self, name: str) -> str:
+        """The text of a field; ``None`` when it is left out."""
+        node = self.fields.get(name)
+        if node is None:
+            return "None"
+        return reindented(self.source.text[slice(*Layout.of(self.source).whole(node))])
+
+    def policy(self, named: str) -> str:
+        """The text of the same as a policy: on one line, unless one of its fields takes several."""
+        said = [f"{n}={self.text(n)}" for n in FIELDS[:2] if self.text(n) != "None"]
+        casts = self.text("cast_root_forward_inputs")
+        if casts not in ("None", "True"):
+            said.append(f"cast_forward_inputs={casts}")
+        if not any("\n" in one for one in said):
+            return f"{named}({', '.join(said)})"
+        return f"{named}(\n" + "".join(indent(f"{one},\n", "    ") for one in said) + ")"
+
+
+@dataclass(frozen=True)
+class Precision:
+    """The policy at the call: ``text`` of the root's; and what it does not hold."""
+
+    text: str
+    buffers: str
+    """The dtype of buffers, an expression in which ``{policy}`` is the policy; or empty."""
+    guard: str
+    """The condition under which there is such a dtype, if that is known at run time only."""
+    inner_casts: str
+    """``cast_forward_inputs`` of the units below the root."""
+    test: str = ""
+    """The condition under which ``text`` is the policy; else there is none."""
+    run_time: str = ""
+    """The function that makes the policy of settings known at run time; then ``text`` are the settings."""
+
+
+def precision(
+    site: Construction, plan: Plan, helpers: Helpers, *, policy: bool, inner: bool, below: bool
+) -> str:
+    """Plan the policies; why it cannot be done, if so.
+
+    ``policy`` says whether submodules are chosen by a wrap policy, ``inner`` whether the module is a part
+    of another that is sharded too, ``below`` whether some of several modules are.
+    """
+    found = precision_of(site, plan, helpers)
+    if isinstance(found, Precision):
+        place(site, plan, found, policy=policy, inner=inner, below=below)
+    return found if isinstance(found, str) else ""
+
+
+def precision_of(site: Construction, plan: Plan, helpers: Helpers) -> Precision | str | None:
+    """What the argument comes to; why it cannot be told, or None where there is none."""
+    argument = site.arguments.get("mixed_precision")
+    if argument is None:
+        return None
+    if argument.values and all(is_none(v) for v in argument.values):
+        site.account(argument.node, "dropped", "without it everything stays in its own precision")
+        return None
+    found = _written(site, argument) or _converted(site, argument)
+    if isinstance(found, str):
+        return found
+    if found is None:
+        found = _at_run_time(site, plan, helpers, argument)
+    why = "inputs are cast at the root only, as FSDP1 does"
+    more = "; buffers are cast before" if found.buffers else ""
+    if found.buffers and has_no_buffers(site):
+        found, more = replace(found, buffers=""), "; the model has no buffers to cast"
+    site.account(argument.node, "changed", why + more)
+    return found
+
+
+def place(
+    site: Construction, plan: Plan, found: Precision, *, policy: bool, inner: bool, below: bool
+) -> None:
+    """Plan the policies of the calls, and the casts that FSDP1 made beside them."""
+    classes = _ignored(site) if policy else ""
+    text = found.text
+    if found.run_time:
+        plan.root["mp_policy"] = f"{found.run_time}({text}, is_root={not inner})"
+        plan.inner["mp_policy"] = f"{found.run_time}({text}, is_root=False)"
+        low = f"{plan.root['mp_policy']}.param_dtype"
+    else:
+        if (policy or "{policy}" in found.buffers) and not re.fullmatch(r"[\w.]+", text):
+            name = site.free("mp_policy", "precision")
+            plan.before += _bound(site, name, found)
+            text = name
+        elif found.test:
+            text = f"{text} if {found.test} else {site.name(NEW)}()"
+        inside = text
+        if found.inner_casts != "True" and (policy or below):
+            replaced = site.name("dataclasses.replace")
+            inside = f"{replaced}({text}, cast_forward_inputs={found.inner_casts})"
+        plan.root["mp_policy"] = inside if inner else text
+        plan.inner["mp_policy"] = inside
+        low = f"{text}.param_dtype"
+    if found.buffers:
+        late = plan.after if plan.prepare else plan.before
+        late += _cast_buffers(site, found, text, classes)
+    if classes:
+        own = f"{site.name(NEW)}(param_dtype={site.name('torch.float32')}, output_dtype={low})"
+        plan.first.append((classes, {"mp_policy": own}))
+
+
+def _bound(site: Construction, name: str, found: Precision) -> list[str]:
+    """Statements that bind the policy to a name."""
+    if not found.test:
+        return [f"{name} = {found.text}"]
+    return [
+        f"{name} = {site.name(NEW)}()",
+        f"if {found.test}:",
+        indent(f"{name} = {found.text}", "    "),
+    ]
+
+
+def _cast_buffers(site: Construction, found: Precision, policy: str, classes: str) -> list[str]:
+    dtype, guard = (text.replace("{policy}", policy) for text in (found.buffers, found.guard))
+    buffer = site.free("buffer", "tensor")
+    cast = [
+        f"if {buffer}.is_floating_point():",
+        f"    {buffer}.data = {buffer}.to({dtype})",
+    ]
+    if classes:
+        owner = site.free("module", "submodule", "layer")
+        lines = [
+            f"for {owner} in {{model}}.modules():",
+            f"    if not isinstance({owner}, {classes}):",
+            f"        for {buffer} in {owner}.buffers(recurse=False):",
+            *(f"            {line}" for line in cast),
+        ]
+        site.taken.discard(owner)
+    else:
+        lines = [f"for {buffer} in {{model}}.buffers():", *(f"    {line}" for line in cast)]
+    if guard:
+        lines = [f"if {guard}:", *(f"    {line}" for line in lines)]
+    return lines
+
+
+def _ignored(site: Construction) -> str:
+    """The classes that run in fp32 below a wrap policy, where the project can have any."""
+    if any(_WITH_BATCH_NORM.search(source.text) for source in site.program.sources):
+        return site.name("torch.nn.modules.batchnorm._BatchNorm")
+    return ""
+
+
+# -- settings that are written where they can be read ---------------------------------------------------------
+
+
+def settings_of(source: Source, call: cst.Call) -> Settings | None:
+    """The fields that a call of the class gives; None when it does not show them all."""
+    fields: dict[str, cst.BaseExpression] = {}
+    for index, arg in enumerate(call.args):
+        if arg.star:
+            return None
+        name = arg.keyword.value if arg.keyword is not None else FIELDS[index]
+        fields[name] = arg.value
+    return Settings(source, call, fields)
+
+
+def _written(site: Construction, argument: Argument) -> Precision | str | None:
+    """Settings written in the argument itself, perhaps under a condition."""
+    node = argument.value
+    test = ""
+    if isinstance(node, cst.IfExp):
+        test = site.text(node.test)
+        if dotted(node.body) == "None":
+            test = f"not ({test})" if " " in test else f"not {test}"
+        elif dotted(node.orelse) != "None":
+            return None
+        node = node.orelse if dotted(node.body) == "None" else node.body
+    if not isinstance(node, cst.Call) or not _is_settings(site, node):
+        return None
+    settings = settings_of(site.source, node)
+    if settings is None:
+        return None
+    if why := _refused([settings]):
+        return why
+    site.account(node.func, "changed", "`MixedPrecisionPolicy` is its counterpart")
+    buffers = settings.text("buffer_dtype").replace("None", "")
+    casts = settings.text("cast_forward_inputs").replace("None", "False")
+    return Precision(settings.policy(site.name(NEW)), buffers, test, casts, test)
+
+
+def _is_settings(site: Construction, call: cst.Call) -> bool:
+    return meaning(site.program, site.source, call.func) == OLD
+
+
+def _refused(found: list[Settings]) -> str:
+    """Why settings have no counterpart; empty when they have one."""
+    if any(one.text("keep_low_precision_grads") not in ("None", "False") for one in found):
+        return "`keep_low_precision_grads` has no counterpart: gradients have the parameters' dtype"
+    return ""
+
+
+# -- settings that are made elsewhere ---------------------------------------------------------------------------
+
+
+def _converted(site: Construction, argument: Argument) -> Precision | str | None:
+    """Settings that are made elsewhere in the project and only for FSDP1: there they become policies."""
+    made: list[Settings] = []
+    found = sources_of(site, argument)
+    for one in found or ():
+        if one.is_none:
+            continue
+        if not isinstance(one.node, cst.Call) or one.source not in site.program.sources:
+            return None
+        if meaning(site.program, one.source, one.node.func) != OLD:
+            return None
+        settings = settings_of(one.source, one.node)
+        if settings is None or one.node in site.fixed:
+            return None
+        if not only_feeds_fsdp1(site, one.node):
+            return None
+        made.append(settings)
+    if not made:
+        return None
+    if why := _refused(made):
+        return why
+    maybe = any(one.is_none for one in found or ())
+    buffers = _common_buffers(site, argument, made, maybe)
+    casts = {one.text("cast_forward_inputs").replace("None", "False") for one in made}
+    if buffers is None or len(casts) != 1:
+        return None
+    for settings in made:
+        become_policy(site, settings)
+    text = site.text(argument.value)
+    if maybe:
+        text = f"{text} or {site.name(NEW)}()"
+    guard = buffers if "{policy}" in buffers else site.text(argument.value)
+    return Precision(text, buffers, guard if maybe else "", casts.pop())
+
+
+def _common_buffers(
+    site: Construction, argument: Argument, made: list[Settings], maybe: bool
+) -> str | None:
+    """The dtype of buffers for all of these settings, as an expression at the call; None if there is none."""
+    said = {one.text("buffer_dtype") for one in made}
+    if said == {"None"}:
+        return ""
+    if all(one.text("buffer_dtype") == one.text("param_dtype") for one in made):
+        return "{policy}.param_dtype"
+    text = said.pop()
+    if not said and text.startswith("torch."):
+        return text
+    node = argument.value
+    local = isinstance(node, cst.Name) and only_binding(site.source, node) is not None
+    return text if len(made) == 1 and local and not maybe else None
+
+
+def become_policy(site: Construction, one: Settings) -> None:
+    """Edit a call ``MixedPrecision(…)`` so that it makes a policy."""
+    found = name_for(one.source, one.call, NEW)
+    args = Arguments(one.source, one.call)
+    for index, arg in enumerate(one.call.args):
+        name = arg.keyword.value if arg.keyword is not None else FIELDS[index]
+        if name == "cast_root_forward_inputs" and one.text(name) not in ("True", "None"):
+            if arg.keyword is not None:
+                args.rename(name, "cast_forward_inputs")
+        elif name not in FIELDS[:2]:
+            args.remove(arg)
+    site.elsewhere[one.call] = (
+        Replace(one.source, one.call.func, found.text),
+        args,
+        *found.edits,
+    )
+    why = "replaced by `MixedPrecisionPolicy`; its other fields are handled at the call"
+    site.account(one.call, "changed", why, one.source)
+
+
+def _at_run_time(site: Construction, plan: Plan, helpers: Helpers, argument: Argument) -> Precision:
+    """Settings that only the run knows: a small function makes policies of them."""
+    text = site.text(argument.value)
+    if not re.fullmatch(r"[\w.]+", text):
+        name = site.free("precision", "mp_settings")
+        plan.before.append(f"{name} = {site.flat(argument.value)}")
+        text = name
+    helper = helpers.add("precision_policy", precision_helper)
+    buffers = f"{text}.buffer_dtype"
+    direct = argument.values and all(class_of(v) == OLD for v in argument.values)
+    sure = direct and "." not in text  # an attribute may be None in another run
+    guard = buffers if sure else f"{text} and {buffers}"
+    for value in argument.values:
+        at = born(value)
+        if at is not None and class_of(value) == OLD:
+            why = "kept as plain data; the call builds the policies from it"
+            site.account(at.node, "preserved", why, at.source)
+    return Precision(text, buffers, guard, "False", run_time=helper)
+
+
+__all__ = ["Precision", "become_policy", "precision", "settings_of", "uses"]

@@ -1,0 +1,191 @@
+"""What is left of FSDP1 when its constructor calls are gone: names bound to settings that nothing reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import libcst as cst
+
+from fsdp2lint.api import (
+    POSITIONS,
+    SYMBOLS,
+    Account,
+    Arguments,
+    Edit,
+    Layout,
+    Left,
+    Names,
+    Program,
+    Remove,
+    Replace,
+    Source,
+    Step,
+    Unimport,
+    dotted,
+    name_for,
+    scope_of,
+    walk,
+)
+
+from .._common.origins import meaning
+from .chosen import is_idle_field
+from .displays import writes_of
+from .given import given_to_others
+from .imports import unimports
+from .precision import FIELDS, NEW, OLD
+from .unread import unread_entries
+
+FSDP1 = "torch.distributed.fsdp.FullyShardedDataParallel"
+ENABLE = "torch.distributed.fsdp.wrap.enable_wrap"
+_PURE = frozenset(
+    {
+        "torch.cuda.current_device",
+        "torch.device",
+        "int",
+        "functools.partial",
+        "builtins.dict",
+        "builtins.set",
+        "dict",
+        "getattr",
+        "set",
+        "tuple",
+    }
+)
+_OF_TEXTS = frozenset({"lower", "strip", "upper"})
+"""Methods that spell a text in another way."""
+
+_SETTINGS = frozenset(
+    name
+    for name, symbol in SYMBOLS.items()
+    if symbol.code in ("FSDP102", "FSDP103", "FSDP113") and not name.startswith(f"{FSDP1}.")
+)
+"""What only constructors take: policies, precision, strategies, offload."""
+
+
+def sweep(program: Program) -> Iterator[Step | Left]:
+    """Take away assignments of FSDP1's objects that nothing reads; make policies of what other settings there are."""
+    wrapped = any(True for _ in program.references(FSDP1, ENABLE))
+    wrapped |= any(".cast_root_forward_inputs" in source.text for source in program.sources)
+    for source in program.sources:
+        edits: list[Edit] = []
+        accounts: list[Account] = []
+        for node in walk(source.tree):
+            if isinstance(node, cst.Assign) and _is_idle(program, source, node):
+                edits += [Remove(source, one) for one in (node, *_writes(source, node))]
+                accounts.append(Account(source, node, "dropped", "removed: no longer used"))
+            elif isinstance(node, cst.Assign | cst.AnnAssign):
+                edits += unread_entries(source, node, partial(_does_nothing, program, source))
+            elif isinstance(node, cst.Call) and not wrapped and not _inside(source, node, edits):
+                if meaning(program, source, node.func) == OLD:
+                    edits += _as_policy(program, source, node, accounts)
+        if edits:
+            edits += unimports(program, {source})
+            yield Step((*edits, *_homes(source, edits)), tuple(accounts))
+
+
+def _homes(source: Source, edits: list[Edit]) -> Iterator[Edit]:
+    """The imports of the modules that what goes was read from."""
+    gone = [edit.statement for edit in edits if isinstance(edit, Remove)]
+    read = {n.value for one in gone for n in walk(one) if isinstance(n, cst.Name)}
+    for one in Names.of(source).imports:
+        if one.name in read and one.loads.startswith("torch.distributed"):
+            yield Unimport(source, one.loads)
+
+
+def _inside(source: Source, node: cst.CSTNode, edits: list[Edit]) -> bool:
+    """Whether a node stands in a statement that goes."""
+    gone = {edit.statement for edit in edits if isinstance(edit, Remove)}
+    return any(around in gone for around in Layout.of(source).ancestors(node))
+
+
+def _is_idle(program: Program, source: Source, assign: cst.Assign) -> bool:
+    """Whether a statement only binds an object of FSDP1 to a name that nothing reads."""
+    target = assign.targets[0].target
+    if len(assign.targets) != 1 or not _is_old(program, source, assign.value):
+        return False
+    if isinstance(target, cst.Attribute):
+        return is_idle_field(program, target.attr.value, written=1)
+    if not isinstance(target, cst.Name):
+        return False
+    names = Names.of(source)
+    scope = names.owner(target.value, scope_of(Layout.of(source).ancestors(assign)))
+    made = assign.value.func if isinstance(assign.value, cst.Call) else assign.value
+    if scope is source.tree and meaning(program, source, made) == OLD:
+        return False  # it stays beside those that are used, as a policy
+    if isinstance(scope, cst.ClassDef):
+        inside = any(
+            names.owner(target.value, at) is scope for at in names.uses.get(target.value, ())
+        )
+        return not inside and is_idle_field(program, target.value, written=0)
+    if scope is None:
+        return False
+    reads = sum(names.owner(target.value, at) is scope for at in names.uses.get(target.value, ()))
+    if reads != len(_writes(source, assign)) or target.value in names.exported:
+        return False
+    return scope is not source.tree or not _read_elsewhere(program, source, target.value)
+
+
+def _writes(source: Source, assign: cst.Assign) -> list[cst.Assign | cst.Expr]:
+    """The statements that write arguments of FSDP1, and nothing else, into a dictionary of them."""
+    found = writes_of(source, assign.value, assign) or []
+    others = {one.statement for one in found if one.key not in POSITIONS}
+    return [one for one in dict.fromkeys(w.statement for w in found) if one not in others]
+
+
+def _read_elsewhere(program: Program, source: Source, name: str) -> bool:
+    for other in program.sources:
+        if other is not source:
+            names = Names.of(other)
+            if name in names.uses or any(i.loads.endswith(f".{name}") for i in names.imports):
+                return True
+            if f".{name}" in other.text:
+                return True
+    return False
+
+
+def _is_old(program: Program, source: Source, value: cst.BaseExpression) -> bool:
+    """Whether an expression makes an object of FSDP1, or a dictionary of its arguments, and does nothing else."""
+    if not _does_nothing(program, source, value):
+        return False
+    if any(_is_symbol(meaning(program, source, node)) for node in walk(value)):
+        return True
+    keys = []
+    if isinstance(value, cst.Call) and dotted(value.func) == "dict":
+        keys = [a.keyword.value for a in value.args if a.keyword is not None]
+    elif isinstance(value, cst.Dict):
+        found = (getattr(e, "key", None) for e in value.elements)
+        keys = [str(k.evaluated_value) for k in found if isinstance(k, cst.SimpleString)]
+    return bool(keys) and set(keys) <= set(POSITIONS)
+
+
+def _does_nothing(program: Program, source: Source, value: cst.BaseExpression) -> bool:
+    """Whether an expression makes objects of FSDP1 and plain ones, and has no effect."""
+    return all(
+        (meaning(program, source, call.func) or dotted(call.func)) in {*_SETTINGS, *_PURE}
+        or (isinstance(call.func, cst.Attribute) and call.func.attr.value in _OF_TEXTS)
+        for call in walk(value, into=False)
+        if isinstance(call, cst.Call)
+    )
+
+
+def _is_symbol(name: str) -> bool:
+    return name == FSDP1 or any(name == s or name.startswith(f"{s}.") for s in _SETTINGS)
+
+
+def _as_policy(
+    program: Program, source: Source, call: cst.Call, accounts: list[Account]
+) -> list[Edit]:
+    """Settings that no constructor gets become a policy like those beside them."""
+    given = isinstance(Layout.of(source).parents[call], cst.Arg)
+    if given or any(arg.star for arg in call.args) or call in given_to_others(program):
+        return []
+    found = name_for(source, call, NEW)
+    args = Arguments(source, call)
+    for index, arg in enumerate(call.args):
+        if (arg.keyword.value if arg.keyword is not None else FIELDS[index]) not in FIELDS[:2]:
+            args.remove(arg)
+    accounts.append(
+        Account(source, call, "changed", "`MixedPrecisionPolicy` is its counterpart; unused here")
+    )
+    return [Replace(source, call.func, found.text), args, *found.edits]

@@ -1,0 +1,279 @@
+"""``with FSDP.state_dict_type(…):`` from around its statements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import libcst as cst
+
+from fsdp2lint.api import (
+    Account,
+    Called,
+    Edit,
+    Escaped,
+    Event,
+    Layout,
+    Left,
+    Program,
+    Remove,
+    Restored,
+    Source,
+    StateDictTaken,
+    Step,
+    Trace,
+    Unwrap,
+    Value,
+    dotted,
+    options,
+    told_apart,
+    unwrapped,
+    walk,
+)
+
+from .._common.states_asked import (
+    CONTEXT,
+    FSDP1,
+    LOCAL_CHANGED,
+    LOCAL_TODO,
+    LOCAL_WHY,
+    context_of,
+    is_local,
+    no_module,
+)
+from .._common.states_text import argument, function_of, unimports
+from .._common.states_uses import is_bare
+
+_WHY = "the state-dict type is now passed to each call"
+_TODO = "say the kind at each call (StateDictOptions), then take the `with` away"
+
+_NOT_RUN = "no run that was followed comes here"
+_SHARDED_TODO = (
+    "take the state with get_model_state_dict and write it with dcp.save on every rank; "
+    "read it with dcp.load, then set_model_state_dict"
+)
+_FULL_TODO = (
+    "take the state with get_model_state_dict and load it with set_model_state_dict, "
+    "both with StateDictOptions(full_state_dict=True)"
+)
+
+_HARMLESS = tuple(
+    ".parameters .named_parameters .buffers .named_buffers .modules .named_modules .children .train"
+    " .eval .save_pretrained .state_dict_type".split()
+)
+"""Methods in which no state dict is taken out of sight."""
+
+Entered = Sequence[tuple[Trace, Called]]
+
+
+def contexts(program: Program) -> Iterator[Step | Left]:
+    """Each context in which nothing asks FSDP1 for a state any more."""
+    yield from _unreached(program)
+    for events in program.sites(Called):
+        mine = [(trace, called) for trace, called in events if called.name == CONTEXT]
+        if not mine:
+            continue
+        source, call = mine[0][1].at.source, mine[0][1].at.node
+        local = any(is_local(called) for _, called in mine)
+        still = next((why for t, c in mine for why in _still_needed(t, c)), "")
+        still = still or _unseen(program, source, call)
+        if local and still:
+            yield Left(source, call, LOCAL_WHY, LOCAL_TODO)
+            continue
+        edits = tuple(_away(source, call))
+        if still or not edits:
+            yield Left(
+                source, call, still or "what it is part of is put together at run time", _TODO
+            )
+        else:
+            account = Account(source, call, "changed", LOCAL_CHANGED if local else _WHY)
+            yield Step((*edits, *unimports(program, source)), (account,))
+
+
+def _unreached(program: Program) -> Iterator[Left]:
+    """The contexts that no run enters."""
+    entered = {at.node for events in program.sites(Called) for at in (events[0][1].at,)}
+    for reference in program.references(CONTEXT):
+        source, layout = reference.source, Layout.of(reference.source)
+        call = layout.parents[reference.node]
+        if isinstance(call, cst.Call) and call.func is reference.node and call not in entered:
+            if isinstance(layout.parents[call], cst.WithItem):
+                sharded = "SHARDED_STATE_DICT" in source.code(call)
+                yield Left(source, call, _NOT_RUN, _SHARDED_TODO if sharded else _FULL_TODO)
+
+
+def _still_needed(trace: Trace, entered: Called) -> Iterator[str]:
+    """Why a context has to stay, if it has."""
+    for event in _inside(trace, entered):
+        if isinstance(event, StateDictTaken) and _of_fsdp1(event.state.via):
+            plain = event.state.via == ".state_dict"
+            if not plain or (
+                event.state.kind == "model" and not _of_others(trace, event, event.state.of)
+            ):
+                yield f"`{event.at.code}` in it takes the state dict by FSDP1 still"
+        elif isinstance(event, Restored) and event.via == ".load_state_dict":
+            mine = not (told_apart(event, event.into) or is_bare(trace, event, event.into))
+            if event.kind == "model" and mine:
+                yield f"`{event.at.code}` in it loads a state dict by FSDP1 still"
+        elif (
+            isinstance(event, Called)
+            and event.name.startswith(f"{FSDP1}.")
+            and event is not entered
+        ):
+            if event.name.endswith("state_dict") or "optim_state_dict" in event.name:
+                yield f"`{event.at.code}` in it is FSDP1's still"
+        elif isinstance(event, Escaped) and _is_model(entered, event):
+            yield f"{event.words()} in it, where it may be asked for its state dict"
+
+
+def _of_others(trace: Trace, taken: StateDictTaken, model: Value) -> bool:
+    """Whether a state is only that of what is no module, or none that FSDP2 shards."""
+    return no_module(taken) or told_apart(taken, model) or is_bare(trace, taken, model)
+
+
+def _unseen(program: Program, source: Source, call: cst.CSTNode) -> str:
+    """The call in the body of the context that gets the model and that nobody has followed."""
+    around = Layout.of(source).ancestors(call)
+    block = next((a for a in around if isinstance(a, cst.With | cst.FunctionDef)), None)
+    model = argument(call, 0, "module") if isinstance(call, cst.Call) else None
+    if not isinstance(block, cst.With) or model is None:
+        return ""
+    said = source.code(model.value)
+    inside = [n for n in walk(block.body) if isinstance(n, cst.Call) and _gets(source, n, said)]
+    if not inside:
+        return ""
+    followed = {site.node for t in program.traces for e in t for site in e.calls}
+    seen = {e.at.node for kind in (StateDictTaken, Restored) for _, e in program.of(kind)}
+    followed |= seen
+    followed |= {
+        called.at.node
+        for _, called in program.of(Called)
+        if not called.name.startswith(".") or called.name in _HARMLESS
+    }
+    unseen = next((n for n in inside if n not in followed and not _asks_none(program, n)), None)
+    return "" if unseen is None else f"`{source.code(unseen)}` in it may take a state dict"
+
+
+def _asks_none(program: Program, call: cst.Call) -> bool:
+    """Whether a call is of a method that only the project has, in which the model is asked for nothing."""
+    name = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
+    named = list(_methods(program, name)) if name else []
+    return bool(named) and all(_leaves_alone(program, one, (name,)) for one in named)
+
+
+def _methods(program: Program, name: str) -> Iterator[cst.FunctionDef]:
+    for source in program.sources:
+        if f"def {name}(" in source.text:
+            for node in walk(source.tree):
+                if isinstance(node, cst.FunctionDef) and node.name.value == name:
+                    yield node
+
+
+def _leaves_alone(program: Program, method: cst.FunctionDef, known: tuple[str, ...]) -> bool:
+    """Whether a method neither asks for a state dict nor hands its object on, nor do those that it calls."""
+    first = method.params.params[:1]
+    own = first[0].name.value if first else ""
+    for call in walk(method.body):
+        if isinstance(call, cst.Call):
+            func = call.func
+            name = func.attr.value if isinstance(func, cst.Attribute) else dotted(func)
+            if "state_dict" in name or name == "super":
+                return False
+            if any(isinstance(a.value, cst.Name) and a.value.value == own for a in call.args):
+                return False
+            if any(isinstance(n, cst.Name) and n.value == own for n in walk(func)):
+                further = [] if name in known else list(_methods(program, name))
+                if not further and name not in known and dotted(func) == f"{own}.{name}":
+                    return False
+                if not all(_leaves_alone(program, one, (*known, name)) for one in further):
+                    return False
+    return bool(own)
+
+
+def _gets(source: Source, call: cst.Call, model: str) -> bool:
+    """Whether a call is handed the model, or asks it for something."""
+    if isinstance(call.func, cst.Attribute) and source.code(call.func.value) == model:
+        return True
+    return any(source.code(arg.value) == model for arg in call.args)
+
+
+def _asks(entered: Called, called: Called) -> bool:
+    """Whether a call in the context asks FSDP1, or the model or a part of it, for a state dict."""
+    if called.name.startswith(f"{FSDP1}."):
+        return "optim_state_dict" in called.name
+    if called.name not in (".state_dict", ".load_state_dict") or called.receiver is None:
+        return False
+    model = entered.argument(0, "module")
+    models = {unwrapped(one) for one in options(model)} if model is not None else set()
+    for receiver in options(called.receiver):
+        whole: Value | None = unwrapped(receiver)
+        while whole is not None and whole not in models:
+            whole = whole.owner
+        if whole is not None:
+            return True
+    return False
+
+
+def _inside(trace: Trace, entered: Called) -> Iterator[Event]:
+    return (e for e in trace if e.within and context_of(trace, e) is entered)
+
+
+def _of_fsdp1(via: str) -> bool:
+    return via == ".state_dict" or via.startswith(f"{FSDP1}.")
+
+
+def _is_model(entered: Called, event: Escaped) -> bool:
+    model = entered.argument(0, "module")
+    return model is not None and unwrapped(event.value) is unwrapped(model)
+
+
+def _away(source: Source, call: cst.CSTNode) -> Iterator[Edit]:
+    """The edits by which the context goes; none when it is not known how it is entered."""
+    layout = Layout.of(source)
+    node = call
+    parent = layout.parents[node]
+    if isinstance(parent, cst.IfExp) and _does_nothing(parent, call):
+        node, parent = parent, layout.parents[parent]
+    if isinstance(parent, cst.WithItem):
+        holder = layout.parents[parent]
+        if isinstance(holder, cst.With) and holder.asynchronous is None and parent.asname is None:
+            yield _without(source, holder, parent)
+    elif isinstance(parent, cst.Arg):
+        outer = layout.parents[parent]
+        entering = isinstance(outer, cst.Call) and dotted(outer.func).endswith(".enter_context")
+        if entering and isinstance(layout.parents[outer], cst.Expr):
+            yield Remove(source, outer)
+    elif isinstance(parent, cst.Assign) and len(parent.targets) == 1:
+        yield from _kept_in_a_name(source, parent)
+
+
+def _without(source: Source, holder: cst.With, item: cst.WithItem) -> Edit:
+    """The ``with`` without an item; nothing at all where another rewriting has emptied it."""
+    body = holder.body.body
+    idle = len(body) == 1 and source.code(body[0]).strip() == "pass"
+    if idle and len(holder.items) == 1:
+        return Remove(source, holder)
+    return Unwrap(source, holder, item=item)
+
+
+def _does_nothing(choice: cst.IfExp, call: cst.CSTNode) -> bool:
+    """Whether the other side of a choice is ``nullcontext()``."""
+    other = choice.orelse if choice.body is call else choice.body
+    return isinstance(other, cst.Call) and dotted(other.func).endswith("nullcontext")
+
+
+def _kept_in_a_name(source: Source, assigned: cst.Assign) -> Iterator[Edit]:
+    """``context = FSDP.state_dict_type(…)``, then ``with context:``, and the name nowhere else."""
+    target = assigned.targets[0].target
+    if not isinstance(target, cst.Name):
+        return
+    function = function_of(source, assigned)
+    uses = [n for n in walk(function) if isinstance(n, cst.Name) and n.value == target.value]
+    parents = Layout.of(source).parents
+    items = [parents[n] for n in uses if isinstance(parents[n], cst.WithItem)]
+    if len(items) != len(uses) - 1:
+        return
+    yield Remove(source, assigned)
+    for item in items:
+        holder = parents[item]
+        if isinstance(holder, cst.With) and isinstance(item, cst.WithItem):
+            yield _without(source, holder, item)

@@ -1,0 +1,1 @@
+"""What several rules use; imported by them alone."""

@@ -1,0 +1,346 @@
+"""Where ranks must meet, and the tests of the rank that keep some of them away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import libcst as cst
+
+from fsdp2lint.api import (
+    Bound,
+    Called,
+    Class,
+    Clipped,
+    Collective,
+    Either,
+    Event,
+    Exited,
+    External,
+    Forward,
+    Function,
+    Guard,
+    Guards,
+    Instance,
+    Layout,
+    Literal,
+    MainRank,
+    Module,
+    Not,
+    Parameters,
+    Part,
+    Rank,
+    Site,
+    StateDict,
+    Trace,
+    Value,
+    once,
+    options,
+    rank_dependent,
+)
+
+from .loops import loops_at
+from .shared import sharded
+
+_SCOPES = ("global", "local")
+_ONE_WORLD = ("torch.distributed.get_world_size", "os.environ")
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """An event to which all ranks must come: what kind it is, and how the reader would call it."""
+
+    event: Event
+    kind: str
+    said: str
+
+
+@once
+def meetings(trace: Trace) -> tuple[Meeting, ...]:
+    """All events to which every rank must come, in order."""
+    found: list[Meeting] = []
+    for collective in trace.of(Collective):
+        if not _local(trace, collective):
+            name = collective.name.rpartition(".")[2]
+            found.append(Meeting(collective, name, f"`{name}`"))
+    for forward in trace.of(Forward):
+        if forward.how == "call" and sharded(trace, forward, forward.module) is not None:
+            said = f"the forward of the sharded `{forward.module.words()}`"
+            found.append(Meeting(forward, "forward", said))
+    for clipped in trace.of(Clipped):
+        if any(sharded(trace, clipped, p.of) is not None for p in clipped.parameters):
+            found.append(Meeting(clipped, "clip_grad_norm_", "the norm over all shards"))
+    return tuple(sorted(found, key=lambda m: m.event.order))
+
+
+def _local(trace: Trace, collective: Collective) -> bool:
+    """Whether ``full_tensor()`` may need no other rank: of a clipped norm, or where the script asks first
+    whether this is a ``DTensor`` at all, and it is not or nobody knows the answer.
+    """
+    root = collective.about
+    if not collective.name.endswith("full_tensor") or root is None:
+        return False
+    while isinstance(root, Part):
+        root = root.owner
+    if isinstance(root, External) and "clip_grad" in root.name:
+        return True
+    asked = [g for g in collective.guards if asks_for_dtensor(g.test)]
+    if any(not g.taken for g in asked):
+        return True
+    if isinstance(root, Parameters | StateDict) and sharded(trace, collective, root.of):
+        return False
+    return bool(asked)
+
+
+def asks_for_dtensor(test: Value) -> bool:
+    """Whether a test asks if something is a ``DTensor`` (or has a method that only those have)."""
+    if not isinstance(test, Part) or not isinstance(test.key, tuple):
+        return False
+    how, *what = test.key
+    if how == "isinstance":
+        return any(isinstance(c, External) and c.name.endswith(".DTensor") for c in what)
+    return bool(how == "hasattr")
+
+
+def rank_guards(event: Event) -> Iterator[Guard]:
+    """The tests of the rank under which an event stands, when they surely keep some ranks away.
+
+    A test that only one process passes because it is alone (``world_size == 1``) keeps nobody away.
+    """
+    if any(_about_world(g) for g in event.guards):
+        return
+    for clause in event.guards.clauses:
+        asked = [g for g in clause if not _no_group(g)]
+        if len(asked) == 1 and decides(asked[0].test):
+            yield asked[0]
+
+
+def _no_group(guard: Guard) -> bool:
+    """``not dist.is_initialized()``, said beside a test of the rank."""
+    test = guard.test
+    while isinstance(test, Part):
+        test = test.owner
+    if not isinstance(test, External):
+        return False
+    absent = test.name in ("torch.distributed.is_initialized", "torch.distributed.is_available")
+    return (absent and not guard.taken) or (test.name == "not distributed" and guard.taken)
+
+
+def decides(test: Value) -> bool:
+    """Whether a test surely comes out differently on some rank: a rank against a constant."""
+    if isinstance(test, Not):
+        return decides(test.test)
+    if isinstance(test, MainRank):
+        return test.scope in _SCOPES
+    return (
+        isinstance(test, Part)
+        and isinstance(test.key, tuple)
+        and isinstance(test.owner, Rank)
+        and test.owner.scope in _SCOPES
+        and len(test.key) == 2
+        and isinstance(test.key[1], Literal)
+        and _some_only(test.key[0], test.key[1].value)
+    )
+
+
+def _some_only(operator: object, number: object) -> bool:
+    """Whether comparing a rank with a number tells ranks apart: no rank is below 0."""
+    if not isinstance(number, int):
+        return False
+    return number >= {"==": 0, "<": 1, ">=": 1, ">": 0, "<=": 0}.get(str(operator), number + 1)
+
+
+def _about_world(guard: Guard) -> bool:
+    test: Value | None = guard.test
+    while isinstance(test, Part):
+        test = test.owner
+    return isinstance(test, External) and test.name == "torch.distributed.get_world_size"
+
+
+def alone(guards: Guards) -> bool:
+    """Whether something happens only where one process runs: under ``world_size == 1``, or without a group."""
+    return any(all(_of_one(g) or _no_group(g) for g in clause) for clause in guards.clauses)
+
+
+def _of_one(guard: Guard) -> bool:
+    test, taken = guard.test, guard.taken
+    while isinstance(test, Not):
+        test, taken = test.test, not taken
+    if not isinstance(test, Part) or not isinstance(test.key, tuple) or len(test.key) != 2:
+        return False
+    how, number = test.key
+    asked = isinstance(number, Literal) and _is_world_size(test.owner)
+    one = (("==", 1), ("<", 2)) if taken else (("!=", 1), (">", 1))
+    return asked and (how, number.value) in one
+
+
+def _is_world_size(value: Value | None) -> bool:
+    """Whether a value is what ``get_world_size()`` returns, where there are process groups."""
+    if isinstance(value, Either):
+        return any(_is_world_size(one) for one in options(value))
+    while isinstance(value, Part):
+        value = value.owner
+    return isinstance(value, External) and value.name == "torch.distributed.get_world_size"
+
+
+def has_counterpart(trace: Trace, meeting: Meeting, guard: Guard) -> bool:
+    """Whether the ranks on the other side of a test come to a meeting of the same kind, or may do so: where
+    code that cannot be followed got hold of functions or objects of the script.
+    """
+    if any(_hands_over(c) and _other_side(c.guards, guard) for c in trace.of(Called)):
+        return True
+    return any(
+        other.kind == meeting.kind
+        and (
+            any(
+                _rounds(meeting.event, guard) == _rounds(other.event, one)
+                for one in _other_side(other.event.guards, guard)
+            )
+            or _instead(trace, meeting, other, guard)
+        )
+        for other in meetings(trace)
+    )
+
+
+def _rounds(event: Event, guard: Guard) -> list[cst.For]:
+    """The `for` loops that repeat an event together with the test above it: how often its ranks come.
+
+    How often a `while` goes round is decided by what the ranks send each other, and loops below the test are
+    each side's own.
+    """
+    if guard.site is None:
+        return []
+    at, sites = under(event, guard), [guard.site]
+    for call in event.moment.calls:
+        if call.node is at.node:
+            break
+        sites.append(call)
+    return [loop for site in sites for loop in loops_at(site) if isinstance(loop, cst.For)]
+
+
+def _instead(trace: Trace, meeting: Meeting, other: Meeting, guard: Guard) -> bool:
+    """Whether those who come to ``meeting`` leave after it, and the others come to ``other`` further on."""
+    return any(
+        meeting.event.order < left.order < other.event.order
+        and meeting.event.guards.implies(left.rank)
+        and other.event.guards.units.get(guard.test) != guard
+        for left in trace.of(Exited)
+        if any(rank_dependent(g.test) for g in left.rank)
+    )
+
+
+def _hands_over(called: Called) -> bool:
+    """Whether a call that is not followed gets something that can call the script back."""
+    given = (*called.arguments, *called.keywords.values())
+    return any(
+        isinstance(one, Bound | Function)
+        or (
+            isinstance(one, Instance) and not isinstance(one, Module) and isinstance(one.cls, Class)
+        )
+        for one in given
+    )
+
+
+def _other_side(guards: Guards, guard: Guard) -> list[Guard]:
+    """The tests of the rank among conditions that come out otherwise."""
+    return [
+        one
+        for clause in guards.clauses
+        for one in clause
+        if decides(one.test) and one.taken is not guard.taken
+    ]
+
+
+def passes_without(guards: Guards, left: Guards, guard: Guard) -> bool:
+    """Whether ``guards`` can hold where all of ``left`` holds but the test of the rank."""
+    others = Guards(frozenset(c for c in left.clauses if guard not in c))
+    beside = others.also(frozenset((frozenset((~guard,)),)))
+    return not guards.excludes(beside)
+
+
+def misses(event: Event, left: Exited) -> bool:
+    """Whether those who have left never come to ``event``: it is excluded, or in the loop they broke out of."""
+    if left.how in ("return", "break", "continue") and not _same_call(event, left):
+        return False
+    if left.how in ("return", "continue") and _is_next_round(event, left):
+        return False
+    if event.guards.excludes(left.rank):
+        return True
+    if left.how != "break":
+        return False
+    loop = _loop_around(left.at)
+    at = beside(event, left)
+    return loop is not None and at.source is left.at.source and _holds(at, loop)
+
+
+def _is_next_round(event: Event, left: Exited) -> bool:
+    """Whether an event stands above the place that was left, so that it happens in another call or round: to that
+    one those who have left come too.
+    """
+    at = beside(event, left)
+    if at.source is not left.at.source:
+        return False
+    above = (at.range.line, at.range.column) < (left.at.range.line, left.at.range.column)
+    loop = _loop_around(left.at)
+    if left.how == "continue":
+        return above and loop is not None and _holds(at, loop)
+    return above and (loop is None or not _holds(at, loop))
+
+
+def _same_call(event: Event, left: Event) -> bool:
+    """Whether the function that was left is one of those in which ``event`` happens."""
+    return len(left.calls) <= len(event.calls) and all(
+        mine.node is theirs.node for mine, theirs in zip(left.calls, event.calls, strict=False)
+    )
+
+
+def beside(event: Event, other: Event) -> Site:
+    """The event, or the call that led to it, in the innermost function that ``other`` ran in too."""
+    path = (*event.moment.calls, event.at)
+    depth = 0
+    while depth < min(len(other.moment.calls), len(path) - 1) and (
+        other.moment.calls[depth].node is path[depth].node
+    ):
+        depth += 1
+    return path[depth]
+
+
+def _loop_around(site: Site) -> cst.CSTNode | None:
+    """The innermost loop that a ``break`` leaves."""
+    for around in Layout.of(site.source).ancestors(site.node):
+        if isinstance(around, cst.For | cst.While):
+            return around
+        if isinstance(around, cst.FunctionDef):
+            return None
+    return None
+
+
+def inside_test(event: Event, guard: Guard) -> bool:
+    """Whether an event, or the call that led to it, stands inside the statement that asks a test."""
+    asked = guard.site
+    if asked is None:
+        return False
+    at = under(event, guard)
+    return at.source is asked.source and _holds(at, asked.statement)
+
+
+def under(event: Event, guard: Guard) -> Site:
+    """The call, or the event itself, that stands directly under a guard's test."""
+    path = (*event.moment.calls, event.at)
+    asked = guard.site
+    if asked is None:
+        return event.at
+    for depth in range(len(event.moment.inside), 0, -1):
+        function = event.moment.inside[depth - 1]
+        if function.scope.source is asked.source and _holds(asked, function.node):
+            return path[min(depth, len(path) - 1)]
+    return path[0] if path[0].source is asked.source else event.at
+
+
+def _holds(site: Site, node: cst.CSTNode) -> bool:
+    around = site.source.range(node)
+    inner = site.range
+    return (around.line, around.column) <= (inner.line, inner.column) and (
+        inner.end_line,
+        inner.end_column,
+    ) <= (around.end_line, around.end_column)

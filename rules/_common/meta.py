@@ -1,0 +1,376 @@
+"""Models on the meta device: where they are built, and what gives them memory and values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from fsdp2lint.api import (
+    Assigned,
+    Called,
+    Class,
+    Escaped,
+    Event,
+    External,
+    Forward,
+    Guard,
+    Guards,
+    Instance,
+    Literal,
+    Loaded,
+    Module,
+    Moved,
+    Optimizer,
+    Parameters,
+    Part,
+    Restored,
+    Round,
+    Trace,
+    Value,
+    is_choice,
+    lineage,
+    options,
+    rank_dependent,
+    unwrapped,
+)
+
+from .origins import FORMS, is_function, only_computes
+from .shared import cases, class_name, has_parameters, overlap, sharded, together
+from .walks import passes_over
+
+_PLAIN = (
+    "contextlib.",
+    "torch.amp.",
+    "torch.cuda.amp.",
+    "torch.device",
+    "torch.enable_grad",
+    "torch.inference_mode",
+    "torch.no_grad",
+    "torch.profiler.",
+    "torch.set_grad_enabled",
+)
+
+
+_LIBRARY_MODELS = re.compile(r"transformers\.(\w+\.)*\w+\.(from_config|_from_config)")
+"""Calls that build a whole model of a library, with parameters, on the device of the context."""
+
+
+def plain(context: Value) -> bool:
+    """Whether tensors are ordinary ones in a context: not so under ``FakeTensorMode``."""
+    return all(class_name(one).startswith(_PLAIN) or _is_own(one) for one in options(context))
+
+
+def _is_own(context: Value) -> bool:
+    """Whether a context is an object of a class of the project that inherits nothing from outside it: a timer."""
+    return isinstance(context, Instance) and all(
+        isinstance(one, Class) or (isinstance(one, External) and one.name == "builtins.object")
+        for one in lineage(context.cls)
+    )
+
+
+def born_on_meta(trace: Trace) -> list[tuple[Called, Guards]]:
+    """The calls that build layers with parameters on the meta device, and under which guards they do."""
+    return [(called, guards) for called in trace.of(Called) for guards in _on_meta(trace, called)]
+
+
+def _on_meta(trace: Trace, called: Called) -> Iterator[Guards]:
+    device = called.keywords.get("device")
+    if device is None and not called.within:
+        return  # nearly all
+    if not (has_parameters(trace, called.result, 0) or _LIBRARY_MODELS.fullmatch(called.name)):
+        return
+    devices = [device] if device is not None else list(called.within)
+    for one in devices:
+        for guards, value in cases(called, one):
+            if is_meta(value):
+                yield guards
+
+
+def is_meta(value: Value) -> bool:
+    """``"meta"`` or ``torch.device("meta")``."""
+    if isinstance(value, Instance) and class_name(value) == "torch.device":
+        value = value.part(".argument0")
+    return isinstance(value, Literal) and value.value == "meta"
+
+
+def built_on_meta(trace: Trace, event: Event, module: Value) -> Called | None:
+    """The call that built a layer of ``module`` on the meta device, on a path that leads to ``event``."""
+    for called, guards in born_on_meta(trace):
+        if called.order < event.order and trace.inside(called.result, module):
+            if together(guards, event.guards):
+                return called
+    return None
+
+
+def way_without_memory(trace: Trace, event: Event, module: Value, built: Guards) -> Guards | None:
+    """A path to an event on which nothing has given the module's parameters memory; None if there is none."""
+    if _reached_from_outside(trace, module) or _data_written(trace):
+        return None
+    touching: list[Event] = [e for e in trace.escapes(module) if e.order < event.order]
+    touching += [e for e in trace.before(event, Moved) if _among(trace, module, e.module)]
+    touching += [e for e in trace.before(event, Restored) if _among(trace, module, e.into)]
+    touching += [
+        e
+        for e in trace.before(event, Assigned)
+        if not _is_tensor(e.value) and _among(trace, module, e.owner)
+    ]
+    touching += [
+        e
+        for e in trace.before(event, Loaded)
+        if _among(trace, module, *(state.of for state in e.states))
+    ]
+    return _way_around(trace, event, touching, module, built)
+
+
+def given_memory(trace: Trace, event: Event, module: Value) -> bool:
+    """Whether anything before an event may have given the module's parameters memory, on every path to it."""
+    return way_without_memory(trace, event, module, event.guards) is None
+
+
+def way_without_values(
+    trace: Trace,
+    start: Event,
+    end: Event,
+    module: Value,
+    built: Guards,
+    *,
+    by_loads: bool = True,
+    itself: bool = False,
+    giving: Sequence[Event] | None = None,
+) -> Guards | None:
+    """A path from one event to another on which nothing gives the module values; None if there is none.
+
+    ``giving`` are the events among which those are that do, when the caller knows them. ``itself`` asks for what the
+    module holds itself: values for one of its submodules do not count.
+    """
+    if _reached_from_outside(trace, module) or _data_written(trace):
+        return None
+    found = giving
+    if found is None:
+        found = values_given(trace, start, end, module, by_loads=by_loads, itself=itself)
+    touching = [e for e in found if giving is None or _gives(trace, e, module)]
+    return _way_around(trace, end, touching, module, built)
+
+
+def _way_around(
+    trace: Trace, end: Event, touching: Sequence[Event], module: Value, built: Guards
+) -> Guards | None:
+    """The path to an event on which none of others happens: all paths, or those where a test that the script asks
+    before one of the others comes out otherwise.
+    """
+    ways = [end.guards]
+    for one in touching:
+        for clause in one.guards.since(end.guards):
+            if all(_is_choice_of_the_run(trace, guard, module) for guard in clause):
+                refused = frozenset(frozenset((~guard,)) for guard in clause)
+                ways.append(end.guards.also(refused))
+        if len(ways) > _MOST_WAYS:
+            break
+    for way in ways:
+        if not way.impossible and together(built, way):
+            if all(one.guards.excludes(way) for one in touching):
+                return way
+    return None
+
+
+_MOST_WAYS = 12
+
+
+def _is_choice_of_the_run(trace: Trace, guard: Guard, module: Value) -> bool:
+    """Whether a test chooses a path of the whole run: nothing of a rank, a round of a loop or the module itself."""
+    test = guard.test
+    if rank_dependent(test) or is_choice(test):
+        return False
+    seen: Value | None = test
+    while isinstance(seen, Part):
+        if isinstance(seen.key, Round):
+            return False
+        if isinstance(seen.key, tuple) and seen.key[0] in ("isinstance", "hasattr", "in"):
+            return False
+        seen = seen.owner
+    return not touches(trace, test, module)
+
+
+def on_path(end: Event, way: Guards) -> str:
+    """The condition of a path in words, as the end of a sentence; nothing when it is every path to an event."""
+    said = " and ".join(sorted(g.words() for c in way.since(end.guards) for g in c))
+    return f" when `{said}`" if said else ""
+
+
+def first_forward(trace: Trace, moved: Moved) -> Forward | None:
+    """The first forward after memory was given to a model, when it is an ordinary one of the sharded model."""
+    module = unwrapped(moved.module)
+    for forward in trace.after(moved, Forward):
+        if forward.how.lstrip("_").startswith(_INITIALISING):
+            continue
+        if not _overlap(trace, forward.module, module):
+            continue
+        found = sharded(trace, forward, forward.module)
+        ordinary = forward.how == "call" and all(map(plain, (*forward.within, *moved.within)))
+        if found is None or not ordinary or not together(moved.guards, forward.guards):
+            return None
+        return forward
+    return None
+
+
+_INITIALISING = ("init", "reset", "post_init")
+"""How methods begin that compute nothing but values for parameters."""
+
+
+def _reached_from_outside(trace: Trace, module: Value) -> bool:
+    return any(holder in trace.memory.foreign for holder in trace.memory.holders(module))
+
+
+def _data_written(trace: Trace) -> bool:
+    """Whether the script gives tensors other memory: ``p.data = …``, where ``p`` is no object of a class."""
+    return any(
+        ".data" in written and not isinstance(owner, Instance)
+        for owner, written in trace.memory.fields.items()
+    )
+
+
+def _among(trace: Trace, module: Value, *values: Value) -> bool:
+    return any(_overlap(trace, one, module) for value in values for one in options(value))
+
+
+def out_of_sight(trace: Trace, event: Event, module: Value) -> bool:
+    """Whether code that cannot be followed may have had its hands on a module before ``event``."""
+    if any(e.order < event.order for e in trace.escapes(module)):
+        return True
+    return any(holder in trace.memory.foreign for holder in trace.memory.holders(module))
+
+
+def _overlap(trace: Trace, one: Value, module: Value) -> bool:
+    return overlap(trace, unwrapped(one), module) is not None
+
+
+_NO_VALUES = frozenset(
+    ".parameters .named_parameters .modules .named_modules .children .named_children .buffers .named_buffers "
+    ".register_buffer .register_parameter .train .eval .to .cuda .cpu .half .bfloat16 .float .to_empty .numel "
+    ".size .nelement .dim .element_size .zero_grad .requires_grad_ .backward .step .item .state_dict .compile "
+    ".load_state_dict .set_requires_gradient_sync .set_reshard_after_backward .unshard .reshard "
+    "builtins.print builtins.len builtins.list builtins.sum builtins.id builtins.type builtins.isinstance "
+    "builtins.hasattr builtins.repr builtins.str torch.compile torch.nn.utils.clip_grad_norm_ "
+    ".detach .clone .full_tensor .to_local .sum .mean .norm .std .max .min .square .tolist .register_hook "
+    "torch.equal torch.allclose builtins.float builtins.dict builtins.zip builtins.enumerate builtins.reversed "
+    ".values .items .keys torch.device".split()
+)
+"""Calls that give parameters no values, or values that were somewhere before."""
+
+_NO_VALUES_BELOW = (
+    "torch.distributed.algorithms._checkpoint.checkpoint_wrapper.",
+    "torch.distributed.barrier",
+    "torch.distributed.checkpoint.",
+    "torch.distributed.device_mesh.",
+    "torch.distributed.fsdp.",
+    "torch.distributed.get_",
+    "torch.distributed.is_",
+    "torch.optim.",
+    "torch.nn.functional.",
+    "torch.utils.data.",
+    "transformers.get_",
+)
+
+
+def valued(trace: Trace, start: Event, end: Event, module: Value, *, by_loads: bool = True) -> bool:
+    """Whether anything between two events may give the module's parameters and buffers values, on any path.
+
+    Without ``by_loads`` the loading of a state dict does not count: it holds what is persistent only.
+    """
+    if out_of_sight(trace, end, module) or _data_written(trace):
+        return True
+    return bool(values_given(trace, start, end, module, by_loads=by_loads))
+
+
+def values_given(
+    trace: Trace,
+    start: Event,
+    end: Event,
+    module: Value,
+    *,
+    by_loads: bool = True,
+    itself: bool = False,
+) -> list[Event]:
+    """The events between two others that may give a module's parameters and buffers values; only those that it holds
+    ``itself``, when that is asked.
+    """
+    found: list[Event] = [e for e in trace.escapes(module) if e.order < end.order]
+    found += [
+        called
+        for called in trace.of(Called)
+        if start.order < called.order < end.order and _gives(trace, called, module, itself)
+    ]
+    later: list[Event] = [*trace.after(start, Assigned)]
+    if by_loads:
+        later += [*trace.after(start, Restored), *trace.after(start, Loaded)]
+    return found + [e for e in later if _gives(trace, e, module, itself)]
+
+
+def _gives(trace: Trace, event: Event, module: Value, itself: bool = False) -> bool:
+    """Whether an event may give a module's parameters values."""
+    if isinstance(event, Called):
+        given = (event.receiver, *event.arguments, *event.keywords.values())
+        return not _gives_none(event) and any(
+            touches(trace, one, module, itself) and not passes_over(trace, event, one, module)
+            for one in given
+        )
+    if isinstance(event, Escaped):
+        return event.value in set(trace.memory.holders(module))
+    if isinstance(event, Assigned):
+        if itself or _is_tensor(event.value):  # nothing for the layers below
+            return unwrapped(event.owner) is module
+        return _among(trace, module, event.owner)
+    if isinstance(event, Restored):
+        return _among(trace, module, event.into)
+    if isinstance(event, Loaded):
+        return _among(trace, module, *(state.of for state in event.states))
+    return False
+
+
+def _gives_none(called: Called) -> bool:
+    if called.name.startswith("torch.nn.") and called.name.count(".") == 2:
+        return True  # a layer or a list is made of others
+    return (
+        called.name in _NO_VALUES
+        or called.name.startswith(_NO_VALUES_BELOW)
+        or only_computes(called)
+    )
+
+
+def _is_tensor(value: Value) -> bool:
+    """Whether a value surely is a tensor that a function of torch has made, or a number: no module, no parameter."""
+    while isinstance(value, Part) and value.owner is not None:
+        value = value.owner
+    if not isinstance(value, External):
+        return isinstance(value, Literal)
+    return is_function(value.name)
+
+
+def touches(trace: Trace, value: Value | None, module: Value, itself: bool = False) -> bool:
+    """Whether a value is in or around a module, or made of it: a parameter, a buffer, an element of its parts.
+
+    With ``itself`` what is in a submodule does not count.
+    """
+
+    def meets(one: Value) -> bool:
+        whole = unwrapped(one)
+        return trace.inside(module, whole) or (not itself and trace.inside(whole, module))
+
+    for one in () if value is None else options(value):
+        if isinstance(one, Literal | External):
+            continue  # a number that the module holds too
+        seen: Value | None = one
+        while seen is not None:
+            if isinstance(seen, Parameters):
+                return meets(seen.of)
+            if isinstance(seen, Optimizer) or seen.key in FORMS:
+                break
+            if meets(seen):
+                return True
+            if isinstance(seen, Module):
+                break  # another part of the model: what holds it is not meant
+            holders = trace.memory.held_by.get(seen, ())
+            if any(map(meets, holders)):
+                return True
+            seen = seen.owner if isinstance(seen, Part) else None
+    return False

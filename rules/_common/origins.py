@@ -1,0 +1,373 @@
+"""What a value is computed from, and what of that differs from rank to rank.
+
+A value that was handed to a collective before is the same on all ranks, or may be: it has no origins any more. So has
+one that was handed to code that cannot be followed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from fsdp2lint.api import (
+    Backward,
+    Called,
+    Collective,
+    Container,
+    Either,
+    Escaped,
+    External,
+    Guard,
+    Guards,
+    Logic,
+    Not,
+    Parameters,
+    Part,
+    Returned,
+    Trace,
+    Unknown,
+    Value,
+    is_choice,
+    once,
+    rank_dependent,
+)
+
+from .shared import class_name, sharded
+
+_REDUCING = (
+    ".all_reduce",
+    ".reduce",
+    ".gather",
+    ".gather_for_metrics",
+    ".all_gather",
+    ".broadcast",
+    ".full_tensor",
+    ".redistribute",
+    ".pmean",
+)
+_ASKING_DISTRIBUTED = ("get_rank", "get_world_size", "is_initialized", "is_available")
+_ASKING_ALONE = (
+    "torch.distributed.get_world_size",
+    "torch.distributed.is_available",
+    "torch.distributed.is_initialized",
+    "not distributed",
+)
+_FOLLOWED = ("torch.", "math.", "numpy.", "builtins.")
+_METHODS = frozenset(
+    f".{name}"
+    for name in "abs add add_ all any bool clamp clone contiguous copy cpu cuda detach div div_ double eq exp "
+    "float ge gt half int isfinite isinf isnan isreal item le log lt max maximum mean min minimum mul mul_ ne neg "
+    "norm numpy pow prod reshape round sqrt square squeeze std sub sub_ sum to to_local tolist type_as unsqueeze view "
+    "append nan_to_num sigmoid softmax argmax logical_not logical_or logical_and get values "
+    "amax amin argmin argsort bfloat16 ceil chunk cumsum diff expand floor flatten index_select int log_softmax "
+    "logsumexp masked_fill masked_select median movedim nanmean nonzero permute repeat rsqrt sort "
+    "split t tanh topk transpose trunc unbind unflatten unfold unique var where".split()
+)
+"""Methods of tensors and containers that give what is computed from their receiver and their arguments."""
+_ABOUT_FORM = frozenset(
+    "isinstance hasattr type len id callable is_tensor numel size dim ndim nelement element_size get_device "
+    "is_floating_point issubclass".split()
+)
+"""What is asked about the form of a value, not about its contents."""
+FORMS = frozenset(
+    ".shape .ndim .device .dtype .requires_grad .grad_fn .is_cuda .itemsize .layout .training".split()
+)
+_IN_PLACE = (
+    ".add_",
+    ".sub_",
+    ".mul_",
+    ".div_",
+    ".copy_",
+    ".append",
+    ".extend",
+    ".update",
+    ".fill_",
+)
+_VIEWS = (".detach()", ".data", ".view()", ".reshape()", ".squeeze()", ".unsqueeze()")
+_MOST = 400
+"""So many values are looked at: loops that add up grow without end."""
+_LOADERS = ("DataLoader", "StatefulDataLoader")
+_CLOCKS = ("time.time", "time.perf_counter", "time.monotonic", "time.process_time")
+_SEEDING = ("random.seed", "numpy.random.seed")
+_SEEDED_BY_OTHERS = ("set_seed", "seed_everything", "manual_seed_all", "enable_determinism")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Something that differs from rank to rank: its ``kind`` is ``loss``, ``data``, ``clock`` or ``chance``."""
+
+    value: Value
+    kind: str
+
+
+class _Origins:
+    """The edges from values to what they are made of."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.made: dict[Value, Called] = {}
+        self.returned: dict[Value, list[Returned]] = {}
+        self.shared: dict[Value, int] = {}
+        self.grown: dict[Value, list[tuple[int, Value]]] = {}
+        for called in trace.of(Called):
+            if called.result is not called.receiver:  # `x.to(device)` stands for `x`
+                self.made.setdefault(called.result, called)
+            if is_collective(called):
+                for given in (called.receiver, *called.arguments, *called.keywords.values()):
+                    self._share(given, called.order)
+            elif called.name in _IN_PLACE and called.receiver is not None:
+                grown = self.grown.setdefault(called.receiver, [])
+                grown += [(called.order, one) for one in called.arguments]
+        for returned in trace.of(Returned):
+            self.returned.setdefault(returned.result, []).append(returned)
+        self.escaped: dict[Value, int] = {}
+        for escaped in trace.of(Escaped):
+            self.escaped.setdefault(escaped.value, escaped.order)
+
+    def _share(self, value: Value | None, order: int) -> None:
+        for one in _alternatives(value):
+            self.shared.setdefault(one, order)
+            for viewed in _viewed(one):
+                self.shared.setdefault(viewed, order)
+            for _, entry in self.trace.memory.entries(one):
+                self.shared.setdefault(entry, order)
+
+    def of(self, value: Value, until: int, beyond: bool) -> Iterator[Value]:
+        """A value and all that it is computed from before ``until``, as far as that was not shared by the ranks.
+
+        ``beyond`` the outputs of modules are their inputs.
+        """
+        todo, seen = [value], set[Value]()
+        while todo and len(seen) < _MOST:
+            one = todo.pop()
+            if one in seen:
+                continue
+            seen.add(one)
+            if min(self.shared.get(one, until), self.escaped.get(one, until)) < until:
+                continue
+            called = self.made.get(one)
+            if called is not None and is_collective(called):
+                continue
+            yield one
+            if one in self.returned and not beyond:
+                continue
+            todo += self._below(one, called)
+            if called is not None and called.name.startswith("torch."):  # `counts[0] += …`
+                todo += [entry for _, entry in self.trace.memory.entries(one)]
+            todo += [v for order, v in self.grown.get(one, ()) if order < until]
+
+    def _below(self, value: Value, called: Called | None) -> list[Value]:
+        """What a value is made of directly."""
+        if isinstance(value, Either):  # a flag or a counter says what decided it
+            shown = [(guards, one) for guards, one in value.options if not _of_one_process(guards)]
+            asked = [g.test for guards, _ in shown for g in guards if not is_choice(g.test)]
+            return [*(one for _, one in shown), *asked]
+        if isinstance(value, Not):
+            return [value.test]
+        if isinstance(value, Logic):
+            return list(value.operands)
+        if isinstance(value, Container):
+            return [one for _, one in self.trace.memory.entries(value)]
+        if value in self.returned:
+            return [one for returned in self.returned[value] for one in returned.given]
+        if called is not None:
+            return self._given(called)
+        if not isinstance(value, Part):
+            return []
+        if isinstance(value.key, str):
+            return [] if value.key in FORMS or value.owner is None else [value.owner]
+        how, *operands = value.key if isinstance(value.key, tuple) else ("",)
+        name = str(how).strip(".()")
+        if is_choice(value) or how in ("is", "is not", "call") or name in _ABOUT_FORM:
+            return []
+        owner = [] if value.owner is None else [value.owner]
+        return owner + [one for one in operands if isinstance(one, Value)]
+
+    @staticmethod
+    def _given(called: Called) -> list[Value]:
+        if called.name.rpartition(".")[2] in _ABOUT_FORM:
+            return []
+        if not (called.name in _METHODS or called.name.startswith(_FOLLOWED)):
+            return []
+        given = [called.receiver, *called.arguments, *called.keywords.values()]
+        return [one for one in given if one is not None]
+
+
+_FUNCTIONS = ("torch", "torch.nn.functional", "torch.linalg", "torch.special", "torch.fft")
+_NO_FUNCTIONS = ("torch.load", "torch.compile", "torch.vmap")
+
+
+def is_function(name: str) -> bool:
+    """Whether a name is that of a function of torch that gives a new tensor and changes none."""
+    home, _, last = name.rpartition(".")
+    return home in _FUNCTIONS and name not in _NO_FUNCTIONS and last.islower() and last[-1] != "_"
+
+
+def only_computes(called: Called) -> bool:
+    """Whether a call computes something new and writes into nothing that it is given."""
+    if "out" in called.keywords:
+        return False
+    return is_function(called.name) or (called.name in _METHODS and not called.name.endswith("_"))
+
+
+def is_collective(called: Called) -> bool:
+    """Whether a call may make what it is given, or what it returns, the same on all ranks."""
+    if called.name.startswith(("torch.distributed.", "accelerate.")):
+        return called.name.rpartition(".")[2] not in _ASKING_DISTRIBUTED
+    return called.name in _REDUCING
+
+
+def _of_one_process(guards: Guards) -> bool:
+    """Whether a value depends on how many processes there are: alone, a rank has no others to differ from."""
+    for guard in guards:
+        test: Value | None = guard.test
+        while isinstance(test, Part):
+            test = test.owner
+        if isinstance(test, External) and test.name in _ASKING_ALONE:
+            return True
+    return False
+
+
+def _viewed(value: Value) -> Iterator[Value]:
+    """The tensors whose memory a tensor shows: what is written into it is written into them."""
+    while isinstance(value, Part) and value.owner is not None:
+        how = value.key[0] if isinstance(value.key, tuple) else value.key
+        if how not in _VIEWS:
+            return
+        value = value.owner
+        yield value
+
+
+def _alternatives(value: Value | None) -> list[Value]:
+    if isinstance(value, Either):
+        return [value, *(one for _, one in value.options)]
+    return [] if value is None else [value]
+
+
+@once
+def _origins(trace: Trace) -> _Origins:
+    return _Origins(trace)
+
+
+def origins(trace: Trace, value: Value, until: int, *, beyond: bool = True) -> Iterator[Value]:
+    """A value and all that it is computed from before ``until`` without having been shared by the ranks.
+
+    Not ``beyond`` the outputs of modules when that is not wanted.
+    """
+    return _origins(trace).of(value, until, beyond)
+
+
+def may_be_gradients(trace: Trace, collective: Collective) -> bool:
+    """Whether a collective may communicate gradients or parameters, not the loss or another number of the step."""
+    if collective.about is None:
+        return True
+    returned = _origins(trace).returned
+    for one in origins(trace, collective.about, collective.order, beyond=False):
+        if isinstance(one, Parameters) or (isinstance(one, Part) and one.key in (".grad", ".data")):
+            return True
+        if isinstance(one, Unknown) and one not in returned:
+            return True
+    return False
+
+
+def differing(trace: Trace, test: Value, until: int, *kinds: str) -> Origin | None:
+    """The first thing of these kinds that a test is about and that differs from rank to rank; None if there is none."""
+    for one in origins(trace, test, until):
+        kind = _kind(trace, one)
+        if kind in kinds:
+            return Origin(one, kind)
+    return None
+
+
+OWN = {
+    "loss": "the model's output on its own data",
+    "clock": "its own clock",
+    "chance": "its own random numbers",
+    "data": "its own data",
+}
+"""What a rank asks, by the kind of an origin."""
+
+
+def differing_guard(trace: Trace, guards: Iterable[Guard], until: int) -> tuple[Guard, str] | None:
+    """The first test that each rank asks something of its own, and what; None if there is none."""
+    for guard in guards:
+        if guard.site is None or is_choice(guard.test) or rank_dependent(guard.test):
+            continue
+        if _asks_for_missing_data(trace, guard.test, until):
+            return guard, OWN["data"]
+        found = differing(trace, guard.test, until, "loss", "clock", "chance")
+        if found is not None:
+            return guard, OWN[found.kind]
+    return None
+
+
+def written(guard: Guard) -> str:
+    """A test as the script writes it."""
+    return "" if guard.site is None else " ".join(guard.site.source.code(guard.site.node).split())
+
+
+def _asks_for_missing_data(trace: Trace, test: Value, until: int) -> bool:
+    """Whether a test asks if a batch of a loader has something: ``batch.get("images") is None``."""
+    while isinstance(test, Not):
+        test = test.test
+    key = test.key if isinstance(test, Part) and isinstance(test.key, tuple) else ("",)
+    if key[0] not in ("is", "is not") or test.owner is None:
+        return False
+    called = _origins(trace).made.get(test.owner)
+    if called is None or called.name != ".get" or called.receiver is None:
+        return False
+    return differing(trace, called.receiver, until, "data") is not None
+
+
+def _kind(trace: Trace, value: Value) -> str:
+    """How a value differs from rank to rank; nothing when it does not, for all that is known."""
+    if value in _outputs(trace):
+        return "loss" if _is_of_rank(trace, value) else ""
+    if class_name(value).rpartition(".")[2] in _LOADERS:
+        return "data"
+    called = _origins(trace).made.get(value)
+    if called is None:
+        return ""
+    if called.name in _CLOCKS:
+        return "clock"
+    if called.name.startswith(("random.", "numpy.random.")) and not _seeded(trace):
+        return "chance"
+    return ""
+
+
+@once
+def _outputs(trace: Trace) -> frozenset[Value]:
+    """What sharded models have computed from the data of their rank."""
+    return frozenset(
+        returned.result
+        for returned in trace.of(Returned)
+        if sharded(trace, returned, returned.module) is not None
+    )
+
+
+def _is_of_rank(trace: Trace, output: Value) -> bool:
+    """Whether an output was computed from data of this rank, for all that is known: a loader's, or what is trained on."""
+    return output in _trained_on(trace) or any(
+        class_name(one).rpartition(".")[2] in _LOADERS
+        for returned in _origins(trace).returned.get(output, ())
+        for given in returned.given
+        for one in origins(trace, given, returned.order)
+    )
+
+
+@once
+def _trained_on(trace: Trace) -> frozenset[Value]:
+    """All that the losses are computed from."""
+    return frozenset(
+        one
+        for backward in trace.of(Backward)
+        for one in origins(trace, backward.of, backward.order)
+    )
+
+
+@once
+def _seeded(trace: Trace) -> bool:
+    """Whether the random numbers of Python and numpy may be the same on all ranks."""
+    if next(trace.calls(*_SEEDING), None) is not None:
+        return True
+    return next(trace.calls_named(lambda name: name.endswith(_SEEDED_BY_OTHERS)), None) is not None

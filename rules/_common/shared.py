@@ -1,0 +1,458 @@
+"""Questions that several rules ask of a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import libcst as cst
+
+from fsdp2lint.api import (
+    Assigned,
+    Container,
+    Either,
+    Event,
+    External,
+    Function,
+    Guards,
+    Instance,
+    Layout,
+    Literal,
+    MainRank,
+    Module,
+    Optimizer,
+    Part,
+    Rank,
+    Round,
+    Sharded,
+    Site,
+    StateDict,
+    StateDictTaken,
+    SyncSwitched,
+    Trace,
+    Value,
+    Wrapped,
+    Wrapping,
+    excludes_fsdp2,
+    is_choice,
+    lineage,
+    once,
+    options,
+    rank_dependent,
+    scope_of,
+    tests_in,
+    unwrapped,
+)
+
+from .order import returned_from
+
+_ORDERINGS = ("<", "<=", ">", ">=", "%", "in")
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One module to which one ``fully_shard`` call was applied, and what must hold then."""
+
+    event: Sharded
+    module: Value
+    guards: Guards
+
+    @property
+    def order(self) -> int:
+        """When."""
+        return self.event.order
+
+
+def cases(event: Event, value: Value) -> Iterator[tuple[Guards, Value]]:
+    """What ``value`` can be at ``event``, each with what must hold then."""
+    if not isinstance(value, Either):
+        yield event.guards, value
+        return
+    for guards, one in value.apart():
+        both = event.guards.and_(guards)
+        if not both.impossible:
+            yield both, one
+
+
+@once
+def shards(trace: Trace) -> tuple[Shard, ...]:
+    """Every module that ``fully_shard`` was applied to, in order."""
+    return tuple(
+        Shard(event, unwrapped(module), guards)
+        for event in trace.of(Sharded)
+        for handed in event.modules
+        for guards, module in cases(event, handed)
+    )
+
+
+def shards_before(trace: Trace, event: Event) -> Iterator[Shard]:
+    """The shardings that surely precede ``event`` on a path they share, latest first.
+
+    None where the script has put other parameters in place of the shards.
+    """
+    if any(first <= event.order <= last for first, last in _exchanges(trace)):
+        return iter(())
+    return (
+        s
+        for s in reversed(shards(trace))
+        if trace.precedes(s.event, event) and not returned_from(s.event, event)
+    )
+
+
+@once
+def _exchanges(trace: Trace) -> tuple[tuple[int, int], ...]:
+    """Where other parameters stand in the modules: from which event on and until which.
+
+    A context manager that gathers whole parameters puts them in with ``setattr(module, name, whole)`` and
+    puts the shards back in with another ``setattr`` of the same function.
+    """
+    found = []
+    unnamed = [one for one in trace.of(Assigned) if one.name == "…"]
+    for put, back in pairwise(unnamed):
+        source = put.at.source
+        if source is back.at.source and put.at.node is not back.at.node:
+            layout = Layout.of(source)
+            home, other = (scope_of(layout.ancestors(one.at.node)) for one in (put, back))
+            earlier = layout.span(put.at.node) < layout.span(back.at.node)
+            if home is other and isinstance(home, cst.FunctionDef) and earlier:
+                found.append((put.order, back.order))
+    return tuple(found)
+
+
+def shards_after(trace: Trace, event: Event) -> Iterator[Shard]:
+    """The shardings that surely follow ``event`` on a path they share."""
+    return (
+        s
+        for s in shards(trace)
+        if trace.precedes(event, s.event) and not returned_from(event, s.event)
+    )
+
+
+def sharded(
+    trace: Trace, event: Event, value: Value | None, *, itself: bool = False
+) -> tuple[Shard, Value] | None:
+    """The sharding that makes ``value`` a sharded module at ``event``, and the module meant.
+
+    A module counts as sharded when ``fully_shard`` was applied to it or to a module around it;
+    with ``itself`` only the first. What DDP or FSDP1 wraps is another matter and never counts.
+    """
+    if value is None or not shards(trace) or excludes_fsdp2(event.at.source, event.at.node):
+        return None
+    for guards, module in cases(event, value):
+        inner = unwrapped(module)
+        if wrapped_by(module, "ddp", "fsdp1") or told_apart(guards, inner):
+            continue
+        near = [
+            s
+            for s in shards_before(trace, event)
+            if s.module is inner or (not itself and trace.inside(inner, s.module))
+            if together(s.guards, guards) and not _hung_since(trace, s, inner)
+        ]
+        if near:
+            return innermost(trace, near), inner
+    return None
+
+
+def innermost(trace: Trace, near: Sequence[Shard]) -> Shard:
+    """The sharding of the innermost of some nested modules."""
+    found = near[0]
+    for shard in near[1:]:
+        if trace.inside(shard.module, found.module):
+            found = shard
+    return found
+
+
+_FSDP2 = "torch.distributed.fsdp.FSDPModule"
+_ONLY_FSDP1 = ("no_sync", "clip_grad_norm_", "module", "_fsdp_wrapped_module", "summon_full_params")
+_ONLY_FSDP2 = ("set_requires_gradient_sync", "unshard", "reshard", "set_is_last_backward")
+
+
+def told_apart(guards: Guards, module: Value) -> bool:
+    """Whether the script has asked here what kind of module it is, and it is not a sharded one."""
+    for guard in guards:
+        test = guard.test
+        if not isinstance(test, Part) or not isinstance(test.key, tuple):
+            continue
+        if guard.taken and _another_one(test, module):
+            return True
+        if unwrapped(test.owner) is module:
+            if asks_for_fsdp2(test):
+                if not guard.taken:
+                    return True
+            elif guard.taken and _asks_for_another(test):
+                return True
+        if test.owner is module.part(".__class__") or test.owner is module.part(".__class__").part(
+            ".__name__"
+        ):
+            return True
+    return False
+
+
+def _another_one(test: Part, module: Value) -> bool:
+    """Whether a test says that a module is the same object as another one: ``if model is reference:``."""
+    how, *operands = test.key if isinstance(test.key, tuple) else ("",)
+    sides = [unwrapped(v) for v in (test.owner, *operands) if isinstance(v, Value)]
+    return (
+        how in ("is", "==") and module in sides and not any(isinstance(v, Literal) for v in sides)
+    )
+
+
+def asks_for_fsdp2(test: Part) -> bool:
+    """Whether a test of a module is true for those that ``fully_shard`` has changed, and no others."""
+    how, *what = test.key if isinstance(test.key, tuple) else ("",)
+    if how == "isinstance":
+        return any(isinstance(c, External) and c.name == _FSDP2 for c in what)
+    return how == "hasattr" and bool(what) and what[0] in _ONLY_FSDP2
+
+
+def _asks_for_another(test: Part) -> bool:
+    """Whether a test of a module is false for those that ``fully_shard`` has changed."""
+    how, *what = test.key if isinstance(test.key, tuple) else ("",)
+    if how == "isinstance":
+        return all(isinstance(c, External) and c.name.startswith("torch.") for c in what)
+    return how == "hasattr" and bool(what) and what[0] in _ONLY_FSDP1
+
+
+def _hung_since(trace: Trace, shard: Shard, module: Value) -> bool:
+    return module is not shard.module and hung_later(trace, shard.event, module)
+
+
+def hung_later(trace: Trace, event: Event, module: Value) -> bool:
+    """Whether ``module`` was made a part of another one only after ``event``."""
+    hung = (a for a in trace.of(Assigned) if unwrapped(a.value) is module)
+    return any(trace.precedes(event, assigned) for assigned in hung)
+
+
+def wrapped_by(value: Value, *wrappers: str) -> bool:
+    """Whether one of these wrappers is around ``value``."""
+    while isinstance(value, Wrapped):
+        if value.by in wrappers:
+            return True
+        value = value.of
+    return False
+
+
+def wrapped_before(trace: Trace, event: Event, module: Value, *wrappers: str) -> bool:
+    """Whether ``module`` may have been put into one of these wrappers before ``event``."""
+    return any(
+        w.by in wrappers and trace.inside(module, w.module) for w in trace.before(event, Wrapping)
+    )
+
+
+def together(one: Guards, other: Guards) -> bool:
+    """Whether both surely can hold in one run.
+
+    Two flags of a configuration may exclude each other although nothing in the script says so
+    (``cfg.fsdp`` and ``cfg.ddp``). So at most one side may ask for flags that the other does not. What the
+    program fails without (an ``assert``, a test before a ``raise``) is nobody's choice.
+    """
+    if one.excludes(other):
+        return False
+    return not (_flags(one, other) and _flags(other, one))
+
+
+def _flags(guards: Guards, known: Guards) -> bool:
+    """Whether ``guards`` ask for a choice of the configuration that ``known`` does not ask for."""
+    return any(
+        not any(known.units.get(g.test) == g for g in clause)
+        and not any(all(map(_free, tests_in(g.test))) for g in clause)
+        for clause in guards.clauses - known.clauses - guards.survived
+    )
+
+
+def _free(test: Value) -> bool:
+    """Whether a test is no choice of the configuration.
+
+    It is about a rank, a number, one round of a loop, what a list of the run holds, or whether a value is plain data.
+    """
+    if is_choice(test) or rank_dependent(test):
+        return True
+    seen: Value | None = test
+    while isinstance(seen, Part):
+        if isinstance(seen.key, Round):
+            return True
+        if isinstance(seen.key, tuple):
+            asked = seen.key[0]
+            if asked in _ORDERINGS or (
+                asked in ("any", "all") and isinstance(seen.owner, Container)
+            ):
+                return True
+            if asked == "isinstance" and all(map(_is_data, seen.key[1:])):
+                return True
+        seen = seen.owner
+    return False
+
+
+def _is_data(cls: object) -> bool:
+    """Whether a class is one of plain data: a list, a dictionary, a text."""
+    return isinstance(cls, External) and cls.name.startswith(("builtins.", "omegaconf."))
+
+
+def overlap(trace: Trace, one: Value, other: Value) -> Value | None:
+    """The inner one of two modules when one holds the other."""
+    if trace.inside(one, other):
+        return unwrapped(one)
+    return unwrapped(other) if trace.inside(other, one) else None
+
+
+def leftover(trace: Trace, module: Value, done: Sequence[Shard]) -> bool:
+    """Whether ``module`` has parameters of its own beside the parts of it that are ``done``."""
+    if not done:
+        return True
+    whole = {s.module for s in done}
+    if any(isinstance(m, Part) and m.owner is module.part(".children()") for m in whole):
+        return False
+    children = [child for _, child in trace.memory.children(module)]
+    if not children or not isinstance(module, Module):
+        return True
+    return any(unwrapped(child) not in whole for child in children)
+
+
+def method_of(function: Function, module: Value) -> bool:
+    """Whether ``function`` is a method of the module's class."""
+    return isinstance(module, Instance) and any(c is function.home for c in lineage(module.cls))
+
+
+DCP = "torch.distributed.checkpoint."
+
+WITH_PARAMETERS = frozenset(
+    "Linear Bilinear Embedding EmbeddingBag LayerNorm RMSNorm GroupNorm Conv1d Conv2d Conv3d "
+    "ConvTranspose1d ConvTranspose2d ConvTranspose3d MultiheadAttention LSTM GRU RNN PReLU "
+    "BatchNorm1d BatchNorm2d BatchNorm3d Transformer TransformerEncoder TransformerDecoder "
+    "TransformerEncoderLayer TransformerDecoderLayer".split()
+)
+"""Classes of ``torch.nn`` that always have parameters (the norms when ``elementwise_affine`` is left alone)."""
+
+
+def class_name(value: Value) -> str:
+    """The dotted name of the class outside the project that ``value`` is an instance of, or nothing."""
+    if isinstance(value, Instance) and isinstance(value.cls, External):
+        return value.cls.name
+    return ""
+
+
+def parts_of(trace: Trace, module: Value) -> list[Value]:
+    """The submodules that the script has given to a module."""
+    held = [value for _, value in trace.memory.children(module)]
+    return [unwrapped(one) for value in held for one in options(value)]
+
+
+_LIBRARY_MODELS = (
+    "AutoModelForCausalLM",
+    "AutoModelForSeq2SeqLM",
+    "AutoModelForMaskedLM",
+    "AutoModel",
+)
+_LIBRARY_LISTS = (".layers", ".h", ".layer", ".block", ".blocks")
+
+
+def is_transformer(module: Value) -> bool:
+    """Whether a module surely is a model of Transformers: embeddings, a list of many equal blocks, and more."""
+    home, _, name = class_name(module).rpartition(".")
+    if home.partition(".")[0] != "transformers":
+        return False
+    return name in _LIBRARY_MODELS or name.endswith(("ForCausalLM", "LMHeadModel"))
+
+
+def is_block_of(module: Value, model: Value) -> bool:
+    """Whether a module is an element of a list of blocks of a model of Transformers: one of `model.model.layers`."""
+    if not isinstance(module, Part) or not isinstance(module.key, Round):
+        return False
+    holder = module.owner
+    if not isinstance(holder, Part) or holder.key not in _LIBRARY_LISTS:
+        return False
+    seen: Value | None = holder
+    while isinstance(seen, Part) and isinstance(seen.key, str):
+        seen = seen.owner
+    return seen is model
+
+
+def has_parameters(trace: Trace, module: Value, depth: int = 6) -> bool:
+    """Whether a module surely has parameters."""
+    home, _, name = class_name(module).rpartition(".")
+    if home == "torch.nn" and name in WITH_PARAMETERS:
+        return True
+    return depth > 0 and any(has_parameters(trace, c, depth - 1) for c in parts_of(trace, module))
+
+
+def state_shard(trace: Trace, event: Event, state: StateDict) -> Shard | None:
+    """The sharding that came before a state dict was taken, of its model or its optimizer's.
+
+    ``event`` is what happens to the state dict; both must be possible in one run.
+    """
+    taken: Event = next((e for e in trace.of(StateDictTaken) if e.state is state), event)
+    if excludes_fsdp2(taken.at.source, taken.at.node):
+        return None
+    for guards, owner in cases(taken, state.of):
+        if wrapped_by(owner, "ddp", "fsdp1"):
+            continue
+        models = [p.of for p in owner.over] if isinstance(owner, Optimizer) else [owner]
+        for model in models:
+            if told_apart(guards, unwrapped(model)):
+                continue
+            if wrapped_before(trace, taken, model, "ddp", "fsdp1"):
+                continue
+            for shard in shards_before(trace, taken):
+                possible = together(shard.guards, guards) and together(shard.guards, event.guards)
+                if possible and overlap(trace, unwrapped(model), shard.module) is not None:
+                    return shard
+    return None
+
+
+def of_shards(state: StateDict) -> bool:
+    """Whether the state dict of a sharded model surely holds shards: the functions can be asked for full ones."""
+    return state.full is False or (state.full is None and state.via == ".state_dict")
+
+
+def changed(trace: Trace, state: StateDict, event: Event) -> bool:
+    """Whether the script, or code that cannot be followed, has had its hands in a state dict."""
+    if trace.memory.fields.get(state):
+        return True
+    return any(e.order < event.order for e in trace.escapes(state))
+
+
+def differs_by_rank(value: Value | None) -> bool:
+    """Whether a value (a path) is made of the rank."""
+    seen = value
+    while seen is not None:
+        if isinstance(seen, Rank | MainRank):
+            return True
+        if isinstance(seen, Part) and isinstance(seen.key, tuple):
+            if any(differs_by_rank(o) for o in seen.key[1:] if isinstance(o, Value)):
+                return True
+        seen = seen.owner if isinstance(seen, Part) else None
+    return False
+
+
+def is_none(value: Value | None) -> bool:
+    """Whether an argument was left out or is `None`."""
+    return value is None or (isinstance(value, Literal) and value.value is None)
+
+
+def use_of(site: Site) -> str:
+    """What the script does with the value of a call: the kind of the node around it, ``Expr`` for nothing."""
+    return type(Layout.of(site.source).parents.get(site.node)).__name__
+
+
+def serves_both(trace: Trace, module: Value) -> bool:
+    """Whether the script asks somewhere whether a module is FSDP2's, or switches its sync as such.
+
+    Then a test for FSDP1 of the same module is one way of several, not a dead branch.
+    """
+    if any(trace.concerns(e, module) for e in trace.of(SyncSwitched)):
+        return True
+    for called in trace.calls("builtins.isinstance", "builtins.hasattr"):
+        if called.arguments and module in options(called.arguments[0]):
+            result = called.result
+            if isinstance(result, Part) and asks_for_fsdp2(result):
+                return True
+    return False
+
+
+def line_of(event: Event, reader: Event) -> str:
+    """``line 13``, ``line 2 of cell 6``; ``line 13 of parallel.py`` for who reads of it in another file."""
+    line = event.at.line_in_words
+    if event.at.source is reader.at.source:
+        return line
+    return f"{line} of {event.at.source.path.replace(chr(92), '/').rpartition('/')[2]}"

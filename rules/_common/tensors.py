@@ -1,0 +1,318 @@
+"""Which tensors are surely shards (parameters and gradients of sharded modules), and which surely plain ones."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+
+from fsdp2lint.api import (
+    Backward,
+    Called,
+    Container,
+    Event,
+    Forward,
+    Literal,
+    Module,
+    Part,
+    Registered,
+    Resharded,
+    Trace,
+    Unsharded,
+    Value,
+    once,
+    options,
+    unwrapped,
+)
+
+from .parts import Parameter, never_copied, parameter_of
+from .shared import Shard, class_name, overlap, sharded, shards, together
+
+_OTHER_DTENSORS = (
+    "torch.distributed.tensor.parallel.parallelize_module",
+    "torch.distributed.tensor.distribute_tensor",
+    "torch.distributed.tensor.distribute_module",
+    "torch.distributed.tensor.DTensor.from_local",
+)
+_KEEPS_WHOLE = (".set_reshard_after_backward", ".set_reshard_after_forward")
+
+
+def tensor_of(trace: Trace, value: Value) -> Parameter | None:
+    """The parameter or gradient that a value is, element by element: also one that the script has made itself."""
+    found = parameter_of(value)
+    if found is not None:
+        return found
+    gradient = False
+    while isinstance(value, Part) and value.key in (".data", ".grad", (".detach()",)):
+        gradient |= value.key == ".grad"
+        value = value.owner
+    if class_name(value) != "torch.nn.Parameter":
+        return None
+    owners = [h for h in trace.memory.held_by.get(value, ()) if isinstance(h, Module)]
+    return Parameter(owners[0], gradient, None) if len(owners) == 1 else None
+
+
+def shard_of(trace: Trace, event: Event, value: Value) -> Shard | None:
+    """The sharding that makes a value a shard at ``event``, for certain; None also while it may be whole."""
+    found = tensor_of(trace, value)
+    if found is None or other_dtensors(trace):
+        return None
+    here = sharded(trace, event, found.module)
+    if here is None:
+        return None
+    shard = here[0]
+    if found.taken is not None and found.taken < shard.order:
+        return None
+    if shard.event.open or "ignored_params" in shard.event.options or _one_of_several(shard, event):
+        return None
+    return None if not found.gradient and may_be_whole(trace, event, shard) else shard
+
+
+def _one_of_several(shard: Shard, event: Event) -> bool:
+    """Whether a module was sharded as one of several things that a name can be, told apart by its class."""
+    for clause in shard.guards.since(event.guards):
+        for guard in clause:
+            test = guard.test
+            asked = (
+                isinstance(test, Part)
+                and isinstance(test.key, tuple)
+                and test.key[0] == "isinstance"
+            )
+            if (
+                asked
+                and unwrapped(test.owner or test) is shard.module
+                and not isinstance(shard.module, Part)
+            ):
+                return True
+    return False
+
+
+@once
+def other_dtensors(trace: Trace) -> bool:
+    """Whether the script makes distributed tensors by other means than ``fully_shard`` too."""
+    return next(trace.calls(*_OTHER_DTENSORS), None) is not None
+
+
+def may_be_whole(trace: Trace, event: Event, shard: Shard) -> bool:
+    """Whether the parameters of a group may be gathered at ``event``.
+
+    They are while the module of the group computes, and those of a root stay so until the backward; those of
+    others are freed after the forward, unless the script asks for something else.
+    """
+    if any(trace.concerns(c, shard.module) for c in trace.calls(*_KEEPS_WHOLE)):
+        return True
+    computing = [f for f in trace.before(event, Forward) if _hooked(trace, f)]
+    if any(_runs(f, event) and _around(trace, f, shard) for f in computing):
+        return True
+    gathering = [u.order for u in trace.before(event, Unsharded) if _about(trace, u.module, shard)]
+    if not frees_after_forward(trace, shard):
+        gathering += [f.order for f in computing if _about(trace, f.module, shard)]
+    freed = [e.order for e in trace.before(event, Backward)]
+    freed += [e.order for e in trace.before(event, Resharded)]
+    return max(gathering, default=-1) > max(freed, default=-1)
+
+
+def frees_after_forward(trace: Trace, shard: Shard) -> bool:
+    """Whether a group surely gives its gathered parameters back after each forward."""
+    asked = shard.event.options.get("reshard_after_forward")
+    given = asked.value if isinstance(asked, Literal) else ... if asked is not None else None
+    if given is True:
+        return True
+    return given is None and has_root_above(trace, shard)
+
+
+def has_root_above(trace: Trace, shard: Shard) -> bool:
+    """Whether a module around that of a group is sharded too."""
+    return any(
+        s.module is not shard.module
+        and trace.inside(shard.module, s.module)
+        and together(s.guards, shard.guards)
+        for s in shards(trace)
+    )
+
+
+def _hooked(trace: Trace, forward: Forward) -> bool:
+    if forward.how in ("call", "generate"):
+        return True
+    return any(r.method in (None, forward.how) for r in trace.of(Registered))
+
+
+def _runs(forward: Forward, event: Event) -> bool:
+    """Whether an event happens inside a forward."""
+    return any(site.node is forward.at.node for site in event.moment.calls)
+
+
+def _around(trace: Trace, forward: Forward, shard: Shard) -> bool:
+    return any(unwrapped(m) is shard.module for m in options(forward.module))
+
+
+def _about(trace: Trace, module: Value, shard: Shard) -> bool:
+    return any(overlap(trace, m, shard.module) is not None for m in options(module))
+
+
+# -- plain tensors ---------------------------------------------------------------------------------------
+
+_SHAPED = "empty eye full normal ones rand randint randn zeros".split()
+_FROM_DATA = "as_tensor from_numpy tensor".split()
+_LIKE = "empty_like full_like ones_like rand_like randn_like zeros_like".split()
+
+
+def is_plain(trace: Trace, event: Event, value: Value) -> bool:
+    """Whether a value surely is an ordinary tensor of more than one element at ``event``.
+
+    One element alone is taken for the same on all ranks and may be mixed with shards.
+    """
+    return all(_is_plain(trace, event, one, 6) for one in options(value))
+
+
+def _is_plain(trace: Trace, event: Event, value: Value, depth: int) -> bool:
+    if depth == 0:
+        return False
+    called = _results(trace).get(value)
+    if called is not None:
+        return _makes_plain(trace, called, depth)
+    found = tensor_of(trace, value)
+    if found is not None:
+        return not found.gradient and _never_sharded_until(trace, event, found)
+    if not isinstance(value, Part):
+        return False
+    if isinstance(value.owner, Container) and _by_unknown_key(value.key):
+        entries = [v for _, v in trace.memory.entries(value.owner)]
+        return (
+            bool(entries)
+            and not value.owner.open
+            and all(_is_plain(trace, event, v, depth - 1) for v in entries)
+        )
+    return isinstance(value.key, tuple) and _computed_plain(trace, event, value, depth)
+
+
+@once
+def _results(trace: Trace) -> dict[Value, Called]:
+    """The calls of functions of torch by what they return."""
+    return {
+        c.result: c for c in trace.of(Called) if c.receiver is None and c.name.startswith("torch.")
+    }
+
+
+def _makes_plain(trace: Trace, called: Called, depth: int) -> bool:
+    name = called.name.rpartition(".")[2]
+    if called.open:
+        return False
+    if name in _LIKE:
+        like = called.argument(0, "input")
+        return like is not None and is_plain_at(trace, called, like, depth)
+    if name in _FROM_DATA:
+        data = called.argument(0, "data")
+        return name == "from_numpy" or (isinstance(data, Container) and _several(trace, data))
+    return name in _SHAPED and any(_larger_than_one(trace, v) for v in called.arguments)
+
+
+def is_plain_at(trace: Trace, called: Called, value: Value, depth: int) -> bool:
+    """Whether each thing that a value can be was plain when a call was made."""
+    return all(_is_plain(trace, called, one, depth - 1) for one in options(value))
+
+
+def _several(trace: Trace, data: Container) -> bool:
+    return data.kind in ("list", "tuple") and len(list(trace.memory.entries(data))) > 1
+
+
+def _larger_than_one(trace: Trace, value: Value) -> bool:
+    """Whether a value is a number, or a shape with one, that makes a tensor have several elements."""
+    if isinstance(value, Literal):
+        return isinstance(value.value, int) and value.value > 1
+    if isinstance(value, Container):
+        sizes = [v for _, v in trace.memory.entries(value)]
+        return any(isinstance(v, Literal) and _larger_than_one(trace, v) for v in sizes)
+    return (
+        isinstance(value, Part)
+        and value.key == ".shape"
+        and tensor_of(trace, value.owner) is not None
+    )
+
+
+def _never_sharded_until(trace: Trace, event: Event, found: Parameter) -> bool:
+    """Whether a parameter is of a module in sight to which nobody had applied ``fully_shard`` when it was taken."""
+    return never_sharded(trace, found.module, event.order if found.taken is None else found.taken)
+
+
+def never_sharded(trace: Trace, value: Value, until: int) -> bool:
+    """Whether a value is a module that the analysis knows, and nothing before ``until`` made its parameters shards."""
+    module = unwrapped(value)
+    if not isinstance(module, Module) or other_dtensors(trace) or never_copied(trace, module):
+        return False
+    out = [e.order for e in trace.escapes(module)]
+    if any(order < until for order in out) or any(
+        holder in trace.memory.foreign for holder in trace.memory.holders(module)
+    ):
+        return False
+    return not any(
+        s.order < until and overlap(trace, module, s.module) is not None for s in shards(trace)
+    )
+
+
+def _by_unknown_key(key: Hashable) -> bool:
+    return isinstance(key, tuple) and key[0] == "[]"
+
+
+def _computed_plain(trace: Trace, event: Event, value: Part, depth: int) -> bool:
+    """Whether a value is computed from ordinary tensors and constants, not from constants alone."""
+    operation, *rest = value.key if isinstance(value.key, tuple) else ("",)
+    if operation in _KEEPING:
+        return _is_plain(trace, event, value.owner, depth - 1)
+    tensors = [
+        v for v in (value.owner, *rest) if isinstance(v, Value) and not isinstance(v, Literal)
+    ]
+    return (
+        operation in ("*", "/", "+", "-")
+        and bool(tensors)
+        and all(_is_plain(trace, event, v, depth - 1) for v in tensors)
+    )
+
+
+_KEEPING = frozenset(
+    f".{name}()"
+    for name in "abs add_ bfloat16 bool clamp clamp_ clone contiguous cpu cuda detach div_ exp float half log "
+    "mul_ neg pow relu sigmoid sign sqrt square sub_ t tanh to".split()
+)
+
+
+def operands(called: Called) -> Iterator[Value]:
+    """All that a call computes with."""
+    if called.receiver is not None:
+        yield called.receiver
+    yield from called.arguments
+    yield from called.keywords.values()
+
+
+def asks_for_kind(event: Event) -> bool:
+    """Whether the script asks before an event what kind of tensor it has to do with."""
+    for guard in event.guards:
+        test = guard.test
+        if isinstance(test, Part) and isinstance(test.key, tuple):
+            if test.key[0] in ("isinstance", "hasattr", "type"):
+                return True
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """A shard and a plain tensor in one operation."""
+
+    sharded: Value
+    shard: Shard
+    plain: Value
+
+
+def mixed(trace: Trace, event: Event, values: Sequence[Value]) -> Mixture | None:
+    """The shard and the plain tensor among the operands of an event, when both are there for certain."""
+    for one in values:
+        shard = None if isinstance(one, Literal) else shard_of(trace, event, one)
+        if shard is None:
+            continue
+        for other in values:
+            if (
+                other is not one
+                and not isinstance(other, Literal)
+                and is_plain(trace, event, other)
+            ):
+                return Mixture(one, shard, other)
+    return None
