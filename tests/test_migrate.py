@@ -365,3 +365,20 @@ def test_the_imports_of_a_file_share_a_row(tmp_path: Path) -> None:
     shown = program("migrate", "-q", cwd=tmp_path)
     assert shown.stdout.count("removed: import no longer used") == 1
     assert "3 imports" in shown.stdout
+
+
+def test_a_library_that_builds_no_model_is_told_what_its_code_accepts_now(tmp_path: Path) -> None:
+    """Its callers may still pass FSDP1 models: neither their class nor their clipping is known here."""
+    uses = (
+        "import torch\nfrom torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n\n"
+        "def clip(model, limit):\n    if isinstance(model, FSDP):\n        return model.clip_grad_norm_(limit)\n"
+        "    return torch.nn.utils.clip_grad_norm_(model.parameters(), limit)\n"
+    )
+    (tmp_path / "library.py").write_text(uses)
+    said = "the new code accepts only models of `fully_shard`"
+    shown = program("migrate", "library.py", cwd=tmp_path)
+    assert said in shown.stdout
+    assert "library.py:6" in shown.stdout
+    builds = "\n\ndef build(model):\n    return FSDP(model)\n"
+    (tmp_path / "library.py").write_text(uses + builds)
+    assert said not in program("migrate", "library.py", cwd=tmp_path).stdout

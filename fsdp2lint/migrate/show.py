@@ -20,6 +20,9 @@ from fsdp2lint.system.plain import in_json, no_command, one_line
 
 FORMATS = ("text", "markdown", "json", "html")
 
+_OF_MODELS = ("FSDP106", "FSDP107", "FSDP110")
+"""Uses of a wrapped model: ``no_sync``, ``clip_grad_norm_``, tests for its class."""
+
 _MEANS = {
     "preserved": "kept, and still right",
     "changed": "rewritten",
@@ -165,6 +168,12 @@ def _conclusion(migration: Migration, applied: Applied) -> Iterator[str]:
         yield " ".join(_verdict(migration, applied))
     else:
         yield "No FSDP1 code found."
+    narrowed = _narrowed(ledger.entries)
+    if narrowed is not None:
+        yield (
+            "No file here builds an FSDP1 model, and the new code accepts only models of `fully_shard`: keep both "
+            f"classes where callers still pass FSDP1 models, for example at {narrowed.path}:{narrowed.place}."
+        )
     if migration.todos:
         said = ", ".join(f"{todo.path}:{todo.place}" for todo in migration.todos)
         yield f"TODO(fsdp2lint) comments of an earlier run that are still in the code: {said}"
@@ -175,6 +184,17 @@ def _conclusion(migration: Migration, applied: Applied) -> Iterator[str]:
         at = Place.of(site).told
         yield f"{at.part}:{at.range.line}: after the migration: {finding.message}"
     yield from migration.failures
+
+
+def _narrowed(entries: Sequence[Entry]) -> Entry | None:
+    """The first use of a model that is rewritten although no line of the program builds an FSDP1 model.
+
+    A library cannot know which models its callers pass: after the migration FSDP1's are no longer among them.
+    """
+    uses = [entry for entry in entries if entry.kind not in ("import", "string", "launch")]
+    if any(e.code == "FSDP101" or e.kind in ("framework", "setting") for e in uses):
+        return None
+    return next((e for e in uses if e.code in _OF_MODELS and e.fate == "changed"), None)
 
 
 def _verdict(migration: Migration, applied: Applied) -> Iterator[str]:
