@@ -25,7 +25,7 @@ import msgspec
 from manifest import MANIFEST, BadManifest, Judged, Site, Snapshot, read
 
 ROOT = Path(__file__).parent.parent.parent
-PUBLISHED = ROOT / "fsdp2lint" / "accuracy.json"
+PUBLISHED = ROOT / "fsdp2lint" / "catalogue" / "accuracy.json"
 OWN_CODES = "FSDP9"
 """Findings about the text (a syntax error, an idle suppression): nothing to be wrong about."""
 

@@ -35,7 +35,7 @@ from operators import OPERATORS, Operator
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 PROGRAMS = HERE / "programs.json"
-PUBLISHED = ROOT / "fsdp2lint" / "recall.json"
+PUBLISHED = ROOT / "fsdp2lint" / "catalogue" / "recall.json"
 GUIDE = ROOT / "docs" / "guides" / "recall.md"
 START, END = "<!-- measured -->", "<!-- end -->"
 LIMIT = 300
