@@ -27,7 +27,9 @@ accelerator = Accelerator(fsdp_plugin=plugin)
 ```python
 from accelerate import Accelerator, FullyShardedDataParallelPlugin
 
-plugin = FullyShardedDataParallelPlugin(reshard_after_forward=False, fsdp_version=2, state_dict_type="FULL_STATE_DICT")
+plugin = FullyShardedDataParallelPlugin(
+    reshard_after_forward=False, fsdp_version=2, state_dict_type="FULL_STATE_DICT"
+)
 accelerator = Accelerator(fsdp_plugin=plugin)
 ```
 

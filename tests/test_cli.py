@@ -320,7 +320,7 @@ def test_a_rule_that_raises_does_not_end_the_run(tmp_path: Path) -> None:
         "def check(trace): raise KeyError('oops')\n"
         "first, *others = knowledge.rules()\n"
         "rules = (replace(first, check=check), *others)\n"
-        "knowledge.rules = lambda: rules\n"
+        "knowledge.rules = lambda *plugins: rules\n"
         "from fsdp2lint.cli import main\n"
         "sys.argv = ['fsdp2lint', 'check', '-f', 'concise']\n"
         "main()\n"

@@ -44,7 +44,7 @@ def check(trace: Trace) -> Iterator[Finding]:
 
 def test_a_run_says_it_and_goes_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     rule = Rule("FSDP298", "a-rule", "correctness", check, "A rule.\n", "2.6", "")
-    monkeypatch.setattr(knowledge, "rules", lambda: (rule,))
+    monkeypatch.setattr(knowledge, "rules", lambda *plugins: (rule,))
     path = tmp_path / "train.py"
     path.write_text(SCRIPT)
     report = Analysis([(str(path), path.read_bytes())], [str(path)], Settings()).report()

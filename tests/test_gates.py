@@ -36,9 +36,11 @@ HOOK = (
 """What a hook does when a file without FSDP was changed; it prints the modules that this took."""
 
 OURS = """
+    check check.context check.coverage check.report check.runner check.session check.units
     cli cli.check cli.known cli.options cli.output cli.program cli.progress cli.sessions config config.files
-    config.resolve coverage discover files gitignore home links means model model.told plain plan prefilter
-    report reporters reporters._paint reporters._summary reporters.full runner session settings
+    config.resolve config.settings model model.told project project.links
+    reporters reporters._paint reporters._summary reporters.full source source.prefilter
+    system system.discover system.files system.gitignore system.home system.plain
 """
 NOT_FOR_NOTHING = {
     "asyncio", "concurrent", "dataclasses", "difflib", "hashlib", "ipaddress", "json", "multiprocessing",

@@ -14,7 +14,7 @@ import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
 from fsdp2lint.interpret import classes
-from fsdp2lint.interpret.imports import Namespace, Promise, kept
+from fsdp2lint.interpret.imports import Namespace, Promise, kept, namespace
 from fsdp2lint.model.memory import ANNOTATED
 from fsdp2lint.model.values import (
     Class,
@@ -27,11 +27,14 @@ from fsdp2lint.model.values import (
     Value,
     lineage,
 )
+from fsdp2lint.project.bindings import bindings
 
 if TYPE_CHECKING:
     from fsdp2lint.interpret.machine import Machine
     from fsdp2lint.interpret.scopes import Scope
 
+MAX_HANDS = 8
+"""Through so many files a name is followed by import lines."""
 MAX_LIVES = 4
 """Models known by their annotation are built inside each other at most so deep."""
 
@@ -98,10 +101,34 @@ def _named(machine: Machine, node: cst.BaseExpression, scope: Scope, load: bool)
         elif isinstance(found, External) and name:
             found = machine.external(f"{found.name}.{name}")
         if isinstance(found, Promise):
-            if not (load or found.namespace.loaded):
+            outside = _outside(machine, found)
+            if outside is None and not (load or found.namespace.loaded):
                 return None
-            found = kept(machine, found)
+            found = outside or kept(machine, found)
     return found
+
+
+def _outside(machine: Machine, promise: Promise) -> External | None:
+    """What a promised name is outside of the project, where the import lines of the files between say so.
+
+    Most annotations name classes of PyTorch: no file is parsed to learn that.
+    """
+    module: Value = promise.namespace
+    name = promise.name
+    for _ in range(MAX_HANDS):
+        source = module.source if isinstance(module, Namespace) else None
+        table = None if source is None else bindings(source.text)
+        if source is None or table is None or table.stars or name in table.bound:
+            return None
+        found = table.names.get(name)
+        if found is None or found.level is None:
+            return None
+        dotted, _, name = found.target.lstrip(".").rpartition(".")
+        path = machine.project.resolve(dotted, found.level, source)
+        if path is None:
+            return machine.external(found.target) if found.level == 0 else None
+        module = namespace(machine, path, dotted)
+    return None
 
 
 def _from_outside(machine: Machine, cls: External, name: str) -> Value | None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
-from fsdp2lint.frameworks.asked import Launch
+if TYPE_CHECKING:
+    from fsdp2lint.frameworks.asked import Launch
 
 Role = Literal["shards", "optimizers", "rank_guards", "collectives", "models"]
 
