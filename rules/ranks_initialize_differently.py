@@ -68,8 +68,10 @@ from collections.abc import Iterator
 from fsdp2lint.api import (
     Called,
     Finding,
+    Part,
     Stepped,
     Trace,
+    Value,
     options,
     rule,
 )
@@ -124,7 +126,7 @@ def _drawn(trace: Trace, seeds: list[Called], seed: Called) -> Iterator[tuple[Ca
             if not inside or not together(shard.guards, built.guards):
                 continue
             reseeded = any(built.order < s.order < shard.order for s in seeds)
-            if not reseeded and _trained_as_is(trace, built, shard):
+            if not reseeded and _trained_as_is(trace, seed, built, shard):
                 yield built, shard
             break
 
@@ -141,9 +143,28 @@ def _elsewhere(built: Called) -> bool:
     )
 
 
-def _trained_as_is(trace: Trace, built: Called, shard: Shard) -> bool:
-    """Whether the module is trained with the values that were drawn, on a path at least."""
+def _trained_as_is(trace: Trace, seed: Called, built: Called, shard: Shard) -> bool:
+    """Whether the module is trained with the values that were drawn, on a path at least.
+
+    A path does not count that is chosen by what the seed is made of: ``seed + rank * share`` is one seed without ``share``.
+    """
     stepped = next(trace.after(shard.event, Stepped), None)
     if stepped is None or out_of_sight(trace, stepped, shard.module):
         return False
-    return way_without_values(trace, built, stepped, built.result, built.guards) is not None
+    way = way_without_values(trace, built, stepped, built.result, built.guards)
+    if way is None:
+        return False
+    asked = {guard.test for clause in way.since(stepped.guards) for guard in clause}
+    return not any(part in asked for part in _parts(seed.argument(0, "seed")))
+
+
+def _parts(value: Value | None) -> Iterator[Value]:
+    """A value and those that it is computed from by operators."""
+    if value is None:
+        return
+    yield value
+    if isinstance(value, Part) and isinstance(value.key, tuple):
+        yield from _parts(value.owner)
+        for one in value.key:
+            if isinstance(one, Value):
+                yield from _parts(one)

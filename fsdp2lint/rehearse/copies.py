@@ -42,7 +42,7 @@ class Copies:
             if type(found) in (dict, list)
             and len(found) in counts
             and id(found) not in ours
-            and all(type(t).__name__ in _TENSORS and id(t) not in known for t in _tensors(found))
+            and all(_is_tensor(t) and id(t) not in known for t in _tensors(found))
         ]
         self._began = {id(found): _sum(found) for found in self._containers}
 
@@ -74,6 +74,11 @@ class Copies:
 
 
 _TENSORS = ("Tensor", "Parameter", "DTensor")
+
+
+def _is_tensor(found: object) -> bool:
+    """Whether an object is a tensor as scripts hold them; `inspect` has a class ``Parameter`` too."""
+    return type(found).__name__ in _TENSORS and issubclass(type(found), torch.Tensor)
 
 
 def _sum(container: Container) -> float:

@@ -25,6 +25,7 @@ from fsdp2lint.api import (
     Part,
     Restored,
     Round,
+    StateDict,
     Trace,
     Value,
     is_choice,
@@ -252,7 +253,7 @@ _NO_VALUES = frozenset(
     "builtins.print builtins.len builtins.list builtins.sum builtins.id builtins.type builtins.isinstance "
     "builtins.hasattr builtins.repr builtins.str torch.compile torch.nn.utils.clip_grad_norm_ "
     ".detach .clone .full_tensor .to_local .sum .mean .norm .std .max .min .square .tolist .register_hook "
-    "torch.equal torch.allclose builtins.float builtins.dict builtins.zip builtins.enumerate builtins.reversed "
+    "torch.save torch.equal torch.allclose builtins.float builtins.dict builtins.zip builtins.enumerate builtins.reversed "
     ".values .items .keys torch.device".split()
 )
 """Calls that give parameters no values, or values that were somewhere before."""
@@ -361,7 +362,7 @@ def touches(trace: Trace, value: Value | None, module: Value, itself: bool = Fal
             continue  # a number that the module holds too
         seen: Value | None = one
         while seen is not None:
-            if isinstance(seen, Parameters):
+            if isinstance(seen, Parameters | StateDict):
                 return meets(seen.of)
             if isinstance(seen, Optimizer) or seen.key in FORMS:
                 break

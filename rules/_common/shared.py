@@ -419,7 +419,10 @@ def differs_by_rank(value: Value | None) -> bool:
         if isinstance(seen, Rank | MainRank):
             return True
         if isinstance(seen, Part) and isinstance(seen.key, tuple):
-            if any(differs_by_rank(o) for o in seen.key[1:] if isinstance(o, Value)):
+            how, *operands = seen.key
+            if how == "*" and any(isinstance(o, Literal) and o.value == 0 for o in operands):
+                return False  # `rank * share`, where nothing is shared
+            if any(differs_by_rank(o) for o in operands if isinstance(o, Value)):
                 return True
         seen = seen.owner if isinstance(seen, Part) else None
     return False
