@@ -35,7 +35,7 @@ LAYERS = (
     {"api"},
     {"check"},
     {"reporters"},
-    {"bridge", "migrate", "plan", "prove", "rehearse"},
+    {"bridge", "migrate", "plan", "prove", "rehearse", "verify"},
     {"server"},
     {"cli"},
     {"__main__"},

@@ -108,3 +108,9 @@ def test_the_version_is_what_is_printed() -> None:
         check=True,
     )
     assert shown.stdout == f"fsdp2lint {fsdp2lint.__version__}\n"
+
+
+def test_guard_is_importable_by_its_former_name() -> None:
+    """In a process of its own: who imports ``guard`` is watched from then on."""
+    code = "from fsdp2lint import rehearse, verify; assert verify.guard is rehearse.guard"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
