@@ -204,9 +204,7 @@ def _write_parts(
     copies: Copies, root: nn.Module, target: Path, first: bool
 ) -> dict[str, torch.Size]:
     """Gather and write what containers hold of a model's parts; the shapes of its whole parameters."""
-    found = copies.in_parts(root)
-    for number in range(_fewest(len(found))):
-        moved, held = found[number]
+    for number, (moved, held) in enumerate(_on_all_ranks(root, copies.in_parts(root))):
         with in_place(root, lambda parameter, held=held: held.get(id(parameter))):  # type: ignore[misc]
             full = {name: value.detach().clone() for name, value in full_parameters(root)}
         if first:
@@ -222,13 +220,26 @@ def _write_whole(
         _save(copy, target.with_name(f"{target.name}-{number:02}.pt"))
 
 
-def _fewest(count: int) -> int:
-    """The least of the ranks' numbers: gathering is a collective."""
-    if not dist.is_initialized():
-        return count
-    every = [count] * dist.get_world_size()
-    dist.all_gather_object(every, count)
-    return min(every)
+def _on_all_ranks(
+    root: nn.Module, found: list[tuple[bool, dict[int, torch.Tensor]]]
+) -> Iterator[tuple[bool, dict[int, torch.Tensor]]]:
+    """The containers that every rank has, in one order: gathering is a collective.
+
+    They are sorted by the parameters that they hold a value for. A rank can have one more, a list that nothing has let go
+    of yet: where the ranks have not as many of a kind, none of these is taken.
+    """
+    places = {id(p): place for place, p in enumerate(nn.Module.parameters(root))}
+    kinds: dict[tuple[int, ...], list[tuple[bool, dict[int, torch.Tensor]]]] = {}
+    for one in found:
+        kinds.setdefault(tuple(sorted(places[key] for key in one[1])), []).append(one)
+    counts = {kind: len(ones) for kind, ones in kinds.items()}
+    every: list[dict[tuple[int, ...], int]] = [counts]
+    if dist.is_initialized():
+        every = [counts] * dist.get_world_size()
+        dist.all_gather_object(every, counts)
+    for which in sorted(counts):
+        if all(theirs.get(which) == counts[which] for theirs in every):
+            yield from kinds[which]
 
 
 def _reshard(root: nn.Module) -> None:
