@@ -196,7 +196,11 @@ class _Reader:
 
     def document(self) -> Node:
         yaml = self._yaml
-        loader = yaml.SafeLoader(self.text)
+        try:
+            loader = yaml.SafeLoader(self.text)
+        except yaml.reader.ReaderError as error:  # a control character
+            line = self.text.count("\n", 0, error.position) + 1
+            raise NotSettings(f"no valid YAML: {error.reason}", line) from error
         try:
             root = loader.get_single_node()
         except yaml.YAMLError as error:

@@ -6,6 +6,7 @@ strategy.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -179,13 +180,24 @@ def without_key(text: str, section: Mapping, entry: Entry) -> tuple[int, int, st
     return (_in_braces if section.flow else _in_lines)(text, section, entry, [entry])
 
 
+def _line_start(text: str, at: int) -> int:
+    """Where the line begins that holds a place, whatever its file ends lines with."""
+    return max(text.rfind("\n", 0, at), text.rfind("\r", 0, at)) + 1
+
+
+def _line_end(text: str, at: int) -> int:
+    """The last character of the line end behind a place; -1 where the text ends without one."""
+    found = re.compile(r"\r\n|\n|\r").search(text, at)
+    return found.end() - 1 if found else -1
+
+
 def _in_lines(
     text: str, section: Mapping, entry: Entry, dropped: list[Entry]
 ) -> tuple[int, int, str]:
     """The lines of an entry; a comment behind it stays, on a line of its own."""
-    start = text.rfind("\n", 0, entry.key.start) + 1
+    start = _line_start(text, entry.key.start)
     stop = end_of(entry.value)
-    end = text.find("\n", stop)
+    end = _line_end(text, stop)
     end = len(text) if end < 0 else end + 1
     behind = text[stop:end]
     if "#" not in behind:
@@ -214,7 +226,7 @@ class _Rewriting:
         self.asked = asked
         self.text = text
         self.json = json
-        self.newline = "\r\n" if "\r\n" in text else "\n"
+        self.newline = next((end for end in ("\r\n", "\n", "\r") if end in text), "\n")
         keys = [entry.name for entry in asked.section or ()]
         self.prefixed = not keys or any(key.startswith(PREFIX) for key in keys)
 
@@ -356,8 +368,8 @@ class _Rewriting:
             return
         last = end_of(section.entries[-1].value)
         first = section.entries[0].key.start
-        indent = self.text[self.text.rfind("\n", 0, first) + 1 : first]
-        end = self.text.find("\n", last)
+        indent = self.text[_line_start(self.text, first) : first]
+        end = _line_end(self.text, last)
         at = len(self.text) if end < 0 else end + 1
         for name, value, why in new:
             line = f"{indent}{name}: {value}"
@@ -410,7 +422,7 @@ class _Rewriting:
             said = f"{self._key(name)}: {inner}, "
             at = start
         else:
-            at = self.text.rfind("\n", 0, start) + 1
+            at = _line_start(self.text, start)
             said = f"{name}:{gap}{inner}{self.newline}"
         yield Change(at, at, said, name, "changed", why)
 

@@ -457,9 +457,10 @@ class Run:
             why = f"the process ended with {process.returncode}: {err.decode()[-600:]}"
             if process.returncode == -signal.SIGPROF:
                 why = f"more than {SECONDS} s of CPU time"
-            self._say(
-                one, why, (folder / "last.txt").read_text(), (folder / "last").read_bytes().hex()
-            )
+            last, raw = folder / "last.txt", folder / "last"
+            if not last.exists():  # it did not come to its first input
+                raise RuntimeError(why)
+            self._say(one, why, last.read_text(), raw.read_bytes().hex())
             return {}
         result = json.loads(path.read_text())
         for why, how, raw in result["broken"]:

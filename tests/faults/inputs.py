@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -420,6 +421,6 @@ def _value(draw: Draw, lines: list[str], _: Sequence[str]) -> None:
 def written(inputs: Sequence[Input], folder: Path) -> None:
     """The files, alone in a folder."""
     for name in os.listdir(folder):
-        (folder / name).unlink()
+        shutil.rmtree(folder / name) if (folder / name).is_dir() else (folder / name).unlink()
     for one in inputs:
         (folder / one.name).write_bytes(one.raw)
