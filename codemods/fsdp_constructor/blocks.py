@@ -4,7 +4,7 @@
         if isinstance(module, Block) and …:                     fully_shard(block)
             fully_shard(module)
 
-Known only where every run builds the model in sight, out of classes of the project and of ``torch.nn``.
+Known only where every run builds a resolved model, out of classes of the project and of ``torch.nn``.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def _inside(trace: Trace, module: Value, path: str, within: str) -> Iterator[_In
 
 
 def _is_known(trace: Trace, module: Value) -> bool:
-    """Whether all modules in a module are in sight."""
+    """Whether all modules in a module are resolved."""
     if not isinstance(module, Module) or module in trace.memory.loose:
         return False
     last = [external(one) for one in lineage(module.cls) if not isinstance(one, Class)]

@@ -1,4 +1,4 @@
-"""What annotations say of values that nobody in sight makes: their class, and with it their methods and fields.
+"""What annotations say of values whose making is unresolved: their class, and with it their methods and fields.
 
 A *stranger* is an object of which only the class is known, by an annotation. It may be of a subclass, or
 None in spite of what is written, so tests of it stay open; what its class leaves empty stays unknown.
@@ -147,7 +147,7 @@ def _from_outside(machine: Machine, cls: External, name: str) -> Value | None:
 
 
 def stranger(machine: Machine, cls: Class, name: str) -> Value | None:
-    """An object of a class of the project that nobody in sight makes."""
+    """An object of a class of the project whose making is unresolved."""
     if classes.is_module_class(cls):
         if machine.lives >= MAX_LIVES:
             return None

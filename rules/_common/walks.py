@@ -46,7 +46,7 @@ class Walk:
 def walk_of(trace: Trace, shard: Shard, *, at_most: bool = False) -> Walk | None:
     """The loop that a sharding stands in, when its only test is one of the element's class.
 
-    Without a test in sight the elements may come from a list that was filtered before. With ``at_most`` there may be
+    Without a resolved test the elements may come from a list that was filtered before. With ``at_most`` there may be
     more tests beside: then the loop shards modules of these classes only, and perhaps not all of them.
     """
     element, seen = shard.module, None
@@ -193,7 +193,7 @@ def _is_base(cls: Value | str) -> bool:
 
 
 def reached(trace: Trace, walk: Walk) -> Iterator[Value]:
-    """The modules in sight that a walk shards, parents first."""
+    """The resolved modules that a walk shards, parents first."""
     modules = [walk.root, *_below(trace, walk.root)] if walk.deep else parts_of(trace, walk.root)
     for module in modules:
         if any(_is_a(module, c, walk.derived) for c in walk.classes):
