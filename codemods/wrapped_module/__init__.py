@@ -133,6 +133,21 @@ def _is_unit(source: Source, node: cst.Attribute) -> bool:
     return False
 
 
+def _is_state(source: Source, node: cst.Attribute) -> bool:
+    """Whether it is asked of FSDP1's private state, which is no module: ``_FSDPState``."""
+    said = text_of(source, node.value)
+    if said.endswith("._fsdp_state") or not isinstance(node.value, cst.Name):
+        return said.endswith("._fsdp_state")
+    for around in Layout.of(source).ancestors(node):
+        if isinstance(around, cst.For) and text_of(source, around.target) == said:
+            return text_of(source, around.iter).endswith("._all_fsdp_states")
+        if isinstance(around, cst.FunctionDef):
+            params = (*around.params.posonly_params, *around.params.params)
+            asked = [p.annotation for p in params if p.name.value == said and p.annotation]
+            return any(text_of(source, a.annotation).endswith("_FSDPState") for a in asked)
+    return False
+
+
 def _is_in_context(program: Program, source: Source, node: cst.Attribute) -> bool:
     """Whether it is asked inside a context of FSDP1's that is given the same model."""
     model = text_of(source, node.value)
@@ -152,6 +167,9 @@ def _unwrapped(program: Program, source: Source, node: cst.Attribute, ddp: bool)
     layout = Layout.of(source)
     parent = layout.parents[node]
     model = text_of(source, node.value)
+    if _is_state(source, node):
+        why = "this is the module of FSDP1's own state, which FSDP2 does not have"
+        return Left(source, node, why, "FSDP2 has no `_FSDPState`: use the module itself")
     if isinstance(parent, cst.AssignTarget | cst.AugAssign | cst.Del) and node is parent.target:
         why = "the script changes what the wrapper holds"
         return Left(source, node, why, "change the module itself: FSDP2 has no wrapper around it")
