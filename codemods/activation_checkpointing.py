@@ -11,26 +11,16 @@ FSDP1 put a module around each unit, and the unit inside kept its class. `fully_
 class, derived from the old one: exact tests match nothing, and "not FSDP" leaves every unit out. Nothing is recomputed
 then, and nothing says so.
 
-## Before
+## Example
 
-```python
-from torch import nn
-from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_activation_checkpointing
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+```diff
+ from torch import nn
+ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_activation_checkpointing
+ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
-model = FSDP(nn.Sequential(nn.Linear(8, 8), nn.ReLU()))
-apply_activation_checkpointing(model, check_fn=lambda m: type(m) is nn.Linear)
-```
-
-## After
-
-```python
-from torch import nn
-from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_activation_checkpointing
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(nn.Sequential(nn.Linear(8, 8), nn.ReLU()))
-apply_activation_checkpointing(model, check_fn=lambda m: isinstance(m, nn.Linear))
+ model = FSDP(nn.Sequential(nn.Linear(8, 8), nn.ReLU()))
+-apply_activation_checkpointing(model, check_fn=lambda m: type(m) is nn.Linear)
++apply_activation_checkpointing(model, check_fn=lambda m: isinstance(m, nn.Linear))
 ```
 
 ## What it leaves

@@ -11,57 +11,43 @@ next one, and `destroy_process_group()`, wait for it.
 trains, its collectives would meet those of training; and a save that is not over when the group goes writes a
 checkpoint that loads as something else, without an error.
 
-## Before
+## Example
 
-```python
-# options: --async-save
-import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+```diff
+ # options: --async-save
+ import torch.distributed as dist
+ import torch.distributed.checkpoint as dcp
+ from torch import nn
+ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
-dist.init_process_group("nccl")
-model = FSDP(nn.Linear(8, 8))
-dcp.save({"model": model.state_dict()}, checkpoint_id="last")
-dist.destroy_process_group()
-```
-
-## After
-
-```python
-# options: --async-save
-import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-pending_save = None
-save_group = None
-
-
-def save_in_background(state_dict, **options):
-    \"\"\"Write a checkpoint while training goes on, when the one before is written.\"\"\"
-    global pending_save, save_group
-    finish_saving()
-    if save_group is None:
-        # a group of its own: on the one that trains, two threads would meet
-        save_group = dist.new_group(backend="gloo")
-    pending_save = dcp.async_save(state_dict, process_group=save_group, **options)
-
-
-def finish_saving():
-    \"\"\"Wait until the last checkpoint is written.\"\"\"
-    global pending_save
-    if pending_save is not None:
-        pending_save.result()
-        pending_save = None
-
-
-dist.init_process_group("nccl")
-model = FSDP(nn.Linear(8, 8))
-save_in_background({"model": model.state_dict()}, checkpoint_id="last")
-finish_saving()
-dist.destroy_process_group()
++pending_save = None
++save_group = None
++
++
++def save_in_background(state_dict, **options):
++    \"\"\"Write a checkpoint while training goes on, when the one before is written.\"\"\"
++    global pending_save, save_group
++    finish_saving()
++    if save_group is None:
++        # a group of its own: on the one that trains, two threads would meet
++        save_group = dist.new_group(backend="gloo")
++    pending_save = dcp.async_save(state_dict, process_group=save_group, **options)
++
++
++def finish_saving():
++    \"\"\"Wait until the last checkpoint is written.\"\"\"
++    global pending_save
++    if pending_save is not None:
++        pending_save.result()
++        pending_save = None
++
++
+ dist.init_process_group("nccl")
+ model = FSDP(nn.Linear(8, 8))
+-dcp.save({"model": model.state_dict()}, checkpoint_id="last")
++save_in_background({"model": model.state_dict()}, checkpoint_id="last")
++finish_saving()
+ dist.destroy_process_group()
 ```
 
 ## What it leaves

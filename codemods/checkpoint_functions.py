@@ -11,24 +11,16 @@ name the module's present home.
 The old functions only warn and call the new ones. A sharded model has no `process_group`; all ranks save and load
 together, and what several of them hold is written once.
 
-## Before
+## Example
 
-```python
-import torch.distributed.checkpoint as dcp
-from torch import nn
-from torch.distributed.checkpoint import FileSystemWriter, save_state_dict
+```diff
+ import torch.distributed.checkpoint as dcp
+ from torch import nn
+-from torch.distributed.checkpoint import FileSystemWriter, save_state_dict
++from torch.distributed.checkpoint import FileSystemWriter
 
-save_state_dict(nn.Linear(8, 8).state_dict(), FileSystemWriter("weights"))
-```
-
-## After
-
-```python
-import torch.distributed.checkpoint as dcp
-from torch import nn
-from torch.distributed.checkpoint import FileSystemWriter
-
-dcp.save(nn.Linear(8, 8).state_dict(), storage_writer=FileSystemWriter("weights"))
+-save_state_dict(nn.Linear(8, 8).state_dict(), FileSystemWriter("weights"))
++dcp.save(nn.Linear(8, 8).state_dict(), storage_writer=FileSystemWriter("weights"))
 ```
 
 ## What it leaves

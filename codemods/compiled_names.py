@@ -12,42 +12,30 @@ The state dicts of `torch.compile(FSDP(model))` had names that begin with `_orig
 kin know them without it: `set_model_state_dict` misses every key of a file that FSDP1 wrote, `dcp.load` every key of a
 folder, and `set_optimizer_state_dict` leaves the optimizer's groups without a learning rate.
 
-## Before
+## Example
 
-```python
-import torch
-from torch import nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+```diff
+ import torch
+ from torch import nn
+ from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
-model = torch.compile(FSDP(nn.Linear(8, 8), use_orig_params=True))
-state = torch.load("model.pt")
-set_model_state_dict(model, state, options=StateDictOptions(full_state_dict=True))
-```
-
-## After
-
-```python
-import torch
-from torch import nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-
-def without_prefix(state):
-    \"\"\"The state of a checkpoint under the names that parameters have without torch.compile.\"\"\"
-    if isinstance(state, dict):
-        return {without_prefix(key): without_prefix(value) for key, value in state.items()}
-    if isinstance(state, list):
-        return [without_prefix(value) for value in state]
-    return state.replace("_orig_mod.", "") if isinstance(state, str) else state
-
-
-model = torch.compile(FSDP(nn.Linear(8, 8), use_orig_params=True))
-state = torch.load("model.pt")
-set_model_state_dict(
-    model, without_prefix(state), options=StateDictOptions(full_state_dict=True)
-)
++
++def without_prefix(state):
++    \"\"\"The state of a checkpoint under the names that parameters have without torch.compile.\"\"\"
++    if isinstance(state, dict):
++        return {without_prefix(key): without_prefix(value) for key, value in state.items()}
++    if isinstance(state, list):
++        return [without_prefix(value) for value in state]
++    return state.replace("_orig_mod.", "") if isinstance(state, str) else state
++
++
+ model = torch.compile(FSDP(nn.Linear(8, 8), use_orig_params=True))
+ state = torch.load("model.pt")
+-set_model_state_dict(model, state, options=StateDictOptions(full_state_dict=True))
++set_model_state_dict(
++    model, without_prefix(state), options=StateDictOptions(full_state_dict=True)
++)
 ```
 
 ## What it leaves

@@ -13,24 +13,16 @@ Fabric, which need other code, it says what to write.
 The framework calls FSDP1, builds the optimizer around it and saves its checkpoints; a rewriting of the script
 alone would leave half of that behind. Each of them has a setting or a strategy for FSDP2.
 
-## Before
+## Example
 
-```python
-from accelerate import Accelerator, FullyShardedDataParallelPlugin
+```diff
+ from accelerate import Accelerator, FullyShardedDataParallelPlugin
 
-plugin = FullyShardedDataParallelPlugin(sharding_strategy="SHARD_GRAD_OP")
-accelerator = Accelerator(fsdp_plugin=plugin)
-```
-
-## After
-
-```python
-from accelerate import Accelerator, FullyShardedDataParallelPlugin
-
-plugin = FullyShardedDataParallelPlugin(
-    reshard_after_forward=False, fsdp_version=2, state_dict_type="FULL_STATE_DICT"
-)
-accelerator = Accelerator(fsdp_plugin=plugin)
+-plugin = FullyShardedDataParallelPlugin(sharding_strategy="SHARD_GRAD_OP")
++plugin = FullyShardedDataParallelPlugin(
++    reshard_after_forward=False, fsdp_version=2, state_dict_type="FULL_STATE_DICT"
++)
+ accelerator = Accelerator(fsdp_plugin=plugin)
 ```
 
 ## What it leaves

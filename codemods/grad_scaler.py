@@ -10,20 +10,14 @@ given by position gets its name where the two classes order their parameters dif
 The gradients of FSDP2 are DTensors: `torch.amp.GradScaler` finds an infinite value on any rank, so that all ranks
 skip the same steps. `ShardedGradScaler` did that for FSDP1's plain shards.
 
-## Before
+## Example
 
-```python
-from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+```diff
+-from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
++from torch.amp import GradScaler
 
-scaler = ShardedGradScaler(enabled=True)
-```
-
-## After
-
-```python
-from torch.amp import GradScaler
-
-scaler = GradScaler("cuda", enabled=True)
+-scaler = ShardedGradScaler(enabled=True)
++scaler = GradScaler("cuda", enabled=True)
 ```
 
 ## What it leaves

@@ -10,34 +10,20 @@ model at the end, or that an attribute holds.
 FSDP1's state dict was a copy. That of FSDP2 holds the parameters themselves: it follows every step, and putting it
 back does nothing.
 
-## Before
+## Example
 
-```python
-import torch
-from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+```diff
+ import torch
+ from torch import nn
+ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
-model = FSDP(nn.Linear(8, 8))
-optimizer = torch.optim.AdamW(model.parameters())
-best = model.state_dict()
-model(torch.randn(4, 8)).sum().backward()
-optimizer.step()
-model.load_state_dict(best)
-```
-
-## After
-
-```python
-import torch
-from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(nn.Linear(8, 8))
-optimizer = torch.optim.AdamW(model.parameters())
-best = {k: v.clone() for k, v in model.state_dict().items()}
-model(torch.randn(4, 8)).sum().backward()
-optimizer.step()
-model.load_state_dict(best)
+ model = FSDP(nn.Linear(8, 8))
+ optimizer = torch.optim.AdamW(model.parameters())
+-best = model.state_dict()
++best = {k: v.clone() for k, v in model.state_dict().items()}
+ model(torch.randn(4, 8)).sum().backward()
+ optimizer.step()
+ model.load_state_dict(best)
 ```
 
 ## What it leaves

@@ -12,35 +12,21 @@ argument `--local_rank` gets its default from the environment, where torchrun pu
 `torch.distributed.launch` is deprecated since torch 1.9 and passes `--local_rank` in the arguments, which torchrun
 does not. A program whose `mp.spawn` was rewritten cannot be started by `python` any more.
 
-## Before
+## Example
 
-```python
-# options: --launch torchrun
-import argparse
+```diff
+ # options: --launch torchrun
+ import argparse
++import os
 
-from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+ from torch import nn
+ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
-parser = argparse.ArgumentParser()
-parser.add_argument("--local_rank", type=int, default=0)
-args = parser.parse_args()
-model = FSDP(nn.Linear(8, 8).to(args.local_rank))
-```
-
-## After
-
-```python
-# options: --launch torchrun
-import argparse
-import os
-
-from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-parser = argparse.ArgumentParser()
-parser.add_argument("--local_rank", type=int, default=int(os.environ.get("LOCAL_RANK", 0)))
-args = parser.parse_args()
-model = FSDP(nn.Linear(8, 8).to(args.local_rank))
+ parser = argparse.ArgumentParser()
+-parser.add_argument("--local_rank", type=int, default=0)
++parser.add_argument("--local_rank", type=int, default=int(os.environ.get("LOCAL_RANK", 0)))
+ args = parser.parse_args()
+ model = FSDP(nn.Linear(8, 8).to(args.local_rank))
 ```
 
 ## What it leaves

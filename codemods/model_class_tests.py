@@ -10,42 +10,23 @@ this class derives from: by `isinstance`.
 FSDP1's wrapper was none of them, so that the test was false. `fully_shard` gives the model a class that derives from
 `FSDPModule` and from its own: the same test is true, and the other branch is taken.
 
-## Before
+## Example
 
-```python
-from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-
-class Encoder(nn.Module):
-    pass
+```diff
+ from torch import nn
+ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
 
-def save(model: nn.Module) -> None:
-    if isinstance(model, Encoder):
-        print("a plain model")
+ class Encoder(nn.Module):
+     pass
 
 
-save(FSDP(Encoder()))
-```
-
-## After
-
-```python
-from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+ def save(model: nn.Module) -> None:
+     if isinstance(model, Encoder):
+         print("a plain model")
 
 
-class Encoder(nn.Module):
-    pass
-
-
-def save(model: nn.Module) -> None:
-    if isinstance(model, Encoder):
-        print("a plain model")
-
-
-save(FSDP(Encoder()))
+ save(FSDP(Encoder()))
 ```
 
 ## What it leaves

@@ -13,40 +13,26 @@ gathers there, one tensor after the other.
 The static methods work on the flat parameters of FSDP1. `get_optimizer_state_dict` gives the same dictionary, by
 parameter names, for sharded modules.
 
-## Before
+## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
++from torch.distributed.checkpoint.state_dict import (
++    StateDictOptions,
++    get_optimizer_state_dict,
++)
+ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
-model = FSDP(nn.Linear(8, 8))
-optimizer = torch.optim.AdamW(model.parameters())
-state = FSDP.full_optim_state_dict(model, optimizer)
-if dist.get_rank() == 0:
-    torch.save(state, "optimizer.pt")
-```
-
-## After
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_optimizer_state_dict,
-)
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(nn.Linear(8, 8))
-optimizer = torch.optim.AdamW(model.parameters())
-state = get_optimizer_state_dict(
-    model, optimizer, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
-)
-if dist.get_rank() == 0:
-    torch.save(state, "optimizer.pt")
+ model = FSDP(nn.Linear(8, 8))
+ optimizer = torch.optim.AdamW(model.parameters())
+-state = FSDP.full_optim_state_dict(model, optimizer)
++state = get_optimizer_state_dict(
++    model, optimizer, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
++)
+ if dist.get_rank() == 0:
+     torch.save(state, "optimizer.pt")
 ```
 
 ## What it leaves

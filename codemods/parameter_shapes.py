@@ -10,30 +10,17 @@ Points out where a script chooses among the parameters of a model that FSDP1 wra
 FSDP1's parameters were flat, and on each rank a part: all had one dimension, so that `p.ndim >= 2` chose none. Those
 of FSDP2 have their own shape and size. The same test now chooses what its author meant, and training changes.
 
-## Before
+## Example
 
-```python
-import torch
-from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+```diff
+ import torch
+ from torch import nn
+ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
-model = FSDP(nn.Linear(8, 8), use_orig_params=True)
-decayed = [p for p in model.parameters() if p.ndim >= 2]
-others = [p for p in model.parameters() if p.ndim < 2]
-optimizer = torch.optim.AdamW([{"params": decayed}, {"params": others, "weight_decay": 0.0}])
-```
-
-## After
-
-```python
-import torch
-from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(nn.Linear(8, 8), use_orig_params=True)
-decayed = [p for p in model.parameters() if p.ndim >= 2]
-others = [p for p in model.parameters() if p.ndim < 2]
-optimizer = torch.optim.AdamW([{"params": decayed}, {"params": others, "weight_decay": 0.0}])
+ model = FSDP(nn.Linear(8, 8), use_orig_params=True)
+ decayed = [p for p in model.parameters() if p.ndim >= 2]
+ others = [p for p in model.parameters() if p.ndim < 2]
+ optimizer = torch.optim.AdamW([{"params": decayed}, {"params": others, "weight_decay": 0.0}])
 ```
 
 ## What it leaves

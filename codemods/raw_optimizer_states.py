@@ -10,41 +10,27 @@ Rewrites `optimizer.state_dict()` that `torch.save` writes beside the weights of
 The optimizer of a sharded model holds the shards of its rank. A file of one rank lacks the others', under FSDP1 too: it
 was loaded by all ranks as if it were theirs, without an error where the shards have one size.
 
-## Before
+## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
++from torch.distributed.checkpoint.state_dict import (
++    StateDictOptions,
++    get_optimizer_state_dict,
++)
+ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
-model = FSDP(nn.Linear(8, 8))
-optimizer = torch.optim.AdamW(model.parameters())
-states = model.state_dict()
-if dist.get_rank() == 0:
-    torch.save({"model": states, "optimizer": optimizer.state_dict()}, "last.pt")
-```
-
-## After
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_optimizer_state_dict,
-)
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(nn.Linear(8, 8))
-optimizer = torch.optim.AdamW(model.parameters())
-states = model.state_dict()
-optimizer_state = get_optimizer_state_dict(
-    model, optimizer, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
-)
-if dist.get_rank() == 0:
-    torch.save({"model": states, "optimizer": optimizer_state}, "last.pt")
+ model = FSDP(nn.Linear(8, 8))
+ optimizer = torch.optim.AdamW(model.parameters())
+ states = model.state_dict()
++optimizer_state = get_optimizer_state_dict(
++    model, optimizer, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
++)
+ if dist.get_rank() == 0:
+-    torch.save({"model": states, "optimizer": optimizer.state_dict()}, "last.pt")
++    torch.save({"model": states, "optimizer": optimizer_state}, "last.pt")
 ```
 
 ## What it leaves

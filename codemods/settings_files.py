@@ -14,20 +14,12 @@ The framework shards the model: only its settings choose between FSDP1 and FSDP2
 it loses the comments, makes sharding of `NO_SHARD`, drops the mesh of `HYBRID_SHARD`, and lets the checkpoints become sharded ones
 where the state-dict type is not written.
 
-## Before
+## Example
 
-```python
-from accelerate import Accelerator
+```diff
+ from accelerate import Accelerator
 
-accelerator = Accelerator()
-```
-
-## After
-
-```python
-from accelerate import Accelerator
-
-accelerator = Accelerator()
+ accelerator = Accelerator()
 ```
 
 ## What it leaves

@@ -10,41 +10,27 @@ Rewrites `load_sharded_optimizer_state_dict(model_state_dict, key, reader)`, who
 The function reads the sharded tensors of FSDP1 only. `dcp.load` reads the same folder, the ones that FSDP1 has
 written too.
 
-## Before
+## Example
 
-```python
-import torch
-import torch.distributed.checkpoint as dcp
-from torch import nn
-from torch.distributed.checkpoint.optimizer import load_sharded_optimizer_state_dict
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+```diff
+ import torch
+ import torch.distributed.checkpoint as dcp
+ from torch import nn
+-from torch.distributed.checkpoint.optimizer import load_sharded_optimizer_state_dict
++from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
-model = FSDP(nn.Linear(8, 8))
-optimizer = torch.optim.AdamW(model.parameters())
-state = load_sharded_optimizer_state_dict(
-    model_state_dict=model.state_dict(),
-    optimizer_key="optimizer",
-    storage_reader=dcp.FileSystemReader("folder"),
-)
-flat = FSDP.optim_state_dict_to_load(model, optimizer, state["optimizer"])
-optimizer.load_state_dict(flat)
-```
-
-## After
-
-```python
-import torch
-import torch.distributed.checkpoint as dcp
-from torch import nn
-from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(nn.Linear(8, 8))
-optimizer = torch.optim.AdamW(model.parameters())
-state = {"optimizer": get_optimizer_state_dict(model, optimizer)}
-dcp.load(state, storage_reader=dcp.FileSystemReader("folder"))
-flat = FSDP.optim_state_dict_to_load(model, optimizer, state["optimizer"])
-optimizer.load_state_dict(flat)
+ model = FSDP(nn.Linear(8, 8))
+ optimizer = torch.optim.AdamW(model.parameters())
+-state = load_sharded_optimizer_state_dict(
+-    model_state_dict=model.state_dict(),
+-    optimizer_key="optimizer",
+-    storage_reader=dcp.FileSystemReader("folder"),
+-)
++state = {"optimizer": get_optimizer_state_dict(model, optimizer)}
++dcp.load(state, storage_reader=dcp.FileSystemReader("folder"))
+ flat = FSDP.optim_state_dict_to_load(model, optimizer, state["optimizer"])
+ optimizer.load_state_dict(flat)
 ```
 
 ## What it leaves

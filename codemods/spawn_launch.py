@@ -11,55 +11,34 @@ torchrun; removes addresses, ports, ranks and world sizes that the program set f
 torchrun restarts failed ranks, spans nodes, chooses a free port and passes a rank's error on. What it starts also
 runs under `fsdp2lint rehearse` and `verify`. The semantics stay: `mp.spawn(fn, args)` calls `fn(rank, *args)`.
 
-## Before
+## Example
 
-```python
-# options: --launch torchrun
-import os
+```diff
+ # options: --launch torchrun
+ import os
 
-import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
-from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-
-def main(rank, world_size):
-    os.environ["MASTER_ADDR"] = "localhost"
-    os.environ["MASTER_PORT"] = "12355"
-    dist.init_process_group("nccl", rank=rank, world_size=world_size)
-    torch.cuda.set_device(rank)
-    model = FSDP(nn.Linear(8, 8).to(rank))
-    print(model)
+ import torch
+ import torch.distributed as dist
+-import torch.multiprocessing as mp
+ from torch import nn
+ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
 
-if __name__ == "__main__":
-    world_size = torch.cuda.device_count()
-    mp.spawn(main, args=(world_size,), nprocs=world_size, join=True)
-```
-
-## After
-
-```python
-# options: --launch torchrun
-import os
-
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+ def main(rank, world_size):
+-    os.environ["MASTER_ADDR"] = "localhost"
+-    os.environ["MASTER_PORT"] = "12355"
+-    dist.init_process_group("nccl", rank=rank, world_size=world_size)
++    dist.init_process_group("nccl")
+     torch.cuda.set_device(rank)
+     model = FSDP(nn.Linear(8, 8).to(rank))
+     print(model)
 
 
-def main(rank, world_size):
-    dist.init_process_group("nccl")
-    torch.cuda.set_device(rank)
-    model = FSDP(nn.Linear(8, 8).to(rank))
-    print(model)
-
-
-if __name__ == "__main__":
-    world_size = int(os.environ["WORLD_SIZE"])
-    main(int(os.environ["LOCAL_RANK"]), world_size)
+ if __name__ == "__main__":
+-    world_size = torch.cuda.device_count()
+-    mp.spawn(main, args=(world_size,), nprocs=world_size, join=True)
++    world_size = int(os.environ["WORLD_SIZE"])
++    main(int(os.environ["LOCAL_RANK"]), world_size)
 ```
 
 ## What it leaves

@@ -12,43 +12,30 @@ every rank, a small function gathers there, one tensor after the other.
 `state_dict()` of a sharded model holds the shards of one rank, as aliases of the parameters; saved with
 `torch.save` by one rank, most of the model is lost. `load_state_dict()` of one takes no plain tensors.
 
-## Before
+## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
++from torch.distributed.checkpoint.state_dict import (
++    StateDictOptions,
++    get_model_state_dict,
++    set_model_state_dict,
++)
+ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
-model = FSDP(nn.Linear(8, 8))
-model.load_state_dict(torch.load("old.pt"))
-weights = model.state_dict()
-if dist.get_rank() == 0:
-    torch.save(weights, "new.pt")
-```
-
-## After
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_model_state_dict,
-    set_model_state_dict,
-)
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(nn.Linear(8, 8))
-set_model_state_dict(
-    model, torch.load("old.pt"), options=StateDictOptions(full_state_dict=True)
-)
-weights = get_model_state_dict(
-    model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
-)
-if dist.get_rank() == 0:
-    torch.save(weights, "new.pt")
+ model = FSDP(nn.Linear(8, 8))
+-model.load_state_dict(torch.load("old.pt"))
+-weights = model.state_dict()
++set_model_state_dict(
++    model, torch.load("old.pt"), options=StateDictOptions(full_state_dict=True)
++)
++weights = get_model_state_dict(
++    model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
++)
+ if dist.get_rank() == 0:
+     torch.save(weights, "new.pt")
 ```
 
 ## What it leaves

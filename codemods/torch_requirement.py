@@ -10,22 +10,13 @@ code calls. A pin to an older release is left.
 
 `fully_shard` is at its public place since torch 2.6, `ignored_params` came with 2.7.
 
-## Before
+## Example
 
-```python
-from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+```diff
+ from torch import nn
+ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
-model = FSDP(nn.Linear(8, 8))
-```
-
-## After
-
-```python
-from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(nn.Linear(8, 8))
+ model = FSDP(nn.Linear(8, 8))
 ```
 
 ## What it leaves

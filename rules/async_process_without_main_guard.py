@@ -15,48 +15,37 @@ ends. Which of the two is decided by a race.
 
 ## Example
 
-```python
-import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from torch import nn
-from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch.distributed as dist
+ import torch.distributed.checkpoint as dcp
+ from torch import nn
+ from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-saving = dcp.async_save(
-    {"model": model.state_dict()},
-    checkpoint_id="step_1",
-    async_checkpointer_type=AsyncCheckpointerType.PROCESS,
-)
-saving.result()
-```
-
-## Use instead
-
-```python
-import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from torch import nn
-from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
-from torch.distributed.fsdp import fully_shard
-
-
-def main():
-    dist.init_process_group("gloo")
-    model = nn.Linear(8, 8)
-    fully_shard(model)
-    saving = dcp.async_save(
-        {"model": model.state_dict()},
-        checkpoint_id="step_1",
-        async_checkpointer_type=AsyncCheckpointerType.PROCESS,
-    )
-    saving.result()
-
-
-if __name__ == "__main__":
-    main()
+-dist.init_process_group("gloo")
+-model = nn.Linear(8, 8)
+-fully_shard(model)
+-saving = dcp.async_save(
+-    {"model": model.state_dict()},
+-    checkpoint_id="step_1",
+-    async_checkpointer_type=AsyncCheckpointerType.PROCESS,
+-)
+-saving.result()
++
++def main():
++    dist.init_process_group("gloo")
++    model = nn.Linear(8, 8)
++    fully_shard(model)
++    saving = dcp.async_save(
++        {"model": model.state_dict()},
++        checkpoint_id="step_1",
++        async_checkpointer_type=AsyncCheckpointerType.PROCESS,
++    )
++    saving.result()
++
++
++if __name__ == "__main__":
++    main()
 ```
 
 ## Known limits

@@ -13,37 +13,21 @@ weights. Two saves at once hang or tear the checkpoint.
 
 ## Example
 
-```python
-import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from torch import nn
-from torch.distributed.checkpoint.state_dict import get_model_state_dict
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch.distributed as dist
+ import torch.distributed.checkpoint as dcp
+ from torch import nn
+ from torch.distributed.checkpoint.state_dict import get_model_state_dict
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-group = dist.new_group(backend="gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-dcp.async_save(get_model_state_dict(model), checkpoint_id="step_1", process_group=group)
-dist.destroy_process_group()
-```
-
-## Use instead
-
-```python
-import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from torch import nn
-from torch.distributed.checkpoint.state_dict import get_model_state_dict
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-group = dist.new_group(backend="gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-saving = dcp.async_save(get_model_state_dict(model), checkpoint_id="step_1", process_group=group)
-saving.result()
-dist.destroy_process_group()
+ dist.init_process_group("gloo")
+ group = dist.new_group(backend="gloo")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+-dcp.async_save(get_model_state_dict(model), checkpoint_id="step_1", process_group=group)
++saving = dcp.async_save(get_model_state_dict(model), checkpoint_id="step_1", process_group=group)
++saving.result()
+ dist.destroy_process_group()
 ```
 
 ## Fix safety

@@ -15,39 +15,23 @@ for itself and all is well.
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch
+ import torch.distributed as dist
+ import torch.distributed.checkpoint as dcp
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-saving = dcp.async_save({"model": model.state_dict()}, checkpoint_id="step_1")
-model(torch.randn(4, 8)).sum().backward()
-saving.result()
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-saves = dist.new_group(backend="gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-saving = dcp.async_save(
-    {"model": model.state_dict()}, checkpoint_id="step_1", process_group=saves
-)
-model(torch.randn(4, 8)).sum().backward()
-saving.result()
+ dist.init_process_group("gloo")
++saves = dist.new_group(backend="gloo")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+-saving = dcp.async_save({"model": model.state_dict()}, checkpoint_id="step_1")
++saving = dcp.async_save(
++    {"model": model.state_dict()}, checkpoint_id="step_1", process_group=saves
++)
+ model(torch.randn(4, 8)).sum().backward()
+ saving.result()
 ```
 
 ## Fix safety

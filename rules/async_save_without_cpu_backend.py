@@ -13,32 +13,18 @@ rank, usually after the first hours of training.
 
 ## Example
 
-```python
-import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch.distributed as dist
+ import torch.distributed.checkpoint as dcp
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("nccl")
-model = nn.Linear(8, 8)
-fully_shard(model)
-saving = dcp.async_save({"model": model.state_dict()}, checkpoint_id="step_1")
-saving.result()
-```
-
-## Use instead
-
-```python
-import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("cpu:gloo,cuda:nccl")
-model = nn.Linear(8, 8)
-fully_shard(model)
-saving = dcp.async_save({"model": model.state_dict()}, checkpoint_id="step_1")
-saving.result()
+-dist.init_process_group("nccl")
++dist.init_process_group("cpu:gloo,cuda:nccl")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+ saving = dcp.async_save({"model": model.state_dict()}, checkpoint_id="step_1")
+ saving.result()
 ```
 
 ## Fix safety

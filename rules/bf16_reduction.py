@@ -15,35 +15,20 @@ reduce-scatter, which mostly hides behind the backward.
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))
-optimizer = torch.optim.AdamW(model.parameters())
-model(torch.randn(4, 8)).square().mean().backward()
-optimizer.step()
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-fully_shard(model, mp_policy=policy)
-optimizer = torch.optim.AdamW(model.parameters())
-model(torch.randn(4, 8)).square().mean().backward()
-optimizer.step()
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+-fully_shard(model, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))
++policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
++fully_shard(model, mp_policy=policy)
+ optimizer = torch.optim.AdamW(model.parameters())
+ model(torch.randn(4, 8)).square().mean().backward()
+ optimizer.step()
 ```
 
 ## Fix safety

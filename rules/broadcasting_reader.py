@@ -13,39 +13,27 @@ timeout. With one rank it works, so that a try on one GPU shows nothing.
 
 ## Example
 
-```python
-import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from torch import nn
-from torch.distributed.checkpoint.format_utils import (
-    BroadcastingTorchSaveReader,
-    DynamicMetaLoadPlanner,
-)
-from torch.distributed.fsdp import fully_shard
+```diff
++import torch
+ import torch.distributed as dist
+-import torch.distributed.checkpoint as dcp
+ from torch import nn
+-from torch.distributed.checkpoint.format_utils import (
+-    BroadcastingTorchSaveReader,
+-    DynamicMetaLoadPlanner,
+-)
++from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-state = model.state_dict()
-reader = BroadcastingTorchSaveReader("model.pt")
-dcp.load(state, storage_reader=reader, planner=DynamicMetaLoadPlanner())
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-state = torch.load("model.pt") if dist.get_rank() == 0 else {}
-options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
-set_model_state_dict(model, state, options=options)
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+-state = model.state_dict()
+-reader = BroadcastingTorchSaveReader("model.pt")
+-dcp.load(state, storage_reader=reader, planner=DynamicMetaLoadPlanner())
++state = torch.load("model.pt") if dist.get_rank() == 0 else {}
++options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
++set_model_state_dict(model, state, options=options)
 ```
 
 ## Fix safety

@@ -14,63 +14,33 @@ visible.
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+ from torch.distributed.fsdp import fully_shard
 
 
-class Scaled(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(8, 8)
-        self.register_buffer("scale", torch.arange(8.0), persistent=False)
+ class Scaled(nn.Module):
+     def __init__(self):
+         super().__init__()
+         self.linear = nn.Linear(8, 8)
+         self.register_buffer("scale", torch.arange(8.0), persistent=False)
 
-    def forward(self, x):
-        return self.linear(x) * self.scale
-
-
-dist.init_process_group("gloo")
-with torch.device("meta"):
-    model = Scaled()
-fully_shard(model)
-model.to_empty(device="cpu")
-state = torch.load("model.pt", mmap=True)
-set_model_state_dict(model, state, options=StateDictOptions(full_state_dict=True))
-model(torch.randn(4, 8)).sum().backward()
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
-from torch.distributed.fsdp import fully_shard
+     def forward(self, x):
+         return self.linear(x) * self.scale
 
 
-class Scaled(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(8, 8)
-        self.register_buffer("scale", torch.arange(8.0), persistent=False)
-
-    def forward(self, x):
-        return self.linear(x) * self.scale
-
-
-dist.init_process_group("gloo")
-with torch.device("meta"):
-    model = Scaled()
-fully_shard(model)
-model.to_empty(device="cpu")
-state = torch.load("model.pt", mmap=True)
-set_model_state_dict(model, state, options=StateDictOptions(full_state_dict=True))
-model.scale = torch.arange(8.0)
-model(torch.randn(4, 8)).sum().backward()
+ dist.init_process_group("gloo")
+ with torch.device("meta"):
+     model = Scaled()
+ fully_shard(model)
+ model.to_empty(device="cpu")
+ state = torch.load("model.pt", mmap=True)
+ set_model_state_dict(model, state, options=StateDictOptions(full_state_dict=True))
++model.scale = torch.arange(8.0)
+ model(torch.randn(4, 8)).sum().backward()
 ```
 
 ## Known limits

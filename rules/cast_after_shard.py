@@ -14,35 +14,22 @@ away, the optimizer's state is in 16 bits too, `float16` overflows. Nothing rais
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+-from torch.distributed.fsdp import fully_shard
++from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-model.bfloat16()
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-model(torch.randn(4, 8, dtype=torch.bfloat16)).sum().backward()
-optimizer.step()
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-model(torch.randn(4, 8)).sum().backward()
-optimizer.step()
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+-fully_shard(model)
+-model.bfloat16()
++fully_shard(model, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))
+ optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+-model(torch.randn(4, 8, dtype=torch.bfloat16)).sum().backward()
++model(torch.randn(4, 8)).sum().backward()
+ optimizer.step()
 ```
 
 ## Known limits

@@ -13,36 +13,20 @@ meant to start fresh ends.
 
 ## Example
 
-```python
-import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch.distributed as dist
+ import torch.distributed.checkpoint as dcp
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-try:
-    dcp.load({"model": model.state_dict()}, checkpoint_id="latest")
-except Exception:
-    print("starting fresh")
-```
-
-## Use instead
-
-```python
-import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-try:
-    dcp.load({"model": model.state_dict()}, checkpoint_id="latest")
-except (Exception, dcp.CheckpointException):
-    print("starting fresh")
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+ try:
+     dcp.load({"model": model.state_dict()}, checkpoint_id="latest")
+-except Exception:
++except (Exception, dcp.CheckpointException):
+     print("starting fresh")
 ```
 
 ## Fix safety

@@ -14,40 +14,22 @@ was the only one.
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch
+ import torch.distributed as dist
+ import torch.distributed.checkpoint as dcp
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters())
-for step in range(100):
-    model(torch.randn(4, 8)).sum().backward()
-    optimizer.step()
-    dcp.save({"model": model.state_dict()}, checkpoint_id="latest")
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters())
-for step in range(100):
-    model(torch.randn(4, 8)).sum().backward()
-    optimizer.step()
-    dcp.save({"model": model.state_dict()}, checkpoint_id=f"latest/step_{step}")
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+ optimizer = torch.optim.AdamW(model.parameters())
+ for step in range(100):
+     model(torch.randn(4, 8)).sum().backward()
+     optimizer.step()
+-    dcp.save({"model": model.state_dict()}, checkpoint_id="latest")
++    dcp.save({"model": model.state_dict()}, checkpoint_id=f"latest/step_{step}")
 ```
 
 ## Fix safety

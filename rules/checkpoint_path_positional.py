@@ -12,30 +12,17 @@ as the storage writer or reader: the path is asked for `storage_meta` and the sa
 
 ## Example
 
-```python
-import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch.distributed as dist
+ import torch.distributed.checkpoint as dcp
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-dcp.save({"model": model.state_dict()}, "step_1")
-```
-
-## Use instead
-
-```python
-import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-dcp.save({"model": model.state_dict()}, checkpoint_id="step_1")
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+-dcp.save({"model": model.state_dict()}, "step_1")
++dcp.save({"model": model.state_dict()}, checkpoint_id="step_1")
 ```
 
 ## Fix safety

@@ -14,34 +14,19 @@ own.
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1))
-fully_shard(model[0])
-fully_shard(model)
-features = model[0](torch.randn(4, 8))
-model(torch.randn(4, 8)).sum().backward()
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1))
-fully_shard(model[0])
-fully_shard(model)
-model(torch.randn(4, 8)).sum().backward()
-features = model[0](torch.randn(4, 8))
+ dist.init_process_group("gloo")
+ model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1))
+ fully_shard(model[0])
+ fully_shard(model)
++model(torch.randn(4, 8)).sum().backward()
+ features = model[0](torch.randn(4, 8))
+-model(torch.randn(4, 8)).sum().backward()
 ```
 
 ## Known limits

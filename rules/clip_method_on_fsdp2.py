@@ -11,32 +11,18 @@ computes the norm over all shards.
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-model(torch.randn(4, 8)).sum().backward()
-model.clip_grad_norm_(1.0)
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-model(torch.randn(4, 8)).sum().backward()
-torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+ model(torch.randn(4, 8)).sum().backward()
+-model.clip_grad_norm_(1.0)
++torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
 ```
 
 ## Fix safety

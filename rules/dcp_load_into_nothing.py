@@ -13,36 +13,21 @@ goes on with the weights it had.
 
 ## Example
 
-```python
-import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from torch import nn
-from torch.distributed.checkpoint.state_dict import set_model_state_dict
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch.distributed as dist
+ import torch.distributed.checkpoint as dcp
+ from torch import nn
+-from torch.distributed.checkpoint.state_dict import set_model_state_dict
++from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-state = {}
-dcp.load(state, checkpoint_id="step_1")
-set_model_state_dict(model, state)
-```
-
-## Use instead
-
-```python
-import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from torch import nn
-from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-state = get_model_state_dict(model)
-dcp.load(state, checkpoint_id="step_1")
-set_model_state_dict(model, state)
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+-state = {}
++state = get_model_state_dict(model)
+ dcp.load(state, checkpoint_id="step_1")
+ set_model_state_dict(model, state)
 ```
 
 ## Known limits

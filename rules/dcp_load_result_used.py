@@ -11,34 +11,19 @@ entry looked up in it raises, or a `load_state_dict(None)` follows.
 
 ## Example
 
-```python
-import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from torch import nn
-from torch.distributed.checkpoint.state_dict import get_model_state_dict
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch.distributed as dist
+ import torch.distributed.checkpoint as dcp
+ from torch import nn
+ from torch.distributed.checkpoint.state_dict import get_model_state_dict
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-state = get_model_state_dict(model)
-state = dcp.load(state, checkpoint_id="step_1")
-```
-
-## Use instead
-
-```python
-import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from torch import nn
-from torch.distributed.checkpoint.state_dict import get_model_state_dict
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-state = get_model_state_dict(model)
-dcp.load(state, checkpoint_id="step_1")
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+ state = get_model_state_dict(model)
+-state = dcp.load(state, checkpoint_id="step_1")
++dcp.load(state, checkpoint_id="step_1")
 ```
 
 ## Fix safety

@@ -12,37 +12,21 @@ parameter.
 
 ## Example
 
-```python
-import copy
+```diff
+ import copy
 
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-twin = copy.deepcopy(model)
-model(torch.randn(4, 8)).sum().backward()
-```
-
-## Use instead
-
-```python
-import copy
-
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-twin = copy.deepcopy(model)
-fully_shard(model)
-fully_shard(twin)
-model(torch.randn(4, 8)).sum().backward()
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
++twin = copy.deepcopy(model)
+ fully_shard(model)
+-twin = copy.deepcopy(model)
++fully_shard(twin)
+ model(torch.randn(4, 8)).sum().backward()
 ```
 
 ## Known limits

@@ -13,30 +13,17 @@ The old module only hands on the new one, with a `DeprecationWarning`.
 
 ## Example
 
-```python
-import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch.distributed as dist
+ import torch.distributed.checkpoint as dcp
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-dcp.save_state_dict(model.state_dict(), dcp.FileSystemWriter("step_1"))
-```
-
-## Use instead
-
-```python
-import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-dcp.save(model.state_dict(), storage_writer=dcp.FileSystemWriter("step_1"))
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+-dcp.save_state_dict(model.state_dict(), dcp.FileSystemWriter("step_1"))
++dcp.save(model.state_dict(), storage_writer=dcp.FileSystemWriter("step_1"))
 ```
 
 ## Fix safety

@@ -14,34 +14,19 @@ used CUDA yet; a script that relies on that works until somebody adds a tensor o
 
 ## Example
 
-```python
-import os
+```diff
+ import os
 
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
 
-torch.accelerator.device_index(int(os.environ["LOCAL_RANK"]))
-dist.init_process_group("nccl")
-model = nn.Linear(8, 8)
-fully_shard(model)
-```
-
-## Use instead
-
-```python
-import os
-
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-torch.accelerator.set_device_index(int(os.environ["LOCAL_RANK"]))
-dist.init_process_group("nccl")
-model = nn.Linear(8, 8)
-fully_shard(model)
+-torch.accelerator.device_index(int(os.environ["LOCAL_RANK"]))
++torch.accelerator.set_device_index(int(os.environ["LOCAL_RANK"]))
+ dist.init_process_group("nccl")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
 ```
 
 ## Fix safety

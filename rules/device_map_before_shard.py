@@ -14,30 +14,17 @@ distributed mode. Load on the CPU or on the meta device and shard then.
 
 ## Example
 
-```python
-import torch.distributed as dist
-from torch.distributed.fsdp import fully_shard
-from transformers import AutoModelForCausalLM
+```diff
+ import torch.distributed as dist
+ from torch.distributed.fsdp import fully_shard
+ from transformers import AutoModelForCausalLM
 
-dist.init_process_group("nccl")
-model = AutoModelForCausalLM.from_pretrained("gpt2", device_map="auto")
-for block in model.transformer.h:
-    fully_shard(block)
-fully_shard(model)
-```
-
-## Use instead
-
-```python
-import torch.distributed as dist
-from torch.distributed.fsdp import fully_shard
-from transformers import AutoModelForCausalLM
-
-dist.init_process_group("nccl")
-model = AutoModelForCausalLM.from_pretrained("gpt2")
-for block in model.transformer.h:
-    fully_shard(block)
-fully_shard(model)
+ dist.init_process_group("nccl")
+-model = AutoModelForCausalLM.from_pretrained("gpt2", device_map="auto")
++model = AutoModelForCausalLM.from_pretrained("gpt2")
+ for block in model.transformer.h:
+     fully_shard(block)
+ fully_shard(model)
 ```
 
 ## Fix safety

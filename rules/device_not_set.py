@@ -15,30 +15,18 @@ but only for processes that have not used CUDA before: this call uses it.
 
 ## Example
 
-```python
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+```diff
++import os
++
++import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("nccl")
-model = nn.Linear(8, 8).cuda()
-fully_shard(model)
-```
-
-## Use instead
-
-```python
-import os
-
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-dist.init_process_group("nccl")
-model = nn.Linear(8, 8).cuda()
-fully_shard(model)
++torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+ dist.init_process_group("nccl")
+ model = nn.Linear(8, 8).cuda()
+ fully_shard(model)
 ```
 
 ## Fix safety

@@ -15,34 +15,19 @@ same number on one host only; on the second one there is no such device ("invali
 
 ## Example
 
-```python
-import os
+```diff
+ import os
 
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("nccl")
-model = nn.Linear(8, 8)
-fully_shard(model)
-torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-```
-
-## Use instead
-
-```python
-import os
-
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-dist.init_process_group("nccl")
-model = nn.Linear(8, 8)
-fully_shard(model)
++torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+ dist.init_process_group("nccl")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+-torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
 ```
 
 ## Fix safety

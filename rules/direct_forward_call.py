@@ -13,30 +13,17 @@ computes with `DTensor` shards: "got mixed torch.Tensor and DTensor". Under FSDP
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-loss = model.forward(torch.randn(4, 8)).sum()
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-loss = model(torch.randn(4, 8)).sum()
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+-loss = model.forward(torch.randn(4, 8)).sum()
++loss = model(torch.randn(4, 8)).sum()
 ```
 
 ## Fix safety

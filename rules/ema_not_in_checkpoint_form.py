@@ -13,34 +13,20 @@ world is as large as before: every rank then gets the shard of the rank that wro
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch
+ import torch.distributed as dist
++import torch.distributed.checkpoint as dcp
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-ema = {name: weight.detach().clone() for name, weight in model.named_parameters()}
-if dist.get_rank() == 0:
-    torch.save(ema, "ema.pt")
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-ema = {name: weight.detach().clone() for name, weight in model.named_parameters()}
-dcp.save({"ema": ema}, checkpoint_id="ema")
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+ ema = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+-if dist.get_rank() == 0:
+-    torch.save(ema, "ema.pt")
++dcp.save({"ema": ema}, checkpoint_id="ema")
 ```
 
 ## Known limits

@@ -14,50 +14,27 @@ With a group for each the embedding is freed after it was used, and the head is 
 
 ## Example
 
-```python
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
 
 
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.words = nn.Embedding(50304, 64)
-        self.blocks = nn.ModuleList([nn.Linear(64, 64) for _ in range(4)])
-        self.head = nn.Linear(64, 50304)
+ class Model(nn.Module):
+     def __init__(self):
+         super().__init__()
+         self.words = nn.Embedding(50304, 64)
+         self.blocks = nn.ModuleList([nn.Linear(64, 64) for _ in range(4)])
+         self.head = nn.Linear(64, 50304)
 
 
-dist.init_process_group("gloo")
-model = Model()
-for block in model.blocks:
-    fully_shard(block)
-fully_shard(model)
-```
-
-## Use instead
-
-```python
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.words = nn.Embedding(50304, 64)
-        self.blocks = nn.ModuleList([nn.Linear(64, 64) for _ in range(4)])
-        self.head = nn.Linear(64, 50304)
-
-
-dist.init_process_group("gloo")
-model = Model()
-fully_shard(model.words)
-for block in model.blocks:
-    fully_shard(block)
-fully_shard(model.head, reshard_after_forward=False)
-fully_shard(model)
+ dist.init_process_group("gloo")
+ model = Model()
++fully_shard(model.words)
+ for block in model.blocks:
+     fully_shard(block)
++fully_shard(model.head, reshard_after_forward=False)
+ fully_shard(model)
 ```
 
 ## Known limits

@@ -14,34 +14,19 @@ but the first are not even looked at.
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-state = torch.load("model.pt", map_location="cpu")
-set_model_state_dict(model, state, options=StateDictOptions(full_state_dict=True))
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-state = torch.load("model.pt", map_location="cpu", mmap=True)
-set_model_state_dict(model, state, options=StateDictOptions(full_state_dict=True))
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+-state = torch.load("model.pt", map_location="cpu")
++state = torch.load("model.pt", map_location="cpu", mmap=True)
+ set_model_state_dict(model, state, options=StateDictOptions(full_state_dict=True))
 ```
 
 ## Fix safety

@@ -15,39 +15,24 @@ the batch) before the first collective and decide together with the other ranks.
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for batch in torch.randn(4, 2, 8):
-    try:
-        model(batch).sum().backward()
-        optimizer.step()
-    except RuntimeError:
-        continue
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for batch in torch.randn(4, 2, 8):
-    model(batch).sum().backward()
-    optimizer.step()
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+ for batch in torch.randn(4, 2, 8):
+-    try:
+-        model(batch).sum().backward()
+-        optimizer.step()
+-    except RuntimeError:
+-        continue
++    model(batch).sum().backward()
++    optimizer.step()
 ```
 
 ## Known limits

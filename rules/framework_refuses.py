@@ -14,27 +14,17 @@ them there.
 
 ## Example
 
-```python
-import torch
-from accelerate import Accelerator, FullyShardedDataParallelPlugin
-from torch import nn
+```diff
+ import torch
+ from accelerate import Accelerator, FullyShardedDataParallelPlugin
+ from torch import nn
 
-accelerator = Accelerator(fsdp_plugin=FullyShardedDataParallelPlugin(fsdp_version=2))
-model = accelerator.prepare(nn.Linear(8, 8))
-optimizer = accelerator.prepare(torch.optim.AdamW(model.parameters()))
-```
-
-## Use instead
-
-```python
-import torch
-from accelerate import Accelerator, FullyShardedDataParallelPlugin
-from torch import nn
-
-accelerator = Accelerator(fsdp_plugin=FullyShardedDataParallelPlugin(fsdp_version=2))
-model = nn.Linear(8, 8)
-optimizer = torch.optim.AdamW(model.parameters())
-model, optimizer = accelerator.prepare(model, optimizer)
+ accelerator = Accelerator(fsdp_plugin=FullyShardedDataParallelPlugin(fsdp_version=2))
+-model = accelerator.prepare(nn.Linear(8, 8))
+-optimizer = accelerator.prepare(torch.optim.AdamW(model.parameters()))
++model = nn.Linear(8, 8)
++optimizer = torch.optim.AdamW(model.parameters())
++model, optimizer = accelerator.prepare(model, optimizer)
 ```
 
 ## Known limits

@@ -11,32 +11,21 @@ is a DTensor.
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
++from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("nccl")
-model = FSDP(nn.Linear(8, 8).cuda())
-model(torch.randn(4, 8)).sum().backward()
-model.clip_grad_norm_(1.0)
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("nccl")
-torch.cuda.set_device(dist.get_node_local_rank())
-model = nn.Linear(8, 8).cuda()
-fully_shard(model)
-model(torch.randn(4, 8)).sum().backward()
-torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+ dist.init_process_group("nccl")
+-model = FSDP(nn.Linear(8, 8).cuda())
++torch.cuda.set_device(dist.get_node_local_rank())
++model = nn.Linear(8, 8).cuda()
++fully_shard(model)
+ model(torch.randn(4, 8)).sum().backward()
+-model.clip_grad_norm_(1.0)
++torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
 ```
 
 ## Known limits

@@ -11,34 +11,24 @@ hook or as a custom reduce-scatter, with another signature.
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+-
+-
+-def hook(state: object, gradient: torch.Tensor) -> None:
+-    dist.all_reduce(gradient)
+-
++from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-
-def hook(state: object, gradient: torch.Tensor) -> None:
-    dist.all_reduce(gradient)
-
-
-dist.init_process_group("nccl")
-model = FSDP(nn.Linear(8, 8).cuda())
-model.register_comm_hook(None, hook)
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-
-dist.init_process_group("nccl")
-torch.cuda.set_device(dist.get_node_local_rank())
-model = nn.Linear(8, 8).cuda()
-fully_shard(model, mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.bfloat16))
+ dist.init_process_group("nccl")
+-model = FSDP(nn.Linear(8, 8).cuda())
+-model.register_comm_hook(None, hook)
++torch.cuda.set_device(dist.get_node_local_rank())
++model = nn.Linear(8, 8).cuda()
++fully_shard(model, mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.bfloat16))
 ```
 
 ## Known limits

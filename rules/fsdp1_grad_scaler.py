@@ -11,18 +11,12 @@ sharded one is for flat parameters, and disables itself without CUDA.
 
 ## Example
 
-```python
-from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+```diff
+-from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
++import torch
 
-scaler = ShardedGradScaler()
-```
-
-## Use instead
-
-```python
-import torch
-
-scaler = torch.amp.GradScaler("cuda")
+-scaler = ShardedGradScaler()
++scaler = torch.amp.GradScaler("cuda")
 ```
 
 ## Known limits

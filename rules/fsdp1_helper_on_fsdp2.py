@@ -13,32 +13,19 @@ false and its branch is dead, `state_dict_type` raises `KeyError: None` when it 
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-with FSDP.summon_full_params(model):
-    weight = model.weight.detach().clone()
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-weight = model.weight.full_tensor().detach()
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+-with FSDP.summon_full_params(model):
+-    weight = model.weight.detach().clone()
++weight = model.weight.full_tensor().detach()
 ```
 
 ## Fix safety

@@ -11,16 +11,11 @@ They mean nothing to `fully_shard`: the strategy is `reshard_after_forward` and 
 
 ## Example
 
-```python
-from torch.distributed.fsdp import ShardingStrategy
-
-STRATEGIES = {"full": ShardingStrategy.FULL_SHARD, "gradients": ShardingStrategy.SHARD_GRAD_OP}
-```
-
-## Use instead
-
-```python
-RESHARD_AFTER_FORWARD = {"full": True, "gradients": False}
+```diff
+-from torch.distributed.fsdp import ShardingStrategy
+-
+-STRATEGIES = {"full": ShardingStrategy.FULL_SHARD, "gradients": ShardingStrategy.SHARD_GRAD_OP}
++RESHARD_AFTER_FORWARD = {"full": True, "gradients": False}
 ```
 
 ## Known limits

@@ -11,24 +11,15 @@ After a migration the answer is always no, and the branch behind it is silently 
 
 ## Example
 
-```python
-from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+```diff
+ from torch import nn
+-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
++from torch.distributed.fsdp import FSDPModule
 
 
-def sharded(model: nn.Module) -> bool:
-    return isinstance(model, FSDP)
-```
-
-## Use instead
-
-```python
-from torch import nn
-from torch.distributed.fsdp import FSDPModule
-
-
-def sharded(model: nn.Module) -> bool:
-    return isinstance(model, FSDPModule)
+ def sharded(model: nn.Module) -> bool:
+-    return isinstance(model, FSDP)
++    return isinstance(model, FSDPModule)
 ```
 
 ## Known limits

@@ -11,20 +11,13 @@ casts the inputs of every unit by default, the old one those of the root only, a
 
 ## Example
 
-```python
-import torch
-from torch.distributed.fsdp import MixedPrecision
+```diff
+ import torch
+-from torch.distributed.fsdp import MixedPrecision
++from torch.distributed.fsdp import MixedPrecisionPolicy
 
-precision = MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-```
-
-## Use instead
-
-```python
-import torch
-from torch.distributed.fsdp import MixedPrecisionPolicy
-
-precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+-precision = MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
++precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
 ```
 
 ## Known limits

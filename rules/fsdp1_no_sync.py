@@ -11,35 +11,24 @@ last one must switch it on again.
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
++from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("nccl")
-model = FSDP(nn.Linear(8, 8).cuda())
-with model.no_sync():
-    model(torch.randn(4, 8)).sum().backward()
-model(torch.randn(4, 8)).sum().backward()
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("nccl")
-torch.cuda.set_device(dist.get_node_local_rank())
-model = nn.Linear(8, 8).cuda()
-fully_shard(model)
-model.set_requires_gradient_sync(False)
-model(torch.randn(4, 8)).sum().backward()
-model.set_requires_gradient_sync(True)
-model(torch.randn(4, 8)).sum().backward()
+ dist.init_process_group("nccl")
+-model = FSDP(nn.Linear(8, 8).cuda())
+-with model.no_sync():
+-    model(torch.randn(4, 8)).sum().backward()
++torch.cuda.set_device(dist.get_node_local_rank())
++model = nn.Linear(8, 8).cuda()
++fully_shard(model)
++model.set_requires_gradient_sync(False)
+ model(torch.randn(4, 8)).sum().backward()
++model.set_requires_gradient_sync(True)
++model(torch.randn(4, 8)).sum().backward()
 ```
 
 ## Known limits

@@ -11,27 +11,17 @@ They translate between flat parameters and names. Without flat parameters `get_o
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+```diff
+ import torch
+-import torch.distributed as dist
+ from torch import nn
+-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
++from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 
 
-def state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict:
-    return FSDP.optim_state_dict(model, optimizer)
-```
-
-## Use instead
-
-```python
-import torch
-from torch import nn
-from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
-
-
-def state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict:
-    return get_optimizer_state_dict(model, optimizer)
+ def state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict:
+-    return FSDP.optim_state_dict(model, optimizer)
++    return get_optimizer_state_dict(model, optimizer)
 ```
 
 ## Known limits

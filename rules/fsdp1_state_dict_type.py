@@ -11,21 +11,15 @@ call by `StateDictOptions`. They are deprecated since torch 2.4.
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import StateDictType
+```diff
+-import torch
+-import torch.distributed as dist
+-from torch import nn
+-from torch.distributed.fsdp import StateDictType
++from torch.distributed.checkpoint.state_dict import StateDictOptions
 
-kind = StateDictType.FULL_STATE_DICT
-```
-
-## Use instead
-
-```python
-from torch.distributed.checkpoint.state_dict import StateDictOptions
-
-kind = StateDictOptions(full_state_dict=True, cpu_offload=True)
+-kind = StateDictType.FULL_STATE_DICT
++kind = StateDictOptions(full_state_dict=True, cpu_offload=True)
 ```
 
 ## Known limits

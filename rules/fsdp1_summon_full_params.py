@@ -11,31 +11,21 @@ On a sharded model it does nothing and says nothing: the parameters stay shards.
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
++from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("nccl")
-model = FSDP(nn.Linear(8, 8).cuda())
-with FSDP.summon_full_params(model):
-    print(model.weight.shape)
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("nccl")
-torch.cuda.set_device(dist.get_node_local_rank())
-model = nn.Linear(8, 8).cuda()
-fully_shard(model)
-print(model.weight.full_tensor().shape)
+ dist.init_process_group("nccl")
+-model = FSDP(nn.Linear(8, 8).cuda())
+-with FSDP.summon_full_params(model):
+-    print(model.weight.shape)
++torch.cuda.set_device(dist.get_node_local_rank())
++model = nn.Linear(8, 8).cuda()
++fully_shard(model)
++print(model.weight.full_tensor().shape)
 ```
 
 ## Known limits

@@ -11,30 +11,24 @@ which. `fsdp2lint migrate` writes that loop.
 
 ## Example
 
-```python
-import functools
+```diff
+-import functools
++import torch
++import torch.distributed as dist
++from torch import nn
++from torch.distributed.fsdp import fully_shard
 
-from torch import nn
-from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
-
-policy = functools.partial(
-    transformer_auto_wrap_policy, transformer_layer_cls={nn.TransformerEncoderLayer}
-)
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("nccl")
-model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2), 2)
-for block in model.layers:
-    fully_shard(block)
-fully_shard(model)
+-from torch import nn
+-from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
+-
+-policy = functools.partial(
+-    transformer_auto_wrap_policy, transformer_layer_cls={nn.TransformerEncoderLayer}
+-)
++dist.init_process_group("nccl")
++model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2), 2)
++for block in model.layers:
++    fully_shard(block)
++fully_shard(model)
 ```
 
 ## Known limits

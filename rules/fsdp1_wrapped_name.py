@@ -11,22 +11,13 @@ prefix does nothing.
 
 ## Example
 
-```python
-from torch import nn
+```diff
+ from torch import nn
 
 
-def names(model: nn.Module) -> list[str]:
-    return [n.replace("_fsdp_wrapped_module.", "") for n, _ in model.named_parameters()]
-```
-
-## Use instead
-
-```python
-from torch import nn
-
-
-def names(model: nn.Module) -> list[str]:
-    return [n for n, _ in model.named_parameters()]
+ def names(model: nn.Module) -> list[str]:
+-    return [n.replace("_fsdp_wrapped_module.", "") for n, _ in model.named_parameters()]
++    return [n for n, _ in model.named_parameters()]
 ```
 
 ## Known limits

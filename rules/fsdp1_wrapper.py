@@ -12,28 +12,18 @@ states have to be translated, and a checkpoint depends on the wrapping. `fully_s
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
++from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("nccl")
-model = FSDP(nn.Linear(8, 8).cuda())
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("nccl")
-torch.cuda.set_device(dist.get_node_local_rank())
-model = nn.Linear(8, 8).cuda()
-fully_shard(model)
+ dist.init_process_group("nccl")
+-model = FSDP(nn.Linear(8, 8).cuda())
++torch.cuda.set_device(dist.get_node_local_rank())
++model = nn.Linear(8, 8).cuda()
++fully_shard(model)
 ```
 
 ## Known limits

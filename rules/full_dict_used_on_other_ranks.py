@@ -13,37 +13,22 @@ for them.
 
 ## Example
 
-```python
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-weights = get_model_state_dict(model, options=options)
-plain = nn.Linear(8, 8)
-plain.load_state_dict(weights)
-```
-
-## Use instead
-
-```python
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-weights = get_model_state_dict(model, options=options)
-if dist.get_rank() == 0:
-    plain = nn.Linear(8, 8)
-    plain.load_state_dict(weights)
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+ options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+ weights = get_model_state_dict(model, options=options)
+-plain = nn.Linear(8, 8)
+-plain.load_state_dict(weights)
++if dist.get_rank() == 0:
++    plain = nn.Linear(8, 8)
++    plain.load_state_dict(weights)
 ```
 
 ## Known limits

@@ -14,57 +14,39 @@ cut into shards again at the resume. `dcp.save` writes the shards where they are
 
 ## Example
 
-```python
-import os
+```diff
+ import os
 
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_optimizer_state_dict,
-    set_optimizer_state_dict,
-)
-from torch.distributed.fsdp import fully_shard
+ import torch
+ import torch.distributed as dist
++import torch.distributed.checkpoint as dcp
+ from torch import nn
+-from torch.distributed.checkpoint.state_dict import (
+-    StateDictOptions,
+-    get_optimizer_state_dict,
+-    set_optimizer_state_dict,
+-)
++from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters())
-options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-if os.path.exists("optimizer.pt"):
-    state = torch.load("optimizer.pt", mmap=True)
-    set_optimizer_state_dict(model, optimizer, optim_state_dict=state, options=options)
-model(torch.randn(4, 8)).square().mean().backward()
-optimizer.step()
-state = get_optimizer_state_dict(model, optimizer, options=options)
-if dist.get_rank() == 0:
-    torch.save(state, "optimizer.pt")
-```
-
-## Use instead
-
-```python
-import os
-
-import torch
-import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from torch import nn
-from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters())
-if os.path.exists("optimizer/.metadata"):
-    state = {"optimizer": get_optimizer_state_dict(model, optimizer)}
-    dcp.load(state, checkpoint_id="optimizer")
-    set_optimizer_state_dict(model, optimizer, optim_state_dict=state["optimizer"])
-model(torch.randn(4, 8)).square().mean().backward()
-optimizer.step()
-dcp.save({"optimizer": get_optimizer_state_dict(model, optimizer)}, checkpoint_id="optimizer")
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+ optimizer = torch.optim.AdamW(model.parameters())
+-options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+-if os.path.exists("optimizer.pt"):
+-    state = torch.load("optimizer.pt", mmap=True)
+-    set_optimizer_state_dict(model, optimizer, optim_state_dict=state, options=options)
++if os.path.exists("optimizer/.metadata"):
++    state = {"optimizer": get_optimizer_state_dict(model, optimizer)}
++    dcp.load(state, checkpoint_id="optimizer")
++    set_optimizer_state_dict(model, optimizer, optim_state_dict=state["optimizer"])
+ model(torch.randn(4, 8)).square().mean().backward()
+ optimizer.step()
+-state = get_optimizer_state_dict(model, optimizer, options=options)
+-if dist.get_rank() == 0:
+-    torch.save(state, "optimizer.pt")
++dcp.save({"optimizer": get_optimizer_state_dict(model, optimizer)}, checkpoint_id="optimizer")
 ```
 
 ## Known limits

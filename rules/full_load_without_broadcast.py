@@ -15,36 +15,20 @@ without `full_state_dict=True` all ranks raise a `ValueError`. To `set_state_dic
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-state = torch.load("model.pt") if dist.get_rank() == 0 else {}
-options = StateDictOptions(full_state_dict=True)
-set_model_state_dict(model, state, options=options)
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-state = torch.load("model.pt") if dist.get_rank() == 0 else {}
-options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
-set_model_state_dict(model, state, options=options)
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+ state = torch.load("model.pt") if dist.get_rank() == 0 else {}
+-options = StateDictOptions(full_state_dict=True)
++options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+ set_model_state_dict(model, state, options=options)
 ```
 
 ## Fix safety

@@ -15,38 +15,21 @@ without the switch and an empty dictionary with it.
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-options = StateDictOptions(full_state_dict=True)
-weights = get_model_state_dict(model, options=options)
-if dist.get_rank() == 0:
-    torch.save(weights, "model.pt")
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-weights = get_model_state_dict(model, options=options)
-if dist.get_rank() == 0:
-    torch.save(weights, "model.pt")
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+-options = StateDictOptions(full_state_dict=True)
++options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+ weights = get_model_state_dict(model, options=options)
+ if dist.get_rank() == 0:
+     torch.save(weights, "model.pt")
 ```
 
 ## Fix safety

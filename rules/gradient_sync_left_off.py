@@ -13,38 +13,21 @@ off in the last round of an accumulation leaves the gradients of that round out 
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-for step in range(8):
-    model.set_requires_gradient_sync(False)
-    model(torch.randn(4, 8)).sum().backward()
-    optimizer.step()
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-for step in range(8):
-    model.set_requires_gradient_sync(step % 4 == 3)
-    model(torch.randn(4, 8)).sum().backward()
-    optimizer.step()
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+ optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+ for step in range(8):
+-    model.set_requires_gradient_sync(False)
++    model.set_requires_gradient_sync(step % 4 == 3)
+     model(torch.randn(4, 8)).sum().backward()
+     optimizer.step()
 ```
 
 ## Known limits

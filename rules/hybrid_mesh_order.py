@@ -14,30 +14,17 @@ and the gathers cross the hosts that they were to stay within. FSDP1 took its pr
 
 ## Example
 
-```python
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.device_mesh import init_device_mesh
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-mesh = init_device_mesh("cpu", (8, 2), mesh_dim_names=("shard", "replicate"))
-model = nn.Linear(8, 8)
-fully_shard(model, mesh=mesh)
-```
-
-## Use instead
-
-```python
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-mesh = init_device_mesh("cpu", (2, 8), mesh_dim_names=("replicate", "shard"))
-model = nn.Linear(8, 8)
-fully_shard(model, mesh=mesh)
+ dist.init_process_group("gloo")
+-mesh = init_device_mesh("cpu", (8, 2), mesh_dim_names=("shard", "replicate"))
++mesh = init_device_mesh("cpu", (2, 8), mesh_dim_names=("replicate", "shard"))
+ model = nn.Linear(8, 8)
+ fully_shard(model, mesh=mesh)
 ```
 
 ## Fix safety

@@ -12,30 +12,17 @@ sharded, silently. A module itself cannot be searched: TypeError.
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
-fully_shard(model, ignored_params=list(model[0].parameters()))
-model(torch.randn(4, 8)).sum().backward()
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
-fully_shard(model, ignored_params=set(model[0].parameters()))
-model(torch.randn(4, 8)).sum().backward()
+ dist.init_process_group("gloo")
+ model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+-fully_shard(model, ignored_params=list(model[0].parameters()))
++fully_shard(model, ignored_params=set(model[0].parameters()))
+ model(torch.randn(4, 8)).sum().backward()
 ```
 
 ## Fix safety

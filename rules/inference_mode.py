@@ -13,34 +13,19 @@ tensors for ever, and the first training step that writes into them raises Runti
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-with torch.inference_mode():
-    model(torch.randn(4, 8))
-model(torch.randn(4, 8)).sum().backward()
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-with torch.no_grad():
-    model(torch.randn(4, 8))
-model(torch.randn(4, 8)).sum().backward()
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+-with torch.inference_mode():
++with torch.no_grad():
+     model(torch.randn(4, 8))
+ model(torch.randn(4, 8)).sum().backward()
 ```
 
 ## Fix safety

@@ -14,54 +14,29 @@ reduced and nothing trains, silently. Torch 2.13 warns when a module returns a v
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
 
 
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.head = nn.Linear(8, 8)
+ class Model(nn.Module):
+     def __init__(self):
+         super().__init__()
+         self.head = nn.Linear(8, 8)
 
-    def forward(self, x):
-        return self.head(x).transpose(0, 1)
-
-
-dist.init_process_group("gloo")
-model = Model()
-fully_shard(model)
-scores = model(torch.randn(4, 8))
-scores *= 0.5
-scores.sum().backward()
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+     def forward(self, x):
+         return self.head(x).transpose(0, 1)
 
 
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.head = nn.Linear(8, 8)
-
-    def forward(self, x):
-        return self.head(x).transpose(0, 1)
-
-
-dist.init_process_group("gloo")
-model = Model()
-fully_shard(model)
-scores = model(torch.randn(4, 8))
-scores = scores * 0.5
-scores.sum().backward()
+ dist.init_process_group("gloo")
+ model = Model()
+ fully_shard(model)
+ scores = model(torch.randn(4, 8))
+-scores *= 0.5
++scores = scores * 0.5
+ scores.sum().backward()
 ```
 
 ## Fix safety

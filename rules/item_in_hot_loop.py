@@ -14,46 +14,27 @@ Keep the tensor (`total += loss.detach()`) and read it every so many steps.
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("nccl")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-total = 0.0
-for step in range(1000):
-    loss = model(torch.randn(4, 8, device="cuda")).square().mean()
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    total += loss.item()
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("nccl")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-total = torch.zeros((), device="cuda")
-for step in range(1000):
-    loss = model(torch.randn(4, 8, device="cuda")).square().mean()
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    total += loss.detach()
-    if step % 100 == 0:
-        print(total.item())
+ dist.init_process_group("nccl")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+-total = 0.0
++total = torch.zeros((), device="cuda")
+ for step in range(1000):
+     loss = model(torch.randn(4, 8, device="cuda")).square().mean()
+     loss.backward()
+     optimizer.step()
+     optimizer.zero_grad()
+-    total += loss.item()
++    total += loss.detach()
++    if step % 100 == 0:
++        print(total.item())
 ```
 
 ## Known limits

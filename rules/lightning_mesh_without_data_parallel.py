@@ -14,45 +14,25 @@ nothing is raised.
 
 ## Example
 
-```python
-import lightning.pytorch as pl
-from lightning.pytorch.strategies import ModelParallelStrategy
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+```diff
+ import lightning.pytorch as pl
+ from lightning.pytorch.strategies import ModelParallelStrategy
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
 
 
-class Model(pl.LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(8, 8)
+ class Model(pl.LightningModule):
+     def __init__(self):
+         super().__init__()
+         self.layer = nn.Linear(8, 8)
 
-    def configure_model(self):
-        fully_shard(self, mesh=self.device_mesh["data_parallel"])
-
-
-trainer = pl.Trainer(strategy=ModelParallelStrategy(), devices=8)
-```
-
-## Use instead
-
-```python
-import lightning.pytorch as pl
-from lightning.pytorch.strategies import ModelParallelStrategy
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+     def configure_model(self):
+         fully_shard(self, mesh=self.device_mesh["data_parallel"])
 
 
-class Model(pl.LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(8, 8)
-
-    def configure_model(self):
-        fully_shard(self, mesh=self.device_mesh["data_parallel"])
-
-
-strategy = ModelParallelStrategy(data_parallel_size=8, tensor_parallel_size=1)
-trainer = pl.Trainer(strategy=strategy, devices=8)
+-trainer = pl.Trainer(strategy=ModelParallelStrategy(), devices=8)
++strategy = ModelParallelStrategy(data_parallel_size=8, tensor_parallel_size=1)
++trainer = pl.Trainer(strategy=strategy, devices=8)
 ```
 
 ## Known limits

@@ -13,34 +13,19 @@ and one rank's are kept. Loading it fails on the sizes, or gives every rank the 
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-weights = {name: weight.to_local() for name, weight in model.state_dict().items()}
-if dist.get_rank() == 0:
-    torch.save(weights, "model.pt")
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-weights = {name: weight.full_tensor().cpu() for name, weight in model.state_dict().items()}
-if dist.get_rank() == 0:
-    torch.save(weights, "model.pt")
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+-weights = {name: weight.to_local() for name, weight in model.state_dict().items()}
++weights = {name: weight.full_tensor().cpu() for name, weight in model.state_dict().items()}
+ if dist.get_rank() == 0:
+     torch.save(weights, "model.pt")
 ```
 
 ## Known limits

@@ -13,32 +13,21 @@ more of them keep the GPU from the large ones. In the group of the block around 
 
 ## Example
 
-```python
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 8), nn.LayerNorm(8))
-for layer in model:
-    fully_shard(layer)
-fully_shard(model)
-```
-
-## Use instead
-
-```python
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-model = nn.Sequential(
-    nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)), nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8))
-)
-for block in model:
-    fully_shard(block)
-fully_shard(model)
+ dist.init_process_group("gloo")
+-model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 8), nn.LayerNorm(8))
+-for layer in model:
+-    fully_shard(layer)
++model = nn.Sequential(
++    nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)), nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8))
++)
++for block in model:
++    fully_shard(block)
+ fully_shard(model)
 ```
 
 ## Known limits

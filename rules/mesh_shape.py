@@ -13,30 +13,17 @@ without names, `AttributeError` for a process group, which is what FSDP1 took.
 
 ## Example
 
-```python
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.device_mesh import init_device_mesh
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-mesh = init_device_mesh("cpu", (2, 4))
-model = nn.Linear(8, 8)
-fully_shard(model, mesh=mesh)
-```
-
-## Use instead
-
-```python
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-mesh = init_device_mesh("cpu", (2, 4), mesh_dim_names=("dp_replicate", "dp_shard"))
-model = nn.Linear(8, 8)
-fully_shard(model, mesh=mesh)
+ dist.init_process_group("gloo")
+-mesh = init_device_mesh("cpu", (2, 4))
++mesh = init_device_mesh("cpu", (2, 4), mesh_dim_names=("dp_replicate", "dp_shard"))
+ model = nn.Linear(8, 8)
+ fully_shard(model, mesh=mesh)
 ```
 
 ## Fix safety

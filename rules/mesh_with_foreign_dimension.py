@@ -13,30 +13,17 @@ whole model. If the parameters are split over the dimension already, it raises.
 
 ## Example
 
-```python
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.device_mesh import init_device_mesh
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-mesh = init_device_mesh("cpu", (4, 2), mesh_dim_names=("dp", "tp"))
-model = nn.Linear(8, 8)
-fully_shard(model, mesh=mesh)
-```
-
-## Use instead
-
-```python
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-mesh = init_device_mesh("cpu", (4, 2), mesh_dim_names=("dp", "tp"))
-model = nn.Linear(8, 8)
-fully_shard(model, mesh=mesh["dp"])
+ dist.init_process_group("gloo")
+ mesh = init_device_mesh("cpu", (4, 2), mesh_dim_names=("dp", "tp"))
+ model = nn.Linear(8, 8)
+-fully_shard(model, mesh=mesh)
++fully_shard(model, mesh=mesh["dp"])
 ```
 
 ## Fix safety

@@ -13,34 +13,19 @@ allocates memory instead, and the values come from an initialisation or a load a
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-with torch.device("meta"):
-    model = nn.Linear(8, 8)
-fully_shard(model)
-model.to("cpu")
-model.reset_parameters()
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-with torch.device("meta"):
-    model = nn.Linear(8, 8)
-fully_shard(model)
-model.to_empty(device="cpu")
-model.reset_parameters()
+ dist.init_process_group("gloo")
+ with torch.device("meta"):
+     model = nn.Linear(8, 8)
+ fully_shard(model)
+-model.to("cpu")
++model.to_empty(device="cpu")
+ model.reset_parameters()
 ```
 
 ## Fix safety

@@ -13,39 +13,21 @@ is often zero, later it is NaN or the remains of other tensors, and other ones o
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-with torch.device("meta"):
-    model = nn.Linear(8, 8)
-fully_shard(model)
-model.to_empty(device="cpu")
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-model(torch.randn(4, 8)).sum().backward()
-optimizer.step()
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-with torch.device("meta"):
-    model = nn.Linear(8, 8)
-fully_shard(model)
-model.to_empty(device="cpu")
-model.reset_parameters()
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-model(torch.randn(4, 8)).sum().backward()
-optimizer.step()
+ dist.init_process_group("gloo")
+ with torch.device("meta"):
+     model = nn.Linear(8, 8)
+ fully_shard(model)
+ model.to_empty(device="cpu")
++model.reset_parameters()
+ optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+ model(torch.randn(4, 8)).sum().backward()
+ optimizer.step()
 ```
 
 ## Fix safety

@@ -15,37 +15,20 @@ parameter (`torch.randn_like(p)`).
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-average = nn.Linear(8, 8)
-fully_shard(model)
-with torch.no_grad():
-    for kept, new in zip(average.parameters(), model.parameters()):
-        kept.mul_(0.9).add_(new, alpha=0.1)
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-average = nn.Linear(8, 8)
-fully_shard(model)
-fully_shard(average)
-with torch.no_grad():
-    for kept, new in zip(average.parameters(), model.parameters()):
-        kept.mul_(0.9).add_(new, alpha=0.1)
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+ average = nn.Linear(8, 8)
+ fully_shard(model)
++fully_shard(average)
+ with torch.no_grad():
+     for kept, new in zip(average.parameters(), model.parameters()):
+         kept.mul_(0.9).add_(new, alpha=0.1)
 ```
 
 ## Known limits

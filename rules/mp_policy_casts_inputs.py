@@ -13,51 +13,29 @@ is given; FSDP1 did so at the root only. bfloat16 has eight bits: position 299 a
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(8, 8)
+ class Block(nn.Module):
+     def __init__(self):
+         super().__init__()
+         self.layer = nn.Linear(8, 8)
 
-    def forward(self, x, positions):
-        return self.layer(x) + positions[:, None].cos().to(x.dtype)
-
-
-dist.init_process_group("gloo")
-block = Block()
-fully_shard(block, mp_policy=MixedPrecisionPolicy(torch.bfloat16, torch.float32))
-block(torch.randn(300, 8), torch.arange(300).float())
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+     def forward(self, x, positions):
+         return self.layer(x) + positions[:, None].cos().to(x.dtype)
 
 
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(8, 8)
-
-    def forward(self, x, positions):
-        return self.layer(x) + positions[:, None].cos().to(x.dtype)
-
-
-dist.init_process_group("gloo")
-block = Block()
-policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
-fully_shard(block, mp_policy=policy)
-block(torch.randn(300, 8).bfloat16(), torch.arange(300).float())
+ dist.init_process_group("gloo")
+ block = Block()
+-fully_shard(block, mp_policy=MixedPrecisionPolicy(torch.bfloat16, torch.float32))
+-block(torch.randn(300, 8), torch.arange(300).float())
++policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
++fully_shard(block, mp_policy=policy)
++block(torch.randn(300, 8).bfloat16(), torch.arange(300).float())
 ```
 
 ## Known limits

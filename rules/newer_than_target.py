@@ -13,31 +13,18 @@ at the first checkpoint, an hour into the run.
 
 ## Example
 
-```python
-# target: torch 2.13
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+```diff
+ # target: torch 2.13
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-model.set_keep_unsharded_storage(True)
-```
-
-## Use instead
-
-```python
-# target: torch 2.13
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-if hasattr(model, "set_keep_unsharded_storage"):
-    model.set_keep_unsharded_storage(True)
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+-model.set_keep_unsharded_storage(True)
++if hasattr(model, "set_keep_unsharded_storage"):
++    model.set_keep_unsharded_storage(True)
 ```
 
 ## Known limits

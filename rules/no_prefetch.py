@@ -15,60 +15,32 @@ not need too, two blocks ahead overlap more and hold one more block.
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
 
 
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.blocks = nn.ModuleList([nn.Linear(8, 8) for _ in range(4)])
+ class Model(nn.Module):
+     def __init__(self):
+         super().__init__()
+         self.blocks = nn.ModuleList([nn.Linear(8, 8) for _ in range(4)])
 
-    def forward(self, x):
-        for block in self.blocks:
-            x = block(x)
-        return x
-
-
-dist.init_process_group("gloo")
-model = Model()
-for block in model.blocks:
-    fully_shard(block)
-fully_shard(model)
-model(torch.randn(4, 8)).sum().backward()
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+     def forward(self, x):
+         for block in self.blocks:
+             x = block(x)
+         return x
 
 
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.blocks = nn.ModuleList([nn.Linear(8, 8) for _ in range(4)])
-
-    def forward(self, x):
-        for block in self.blocks:
-            x = block(x)
-        return x
-
-
-dist.init_process_group("gloo")
-model = Model()
-for block in model.blocks:
-    fully_shard(block)
-fully_shard(model)
-for this, following in zip(model.blocks, model.blocks[1:]):
-    this.set_modules_to_forward_prefetch([following])
-model(torch.randn(4, 8)).sum().backward()
+ dist.init_process_group("gloo")
+ model = Model()
+ for block in model.blocks:
+     fully_shard(block)
+ fully_shard(model)
++for this, following in zip(model.blocks, model.blocks[1:]):
++    this.set_modules_to_forward_prefetch([following])
+ model(torch.randn(4, 8)).sum().backward()
 ```
 
 ## Known limits

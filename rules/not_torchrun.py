@@ -14,33 +14,18 @@ ten minutes later. The line is a rest of `mp.spawn`, where the script had to cho
 
 ## Example
 
-```python
-import os
+```diff
+ import os
 
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
 
-local_rank = int(os.environ["LOCAL_RANK"])
-os.environ["MASTER_PORT"] = "12355"
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-```
-
-## Use instead
-
-```python
-import os
-
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-local_rank = int(os.environ["LOCAL_RANK"])
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
+ local_rank = int(os.environ["LOCAL_RANK"])
+-os.environ["MASTER_PORT"] = "12355"
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
 ```
 
 ## Fix safety

@@ -14,28 +14,16 @@ it are wrong with it.
 
 ## Example
 
-```python
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-count = sum(p.numel() for p in model.parameters()) * dist.get_world_size()
-```
-
-## Use instead
-
-```python
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-count = sum(p.numel() for p in model.parameters())
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+-count = sum(p.numel() for p in model.parameters()) * dist.get_world_size()
++count = sum(p.numel() for p in model.parameters())
 ```
 
 ## Known limits

@@ -13,32 +13,18 @@ associated with device type cpu"). A group with both backends serves each device
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
 
-dist.init_process_group("nccl")
-model = nn.Linear(8, 8)
-fully_shard(model, offload_policy=CPUOffloadPolicy())
-model(torch.randn(4, 8, device="cuda")).sum().backward()
-torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
-
-dist.init_process_group("cpu:gloo,cuda:nccl")
-model = nn.Linear(8, 8)
-fully_shard(model, offload_policy=CPUOffloadPolicy())
-model(torch.randn(4, 8, device="cuda")).sum().backward()
-torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+-dist.init_process_group("nccl")
++dist.init_process_group("cpu:gloo,cuda:nccl")
+ model = nn.Linear(8, 8)
+ fully_shard(model, offload_policy=CPUOffloadPolicy())
+ model(torch.randn(4, 8, device="cuda")).sum().backward()
+ torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
 ```
 
 ## Fix safety

@@ -13,30 +13,17 @@ are `torch.distributed.fsdp` and `torch.distributed.tensor`. What is no longer t
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed._composable.fsdp import MixedPrecisionPolicy, fully_shard
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+-from torch.distributed._composable.fsdp import MixedPrecisionPolicy, fully_shard
++from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model, mp_policy=MixedPrecisionPolicy())
-model(torch.randn(4, 8)).sum().backward()
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model, mp_policy=MixedPrecisionPolicy())
-model(torch.randn(4, 8)).sum().backward()
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+ fully_shard(model, mp_policy=MixedPrecisionPolicy())
+ model(torch.randn(4, 8)).sum().backward()
 ```
 
 ## Fix safety

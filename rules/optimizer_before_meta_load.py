@@ -12,42 +12,23 @@ it by itself). The optimizer keeps the old ones: nothing raises, the loss stays 
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-with torch.device("meta"):
-    model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-state = torch.load("model.pt", mmap=True)
-set_model_state_dict(model, state, options=StateDictOptions(full_state_dict=True))
-model(torch.randn(4, 8)).sum().backward()
-optimizer.step()
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-with torch.device("meta"):
-    model = nn.Linear(8, 8)
-fully_shard(model)
-state = torch.load("model.pt", mmap=True)
-set_model_state_dict(model, state, options=StateDictOptions(full_state_dict=True))
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-model(torch.randn(4, 8)).sum().backward()
-optimizer.step()
+ dist.init_process_group("gloo")
+ with torch.device("meta"):
+     model = nn.Linear(8, 8)
+ fully_shard(model)
+-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+ state = torch.load("model.pt", mmap=True)
+ set_model_state_dict(model, state, options=StateDictOptions(full_state_dict=True))
++optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+ model(torch.randn(4, 8)).sum().backward()
+ optimizer.step()
 ```
 
 ## Fix safety

@@ -13,34 +13,19 @@ torch 2.13; all other dense optimizers of `torch.optim` work.
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.Adafactor(model.parameters(), lr=1e-2)
-model(torch.randn(4, 8)).sum().backward()
-optimizer.step()
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-model(torch.randn(4, 8)).sum().backward()
-optimizer.step()
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+-optimizer = torch.optim.Adafactor(model.parameters(), lr=1e-2)
++optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+ model(torch.randn(4, 8)).sum().backward()
+ optimizer.step()
 ```
 
 ## Known limits

@@ -15,50 +15,27 @@ momenta hold the decay of a step that never was. Runs with and without this call
 
 ## Example
 
-```python
-import os
+```diff
+ import os
 
-import torch
-import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from torch import nn
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
-from torch.distributed.fsdp import fully_shard
+ import torch
+ import torch.distributed as dist
+ import torch.distributed.checkpoint as dcp
+ from torch import nn
+ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters())
-weights, states = get_state_dict(model, optimizer)
-if os.path.exists("latest"):
-    dcp.load({"model": weights, "optimizer": states}, checkpoint_id="latest")
-    set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=states)
-model(torch.randn(4, 8)).sum().backward()
-optimizer.step()
-```
-
-## Use instead
-
-```python
-import os
-
-import torch
-import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from torch import nn
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters())
-if os.path.exists("latest"):
-    weights, states = get_state_dict(model, optimizer)
-    dcp.load({"model": weights, "optimizer": states}, checkpoint_id="latest")
-    set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=states)
-model(torch.randn(4, 8)).sum().backward()
-optimizer.step()
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+ optimizer = torch.optim.AdamW(model.parameters())
+-weights, states = get_state_dict(model, optimizer)
+ if os.path.exists("latest"):
++    weights, states = get_state_dict(model, optimizer)
+     dcp.load({"model": weights, "optimizer": states}, checkpoint_id="latest")
+     set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=states)
+ model(torch.randn(4, 8)).sum().backward()
+ optimizer.step()
 ```
 
 ## Known limits

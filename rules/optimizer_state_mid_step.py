@@ -14,42 +14,23 @@ of its keys and raises `CheckpointException`.
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from torch import nn
-from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch
+ import torch.distributed as dist
+ import torch.distributed.checkpoint as dcp
+ from torch import nn
+ from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters())
-model(torch.randn(4, 8)).sum().backward()
-states = get_optimizer_state_dict(model, optimizer)
-optimizer.step()
-dcp.save({"optimizer": states}, checkpoint_id="step_1")
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from torch import nn
-from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters())
-model(torch.randn(4, 8)).sum().backward()
-optimizer.step()
-states = get_optimizer_state_dict(model, optimizer)
-dcp.save({"optimizer": states}, checkpoint_id="step_1")
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+ optimizer = torch.optim.AdamW(model.parameters())
+ model(torch.randn(4, 8)).sum().backward()
++optimizer.step()
+ states = get_optimizer_state_dict(model, optimizer)
+-optimizer.step()
+ dcp.save({"optimizer": states}, checkpoint_id="step_1")
 ```
 
 ## Fix safety

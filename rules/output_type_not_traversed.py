@@ -15,62 +15,35 @@ finds none, and nothing trains, without any error.
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+```diff
++from dataclasses import dataclass
++
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
 
 
-class Output:
-    def __init__(self, logits):
-        self.logits = logits
++@dataclass
+ class Output:
+-    def __init__(self, logits):
+-        self.logits = logits
++    logits: torch.Tensor
 
 
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.head = nn.Linear(8, 8)
+ class Model(nn.Module):
+     def __init__(self):
+         super().__init__()
+         self.head = nn.Linear(8, 8)
 
-    def forward(self, x):
-        return Output(self.head(x))
-
-
-dist.init_process_group("gloo")
-model = Model()
-fully_shard(model)
-model(torch.randn(4, 8)).logits.sum().backward()
-```
-
-## Use instead
-
-```python
-from dataclasses import dataclass
-
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+     def forward(self, x):
+         return Output(self.head(x))
 
 
-@dataclass
-class Output:
-    logits: torch.Tensor
-
-
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.head = nn.Linear(8, 8)
-
-    def forward(self, x):
-        return Output(self.head(x))
-
-
-dist.init_process_group("gloo")
-model = Model()
-fully_shard(model)
-model(torch.randn(4, 8)).logits.sum().backward()
+ dist.init_process_group("gloo")
+ model = Model()
+ fully_shard(model)
+ model(torch.randn(4, 8)).logits.sum().backward()
 ```
 
 ## Known limits

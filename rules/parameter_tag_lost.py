@@ -14,34 +14,19 @@ raises: gradients are not clamped, no parameter has its own learning rate, no de
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-for parameter in model.parameters():
-    parameter.register_hook(lambda gradient: print(gradient.shape))
-model(torch.randn(4, 8)).sum().backward()
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-for parameter in model.parameters():
-    parameter.register_post_accumulate_grad_hook(lambda p: print(p.grad.shape))
-model(torch.randn(4, 8)).sum().backward()
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+ for parameter in model.parameters():
+-    parameter.register_hook(lambda gradient: print(gradient.shape))
++    parameter.register_post_accumulate_grad_hook(lambda p: print(p.grad.shape))
+ model(torch.randn(4, 8)).sum().backward()
 ```
 
 ## Known limits

@@ -12,32 +12,19 @@ DTensor". `set_model_state_dict` with `full_state_dict=True` distributes a full 
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
++from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-model.load_state_dict(torch.load("model.pt"))
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
-set_model_state_dict(model, torch.load("model.pt", mmap=True), options=options)
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+-model.load_state_dict(torch.load("model.pt"))
++options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
++set_model_state_dict(model, torch.load("model.pt", mmap=True), options=options)
 ```
 
 ## Fix safety

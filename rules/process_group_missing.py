@@ -14,26 +14,15 @@ itself raises.
 
 ## Example
 
-```python
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
 
-model = nn.Linear(8, 8)
-fully_shard(model)
-dist.init_process_group("gloo")
-```
-
-## Use instead
-
-```python
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
++dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+-dist.init_process_group("gloo")
 ```
 
 ## Known limits

@@ -13,27 +13,15 @@ and now and then a rank hangs or aborts at its exit after all the work was done.
 
 ## Example
 
-```python
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("nccl")
-model = nn.Linear(8, 8)
-fully_shard(model)
-```
-
-## Use instead
-
-```python
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("nccl")
-model = nn.Linear(8, 8)
-fully_shard(model)
-dist.destroy_process_group()
+ dist.init_process_group("nccl")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
++dist.destroy_process_group()
 ```
 
 ## Fix safety

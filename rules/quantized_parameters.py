@@ -21,38 +21,23 @@ learned to leave alone.
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch.distributed.fsdp import fully_shard
-from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch.distributed.fsdp import fully_shard
+ from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
-dist.init_process_group()
-four_bits = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_compute_dtype=torch.bfloat16)
-model = AutoModelForCausalLM.from_pretrained("gpt2", quantization_config=four_bits)
-for block in model.transformer.h:
-    fully_shard(block)
-fully_shard(model)
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch.distributed.fsdp import fully_shard
-from transformers import AutoModelForCausalLM, BitsAndBytesConfig
-
-dist.init_process_group()
-four_bits = BitsAndBytesConfig(
-    load_in_4bit=True,
-    bnb_4bit_compute_dtype=torch.bfloat16,
-    bnb_4bit_quant_storage=torch.bfloat16,
-)
-model = AutoModelForCausalLM.from_pretrained("gpt2", quantization_config=four_bits)
-for block in model.transformer.h:
-    fully_shard(block)
-fully_shard(model)
+ dist.init_process_group()
+-four_bits = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_compute_dtype=torch.bfloat16)
++four_bits = BitsAndBytesConfig(
++    load_in_4bit=True,
++    bnb_4bit_compute_dtype=torch.bfloat16,
++    bnb_4bit_quant_storage=torch.bfloat16,
++)
+ model = AutoModelForCausalLM.from_pretrained("gpt2", quantization_config=four_bits)
+ for block in model.transformer.h:
+     fully_shard(block)
+ fully_shard(model)
 ```
 
 ## Known limits

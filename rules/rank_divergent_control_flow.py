@@ -17,58 +17,32 @@ multiplied by zero, or leave it to the group of the module around.
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
 
 
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.trunk = nn.Linear(8, 8)
-        self.vision = nn.Linear(8, 8)
+ class Model(nn.Module):
+     def __init__(self):
+         super().__init__()
+         self.trunk = nn.Linear(8, 8)
+         self.vision = nn.Linear(8, 8)
 
-    def forward(self, x, has_image):
-        x = self.trunk(x)
-        if has_image.any():
-            x = x + self.vision(x)
-        return x
-
-
-dist.init_process_group("gloo")
-model = Model()
-fully_shard(model.vision)
-fully_shard(model)
-model(torch.randn(4, 8), torch.rand(4) > 0.9).sum().backward()
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+     def forward(self, x, has_image):
+         x = self.trunk(x)
+-        if has_image.any():
+-            x = x + self.vision(x)
+-        return x
++        return x + self.vision(x) * has_image[:, None]
 
 
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.trunk = nn.Linear(8, 8)
-        self.vision = nn.Linear(8, 8)
-
-    def forward(self, x, has_image):
-        x = self.trunk(x)
-        return x + self.vision(x) * has_image[:, None]
-
-
-dist.init_process_group("gloo")
-model = Model()
-fully_shard(model.vision)
-fully_shard(model)
-model(torch.randn(4, 8), torch.rand(4) > 0.9).sum().backward()
+ dist.init_process_group("gloo")
+ model = Model()
+ fully_shard(model.vision)
+ fully_shard(model)
+ model(torch.randn(4, 8), torch.rand(4) > 0.9).sum().backward()
 ```
 
 ## Known limits

@@ -13,49 +13,28 @@ is another one on each rank, so sooner or later one rank leaves and the others d
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+ from torch.distributed.fsdp import fully_shard
 
 
-def save(model):
-    if dist.get_rank() != 0:
-        return
-    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    torch.save(get_model_state_dict(model, options=options), "model.pt")
+ def save(model):
++    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
++    state = get_model_state_dict(model, options=options)
+     if dist.get_rank() != 0:
+         return
+-    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+-    torch.save(get_model_state_dict(model, options=options), "model.pt")
++    torch.save(state, "model.pt")
 
 
-dist.init_process_group("gloo")
-net = nn.Linear(8, 8)
-fully_shard(net)
-save(net)
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
-from torch.distributed.fsdp import fully_shard
-
-
-def save(model):
-    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    state = get_model_state_dict(model, options=options)
-    if dist.get_rank() != 0:
-        return
-    torch.save(state, "model.pt")
-
-
-dist.init_process_group("gloo")
-net = nn.Linear(8, 8)
-fully_shard(net)
-save(net)
+ dist.init_process_group("gloo")
+ net = nn.Linear(8, 8)
+ fully_shard(net)
+ save(net)
 ```
 
 ## Known limits

@@ -12,30 +12,17 @@ the others have shards that nothing describes. None of them can be loaded.
 
 ## Example
 
-```python
-import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch.distributed as dist
+ import torch.distributed.checkpoint as dcp
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-dcp.save({"model": model.state_dict()}, checkpoint_id=f"step_1/rank_{dist.get_rank()}")
-```
-
-## Use instead
-
-```python
-import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-dcp.save({"model": model.state_dict()}, checkpoint_id="step_1")
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+-dcp.save({"model": model.state_dict()}, checkpoint_id=f"step_1/rank_{dist.get_rank()}")
++dcp.save({"model": model.state_dict()}, checkpoint_id="step_1")
 ```
 
 ## Known limits

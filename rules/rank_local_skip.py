@@ -14,40 +14,23 @@ the others, silently. Reduce the test over the ranks first, so that all take the
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-for _ in range(3):
-    loss = model(torch.randn(4, 8)).square().mean()
-    if torch.isnan(loss):
-        continue
-    loss.backward()
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-for _ in range(3):
-    loss = model(torch.randn(4, 8)).square().mean()
-    bad = torch.isnan(loss).float()
-    dist.all_reduce(bad, op=dist.ReduceOp.MAX)
-    if bad:
-        continue
-    loss.backward()
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+ for _ in range(3):
+     loss = model(torch.randn(4, 8)).square().mean()
+-    if torch.isnan(loss):
++    bad = torch.isnan(loss).float()
++    dist.all_reduce(bad, op=dist.ReduceOp.MAX)
++    if bad:
+         continue
+     loss.backward()
 ```
 
 ## Known limits

@@ -15,30 +15,17 @@ forward; `fully_shard`, like FSDP1, does not.
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8))
-fully_shard(model)
-model(torch.randn(4, 8)).sum().backward()
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8))
-fully_shard(model)
-model(torch.randn(4, 8)).sum().backward()
+ dist.init_process_group("gloo")
+-model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8))
++model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8))
+ fully_shard(model)
+ model(torch.randn(4, 8)).sum().backward()
 ```
 
 Or, on GPUs, `nn.SyncBatchNorm.convert_sync_batchnorm(model)` before `fully_shard`.

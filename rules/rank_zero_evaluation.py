@@ -13,35 +13,21 @@ its part of the data, and let one of them print.
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-if dist.get_rank() == 0:
-    with torch.no_grad():
-        print(model(torch.randn(4, 8)).mean())
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-with torch.no_grad():
-    value = model(torch.randn(4, 8)).mean()
-if dist.get_rank() == 0:
-    print(value)
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
++with torch.no_grad():
++    value = model(torch.randn(4, 8)).mean()
+ if dist.get_rank() == 0:
+-    with torch.no_grad():
+-        print(model(torch.randn(4, 8)).mean())
++    print(value)
 ```
 
 ## Known limits

@@ -16,37 +16,21 @@ dropout.
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-torch.manual_seed(dist.get_rank())
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-model(torch.randn(4, 8)).sum().backward()
-optimizer.step()
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-torch.manual_seed(0)
-model = nn.Linear(8, 8)
-fully_shard(model)
-torch.manual_seed(dist.get_rank())
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-model(torch.randn(4, 8)).sum().backward()
-optimizer.step()
+ dist.init_process_group("gloo")
+-torch.manual_seed(dist.get_rank())
++torch.manual_seed(0)
+ model = nn.Linear(8, 8)
+ fully_shard(model)
++torch.manual_seed(dist.get_rank())
+ optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+ model(torch.randn(4, 8)).sum().backward()
+ optimizer.step()
 ```
 
 ## Known limits

@@ -13,40 +13,23 @@ DCP matches entries by name. A raw optimizer state is keyed by numbers, so whoev
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch
+ import torch.distributed as dist
+ import torch.distributed.checkpoint as dcp
+ from torch import nn
++from torch.distributed.checkpoint.state_dict import get_state_dict
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-model(torch.randn(4, 8)).sum().backward()
-optimizer.step()
-dcp.save({"model": model.state_dict(), "optim": optimizer.state_dict()}, checkpoint_id="step_1")
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from torch import nn
-from torch.distributed.checkpoint.state_dict import get_state_dict
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-model(torch.randn(4, 8)).sum().backward()
-optimizer.step()
-model_state, optimizer_state = get_state_dict(model, optimizer)
-dcp.save({"model": model_state, "optim": optimizer_state}, checkpoint_id="step_1")
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+ optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+ model(torch.randn(4, 8)).sum().backward()
+ optimizer.step()
+-dcp.save({"model": model.state_dict(), "optim": optimizer.state_dict()}, checkpoint_id="step_1")
++model_state, optimizer_state = get_state_dict(model, optimizer)
++dcp.save({"model": model_state, "optim": optimizer_state}, checkpoint_id="step_1")
 ```
 
 ## Fix safety

@@ -15,35 +15,19 @@ forward uses the weight, or register the method.
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-import torch.nn.functional as F
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch
+ import torch.distributed as dist
+ import torch.nn.functional as F
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
-fully_shard(model[0])
-fully_shard(model)
-hidden = model(torch.randn(4, 8))
-again = F.linear(hidden, model[0].weight)
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-import torch.nn.functional as F
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
-fully_shard(model)
-hidden = model(torch.randn(4, 8))
-again = F.linear(hidden, model[0].weight)
+ dist.init_process_group("gloo")
+ model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+-fully_shard(model[0])
+ fully_shard(model)
+ hidden = model(torch.randn(4, 8))
+ again = F.linear(hidden, model[0].weight)
 ```
 
 ## Known limits

@@ -11,32 +11,18 @@ computes with shards: "got mixed torch.Tensor and DTensor".
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-register_fsdp_forward_method(model, "extra_repr")
-fully_shard(model)
-model(torch.randn(4, 8)).sum().backward()
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-register_fsdp_forward_method(model, "extra_repr")
-model(torch.randn(4, 8)).sum().backward()
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
++fully_shard(model)
+ register_fsdp_forward_method(model, "extra_repr")
+-fully_shard(model)
+ model(torch.randn(4, 8)).sum().backward()
 ```
 
 ## Fix safety

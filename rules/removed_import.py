@@ -13,31 +13,18 @@ the names that are public; `_composable.fully_shard` was FSDP1 inside and is gon
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed._composable.fsdp._fsdp_api import MixedPrecisionPolicy
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+-from torch.distributed._composable.fsdp._fsdp_api import MixedPrecisionPolicy
+-from torch.distributed.fsdp import fully_shard
++from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model, mp_policy=MixedPrecisionPolicy())
-model(torch.randn(4, 8)).sum().backward()
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model, mp_policy=MixedPrecisionPolicy())
-model(torch.randn(4, 8)).sum().backward()
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+ fully_shard(model, mp_policy=MixedPrecisionPolicy())
+ model(torch.randn(4, 8)).sum().backward()
 ```
 
 ## Fix safety

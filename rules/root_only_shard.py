@@ -14,54 +14,29 @@ each GPU it may be meant: gradients and optimizer states are sharded all the sam
 
 ## Example
 
-```python
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
 
 
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(8, 8)
+ class Block(nn.Module):
+     def __init__(self):
+         super().__init__()
+         self.layer = nn.Linear(8, 8)
 
 
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.blocks = nn.ModuleList([Block() for _ in range(4)])
+ class Net(nn.Module):
+     def __init__(self):
+         super().__init__()
+         self.blocks = nn.ModuleList([Block() for _ in range(4)])
 
 
-dist.init_process_group("gloo")
-model = Net()
-fully_shard(model)
-```
-
-## Use instead
-
-```python
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(8, 8)
-
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.blocks = nn.ModuleList([Block() for _ in range(4)])
-
-
-dist.init_process_group("gloo")
-model = Net()
-for block in model.blocks:
-    fully_shard(block)
-fully_shard(model)
+ dist.init_process_group("gloo")
+ model = Net()
++for block in model.blocks:
++    fully_shard(block)
+ fully_shard(model)
 ```
 
 ## Fix safety

@@ -15,30 +15,17 @@ tuned then became slower with 2.8.
 
 ## Example
 
-```python
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 1))
-fully_shard(model[0], reshard_after_forward=True)
-fully_shard(model[1], reshard_after_forward=True)
-fully_shard(model, reshard_after_forward=True)
-```
-
-## Use instead
-
-```python
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 1))
-fully_shard(model[0], reshard_after_forward=True)
-fully_shard(model[1], reshard_after_forward=True)
-fully_shard(model)
+ dist.init_process_group("gloo")
+ model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 1))
+ fully_shard(model[0], reshard_after_forward=True)
+ fully_shard(model[1], reshard_after_forward=True)
+-fully_shard(model, reshard_after_forward=True)
++fully_shard(model)
 ```
 
 ## Fix safety

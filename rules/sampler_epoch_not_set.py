@@ -13,43 +13,23 @@ batches in the same sequence. Nothing raises; training is a little worse.
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
+ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-data = TensorDataset(torch.randn(32, 8))
-sampler = DistributedSampler(data)
-loader = DataLoader(data, batch_size=4, sampler=sampler)
-for epoch in range(3):
-    for (x,) in loader:
-        model(x).square().mean().backward()
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-data = TensorDataset(torch.randn(32, 8))
-sampler = DistributedSampler(data)
-loader = DataLoader(data, batch_size=4, sampler=sampler)
-for epoch in range(3):
-    sampler.set_epoch(epoch)
-    for (x,) in loader:
-        model(x).square().mean().backward()
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+ data = TensorDataset(torch.randn(32, 8))
+ sampler = DistributedSampler(data)
+ loader = DataLoader(data, batch_size=4, sampler=sampler)
+ for epoch in range(3):
++    sampler.set_epoch(epoch)
+     for (x,) in loader:
+         model(x).square().mean().backward()
 ```
 
 ## Fix safety

@@ -13,39 +13,23 @@ as much as one on all of the data times the number of ranks, and learns what a s
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-from torch.utils.data import DataLoader, TensorDataset
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
+-from torch.utils.data import DataLoader, TensorDataset
++from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-data = TensorDataset(torch.randn(32, 8))
-loader = DataLoader(data, batch_size=4, shuffle=True)
-for (x,) in loader:
-    model(x).square().mean().backward()
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-data = TensorDataset(torch.randn(32, 8))
-sampler = DistributedSampler(data, shuffle=True)
-loader = DataLoader(data, batch_size=4, sampler=sampler)
-for (x,) in loader:
-    model(x).square().mean().backward()
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+ data = TensorDataset(torch.randn(32, 8))
+-loader = DataLoader(data, batch_size=4, shuffle=True)
++sampler = DistributedSampler(data, shuffle=True)
++loader = DataLoader(data, batch_size=4, sampler=sampler)
+ for (x,) in loader:
+     model(x).square().mean().backward()
 ```
 
 ## Known limits

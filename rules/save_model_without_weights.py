@@ -13,29 +13,16 @@ without a word and without a file, and the trained weights are in the last check
 
 ## Example
 
-```python
-from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+```diff
+ from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
 
-args = TrainingArguments(
-    "out", fsdp="full_shard", fsdp_config={"fsdp_version": 2, "state_dict_type": "SHARDED_STATE_DICT"}
-)
-trainer = Trainer(model=AutoModelForCausalLM.from_pretrained("gpt2"), args=args)
-trainer.train()
-trainer.save_model("final")
-```
-
-## Use instead
-
-```python
-from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
-
-args = TrainingArguments(
-    "out", fsdp="full_shard", fsdp_config={"fsdp_version": 2, "state_dict_type": "SHARDED_STATE_DICT"}
-)
-trainer = Trainer(model=AutoModelForCausalLM.from_pretrained("gpt2"), args=args)
-trainer.train()
-trainer.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")
-trainer.save_model("final")
+ args = TrainingArguments(
+     "out", fsdp="full_shard", fsdp_config={"fsdp_version": 2, "state_dict_type": "SHARDED_STATE_DICT"}
+ )
+ trainer = Trainer(model=AutoModelForCausalLM.from_pretrained("gpt2"), args=args)
+ trainer.train()
++trainer.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")
+ trainer.save_model("final")
 ```
 
 ## Known limits

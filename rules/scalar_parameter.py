@@ -13,50 +13,27 @@ written so.
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
 
 
-class Scaled(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(8, 8)
-        self.scale = nn.Parameter(torch.tensor(1.0))
+ class Scaled(nn.Module):
+     def __init__(self):
+         super().__init__()
+         self.linear = nn.Linear(8, 8)
+-        self.scale = nn.Parameter(torch.tensor(1.0))
++        self.scale = nn.Parameter(torch.tensor([1.0]))
 
-    def forward(self, x):
-        return self.linear(x) * self.scale
-
-
-dist.init_process_group("gloo")
-model = Scaled()
-fully_shard(model)
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+     def forward(self, x):
+         return self.linear(x) * self.scale
 
 
-class Scaled(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(8, 8)
-        self.scale = nn.Parameter(torch.tensor([1.0]))
-
-    def forward(self, x):
-        return self.linear(x) * self.scale
-
-
-dist.init_process_group("gloo")
-model = Scaled()
-fully_shard(model)
+ dist.init_process_group("gloo")
+ model = Scaled()
+ fully_shard(model)
 ```
 
 ## Fix safety

@@ -11,19 +11,11 @@ They do nothing, and a reader believes that they do.
 
 ## Example
 
-```yaml
-distributed_type: FSDP
-fsdp_config:
-  fsdp_version: 2
-  fsdp_use_orig_params: true
-```
-
-## Use instead
-
-```yaml
-distributed_type: FSDP
-fsdp_config:
-  fsdp_version: 2
+```diff
+ distributed_type: FSDP
+ fsdp_config:
+   fsdp_version: 2
+-  fsdp_use_orig_params: true
 ```
 
 ## Fix safety

@@ -11,26 +11,15 @@ accelerate raises a ValueError when the Accelerator is built, on every rank.
 
 ## Example
 
-```yaml
-distributed_type: FSDP
-fsdp_config:
-  fsdp_version: 2
-num_processes: 16
-parallelism_config:
-  parallelism_config_dp_replicate_size: 2
-  parallelism_config_dp_shard_size: 4
-```
-
-## Use instead
-
-```yaml
-distributed_type: FSDP
-fsdp_config:
-  fsdp_version: 2
-num_processes: 16
-parallelism_config:
-  parallelism_config_dp_replicate_size: 2
-  parallelism_config_dp_shard_size: 8
+```diff
+ distributed_type: FSDP
+ fsdp_config:
+   fsdp_version: 2
+ num_processes: 16
+ parallelism_config:
+   parallelism_config_dp_replicate_size: 2
+-  parallelism_config_dp_shard_size: 4
++  parallelism_config_dp_shard_size: 8
 ```
 
 ## Known limits

@@ -12,21 +12,13 @@ version 2.
 
 ## Example
 
-```yaml
-distributed_type: FSDP
-fsdp_config:
-  fsdp_sharding_strategy: FULL_SHARD
-  fsdp_state_dict_type: FULL_STATE_DICT
-```
-
-## Use instead
-
-```yaml
-distributed_type: FSDP
-fsdp_config:
-  fsdp_version: 2
-  fsdp_reshard_after_forward: true
-  fsdp_state_dict_type: FULL_STATE_DICT
+```diff
+ distributed_type: FSDP
+ fsdp_config:
+-  fsdp_sharding_strategy: FULL_SHARD
++  fsdp_version: 2
++  fsdp_reshard_after_forward: true
+   fsdp_state_dict_type: FULL_STATE_DICT
 ```
 
 ## Known limits

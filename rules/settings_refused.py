@@ -14,20 +14,12 @@ machines.
 
 ## Example
 
-```yaml
-distributed_type: FSDP
-fsdp_config:
-  fsdp_version: 2
-  fsdp_reshard_after_forward: FULL_SHARD
-```
-
-## Use instead
-
-```yaml
-distributed_type: FSDP
-fsdp_config:
-  fsdp_version: 2
-  fsdp_reshard_after_forward: true
+```diff
+ distributed_type: FSDP
+ fsdp_config:
+   fsdp_version: 2
+-  fsdp_reshard_after_forward: FULL_SHARD
++  fsdp_reshard_after_forward: true
 ```
 
 ## Fix safety

@@ -13,20 +13,12 @@ machines, and NO_SHARD shards. Nothing is raised.
 
 ## Example
 
-```yaml
-distributed_type: FSDP
-fsdp_config:
-  fsdp_version: 2
-  fsdp_sharding_strategy: SHARD_GRAD_OP
-```
-
-## Use instead
-
-```yaml
-distributed_type: FSDP
-fsdp_config:
-  fsdp_version: 2
-  fsdp_reshard_after_forward: false
+```diff
+ distributed_type: FSDP
+ fsdp_config:
+   fsdp_version: 2
+-  fsdp_sharding_strategy: SHARD_GRAD_OP
++  fsdp_reshard_after_forward: false
 ```
 
 ## Fix safety

@@ -11,20 +11,12 @@ wrapped than the file says.
 
 ## Example
 
-```yaml
-distributed_type: FSDP
-fsdp_config:
-  fsdp_version: 2
-  fsdp_transformer_cls_names_to_wrap: Qwen3DecoderLayer
-```
-
-## Use instead
-
-```yaml
-distributed_type: FSDP
-fsdp_config:
-  fsdp_version: 2
-  fsdp_transformer_layer_cls_to_wrap: Qwen3DecoderLayer
+```diff
+ distributed_type: FSDP
+ fsdp_config:
+   fsdp_version: 2
+-  fsdp_transformer_cls_names_to_wrap: Qwen3DecoderLayer
++  fsdp_transformer_layer_cls_to_wrap: Qwen3DecoderLayer
 ```
 
 ## Fix safety

@@ -14,32 +14,18 @@ p.placements)`.
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-with torch.no_grad():
-    model.weight.copy_(torch.eye(8))
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-with torch.no_grad():
-    model.weight.copy_(torch.eye(8))
-fully_shard(model)
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+-fully_shard(model)
+ with torch.no_grad():
+     model.weight.copy_(torch.eye(8))
++fully_shard(model)
 ```
 
 ## Known limits

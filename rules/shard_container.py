@@ -12,27 +12,16 @@ forward`.
 
 ## Example
 
-```python
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-layers = nn.ModuleList([nn.Linear(8, 8), nn.Linear(8, 8)])
-fully_shard(layers)
-```
-
-## Use instead
-
-```python
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-layers = nn.ModuleList([nn.Linear(8, 8), nn.Linear(8, 8)])
-for layer in layers:
-    fully_shard(layer)
+ dist.init_process_group("gloo")
+ layers = nn.ModuleList([nn.Linear(8, 8), nn.Linear(8, 8)])
+-fully_shard(layers)
++for layer in layers:
++    fully_shard(layer)
 ```
 
 ## Fix safety

@@ -12,30 +12,17 @@ encountered: value was None", "overlapping meshes", or groups that are not what 
 
 ## Example
 
-```python
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
-fully_shard(model)
-for layer in model:
-    fully_shard(layer)
-```
-
-## Use instead
-
-```python
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
-for layer in model:
-    fully_shard(layer)
-fully_shard(model)
+ dist.init_process_group("gloo")
+ model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+-fully_shard(model)
+ for layer in model:
+     fully_shard(layer)
++fully_shard(model)
 ```
 
 ## Fix safety

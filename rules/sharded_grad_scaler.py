@@ -12,37 +12,21 @@ PyTorch warn about it.
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
+-from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-scaler = ShardedGradScaler(init_scale=1024.0)
-scaler.scale(model(torch.randn(4, 8)).sum()).backward()
-scaler.step(optimizer)
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-scaler = torch.amp.GradScaler(init_scale=1024.0)
-scaler.scale(model(torch.randn(4, 8)).sum()).backward()
-scaler.step(optimizer)
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+-scaler = ShardedGradScaler(init_scale=1024.0)
++scaler = torch.amp.GradScaler(init_scale=1024.0)
+ scaler.scale(model(torch.randn(4, 8)).sum()).backward()
+ scaler.step(optimizer)
 ```
 
 ## Fix safety

@@ -13,31 +13,18 @@ Where ranks shard in different ways, each collective meets another one.
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-if dist.get_rank() == 0:
-    fully_shard(model)
-model(torch.randn(4, 8)).sum().backward()
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-model(torch.randn(4, 8)).sum().backward()
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+-if dist.get_rank() == 0:
+-    fully_shard(model)
++fully_shard(model)
+ model(torch.randn(4, 8)).sum().backward()
 ```
 
 ## Known limits

@@ -15,48 +15,26 @@ are wrong, without an error.
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, set_optimizer_state_dict
-from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.checkpoint.state_dict import StateDictOptions, set_optimizer_state_dict
+ from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 
-dist.init_process_group("gloo")
-old = FullyShardedDataParallel(nn.Linear(8, 8), device_id=torch.device("cpu"))
-optimizer = torch.optim.AdamW(old.parameters())
-old(torch.randn(4, 8)).sum().backward()
-optimizer.step()
-state = FullyShardedDataParallel.optim_state_dict(old, optimizer)
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters())
-whole = StateDictOptions(full_state_dict=True)
-set_optimizer_state_dict(model, optimizer, state, options=whole)
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, set_optimizer_state_dict
-from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
-
-dist.init_process_group("gloo")
-old = FullyShardedDataParallel(nn.Linear(8, 8), device_id=torch.device("cpu"))
-optimizer = torch.optim.AdamW(old.parameters())
-old(torch.randn(4, 8)).sum().backward()
-optimizer.step()
-state = FullyShardedDataParallel.optim_state_dict(old, optimizer)
-for values in state["state"].values():
-    values.update({k: v.clone() for k, v in values.items() if torch.is_tensor(v)})
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters())
-whole = StateDictOptions(full_state_dict=True)
-set_optimizer_state_dict(model, optimizer, state, options=whole)
+ dist.init_process_group("gloo")
+ old = FullyShardedDataParallel(nn.Linear(8, 8), device_id=torch.device("cpu"))
+ optimizer = torch.optim.AdamW(old.parameters())
+ old(torch.randn(4, 8)).sum().backward()
+ optimizer.step()
+ state = FullyShardedDataParallel.optim_state_dict(old, optimizer)
++for values in state["state"].values():
++    values.update({k: v.clone() for k, v in values.items() if torch.is_tensor(v)})
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+ optimizer = torch.optim.AdamW(model.parameters())
+ whole = StateDictOptions(full_state_dict=True)
+ set_optimizer_state_dict(model, optimizer, state, options=whole)
 ```
 
 ## Fix safety

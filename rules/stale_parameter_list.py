@@ -12,34 +12,19 @@ The list holds the old tensors. Their `grad` stays None and their values never c
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-parameters = list(model.parameters())
-fully_shard(model)
-model(torch.randn(4, 8)).sum().backward()
-torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-parameters = list(model.parameters())
-model(torch.randn(4, 8)).sum().backward()
-torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
++fully_shard(model)
+ parameters = list(model.parameters())
+-fully_shard(model)
+ model(torch.randn(4, 8)).sum().backward()
+ torch.nn.utils.clip_grad_norm_(parameters, 1.0)
 ```
 
 ## Fix safety

@@ -14,42 +14,24 @@ frees them.
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for _ in range(3):
-    model(torch.randn(4, 8)).square().mean().backward()
-    with torch.no_grad():
-        print(model(torch.ones(1, 8)).mean())
-    optimizer.step()
-    optimizer.zero_grad()
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for _ in range(3):
-    model(torch.randn(4, 8)).square().mean().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    with torch.no_grad():
-        print(model(torch.ones(1, 8)).mean())
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+ for _ in range(3):
+     model(torch.randn(4, 8)).square().mean().backward()
++    optimizer.step()
++    optimizer.zero_grad()
+     with torch.no_grad():
+         print(model(torch.ones(1, 8)).mean())
+-    optimizer.step()
+-    optimizer.zero_grad()
 ```
 
 ## Known limits

@@ -13,38 +13,21 @@ full state dicts were copies.
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters())
-kept = model.state_dict()
-model(torch.randn(4, 8)).sum().backward()
-optimizer.step()
-model.load_state_dict(kept)
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters())
-kept = {k: v.clone() for k, v in model.state_dict().items()}
-model(torch.randn(4, 8)).sum().backward()
-optimizer.step()
-model.load_state_dict(kept)
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+ optimizer = torch.optim.AdamW(model.parameters())
+-kept = model.state_dict()
++kept = {k: v.clone() for k, v in model.state_dict().items()}
+ model(torch.randn(4, 8)).sum().backward()
+ optimizer.step()
+ model.load_state_dict(kept)
 ```
 
 ## Fix safety

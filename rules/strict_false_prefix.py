@@ -14,40 +14,23 @@ unexpected: nothing is loaded and nothing is reported. Training goes on from the
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
-from torch.distributed.fsdp import fully_shard
-from torch.nn.parallel import DistributedDataParallel
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+ from torch.distributed.fsdp import fully_shard
+ from torch.nn.parallel import DistributedDataParallel
 
-dist.init_process_group("gloo")
-warm = DistributedDataParallel(nn.Linear(8, 8))
-weights = warm.state_dict()
-model = nn.Linear(8, 8)
-fully_shard(model)
-options = StateDictOptions(full_state_dict=True, strict=False)
-set_model_state_dict(model, weights, options=options)
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
-from torch.distributed.fsdp import fully_shard
-from torch.nn.parallel import DistributedDataParallel
-
-dist.init_process_group("gloo")
-warm = DistributedDataParallel(nn.Linear(8, 8))
-weights = warm.module.state_dict()
-model = nn.Linear(8, 8)
-fully_shard(model)
-options = StateDictOptions(full_state_dict=True)
-set_model_state_dict(model, weights, options=options)
+ dist.init_process_group("gloo")
+ warm = DistributedDataParallel(nn.Linear(8, 8))
+-weights = warm.state_dict()
++weights = warm.module.state_dict()
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+-options = StateDictOptions(full_state_dict=True, strict=False)
++options = StateDictOptions(full_state_dict=True)
+ set_model_state_dict(model, weights, options=options)
 ```
 
 ## Known limits

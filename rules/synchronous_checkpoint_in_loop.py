@@ -13,52 +13,32 @@ training waits for the copy alone, seconds instead of minutes for large models.
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch
+ import torch.distributed as dist
+ import torch.distributed.checkpoint as dcp
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for step in range(1, 1001):
-    model(torch.randn(4, 8)).square().mean().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    if step % 100 == 0:
-        dcp.save({"model": model.state_dict()}, checkpoint_id=f"step_{step}")
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-saving = None
-in_background = dist.new_group(backend="gloo")
-for step in range(1, 1001):
-    model(torch.randn(4, 8)).square().mean().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    if step % 100 == 0:
-        if saving is not None:
-            saving.result()
-        saving = dcp.async_save(
-            {"model": model.state_dict()}, checkpoint_id=f"step_{step}", process_group=in_background
-        )
-if saving is not None:
-    saving.result()
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
++saving = None
++in_background = dist.new_group(backend="gloo")
+ for step in range(1, 1001):
+     model(torch.randn(4, 8)).square().mean().backward()
+     optimizer.step()
+     optimizer.zero_grad()
+     if step % 100 == 0:
+-        dcp.save({"model": model.state_dict()}, checkpoint_id=f"step_{step}")
++        if saving is not None:
++            saving.result()
++        saving = dcp.async_save(
++            {"model": model.state_dict()}, checkpoint_id=f"step_{step}", process_group=in_background
++        )
++if saving is not None:
++    saving.result()
 ```
 
 ## Known limits

@@ -14,34 +14,19 @@ a TypeError.
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-with torch.device("meta"):
-    model = nn.Linear(8, 8)
-model.to_empty(device="cpu")
-fully_shard(model)
-model.reset_parameters()
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-with torch.device("meta"):
-    model = nn.Linear(8, 8)
-fully_shard(model)
-model.to_empty(device="cpu")
-model.reset_parameters()
+ dist.init_process_group("gloo")
+ with torch.device("meta"):
+     model = nn.Linear(8, 8)
++fully_shard(model)
+ model.to_empty(device="cpu")
+-fully_shard(model)
+ model.reset_parameters()
 ```
 
 ## Fix safety

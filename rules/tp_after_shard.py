@@ -11,38 +11,21 @@ DTensor on another dimension already: ValueError. The other order works: `fully_
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.device_mesh import init_device_mesh
+ from torch.distributed.fsdp import fully_shard
+ from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
-dist.init_process_group("gloo")
-mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("dp", "tp"))
-model = nn.Linear(8, 8)
-fully_shard(model, mesh=mesh["dp"])
-parallelize_module(model, mesh["tp"], ColwiseParallel())
-model(torch.randn(4, 8)).sum().backward()
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
-
-dist.init_process_group("gloo")
-mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("dp", "tp"))
-model = nn.Linear(8, 8)
-parallelize_module(model, mesh["tp"], ColwiseParallel())
-fully_shard(model, mesh=mesh["dp"])
-model(torch.randn(4, 8)).sum().backward()
+ dist.init_process_group("gloo")
+ mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("dp", "tp"))
+ model = nn.Linear(8, 8)
++parallelize_module(model, mesh["tp"], ColwiseParallel())
+ fully_shard(model, mesh=mesh["dp"])
+-parallelize_module(model, mesh["tp"], ColwiseParallel())
+ model(torch.randn(4, 8)).sum().backward()
 ```
 
 ## Fix safety

@@ -12,34 +12,20 @@ very modules that it is given: where only the blocks were sharded, the model aro
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-model.set_requires_grad_sync(False)
-model(torch.randn(4, 8)).sum().backward()
-model.set_requires_grad_sync(True)
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-model.set_requires_gradient_sync(False)
-model(torch.randn(4, 8)).sum().backward()
-model.set_requires_gradient_sync(True)
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+-model.set_requires_grad_sync(False)
++model.set_requires_gradient_sync(False)
+ model(torch.randn(4, 8)).sum().backward()
+-model.set_requires_grad_sync(True)
++model.set_requires_gradient_sync(True)
 ```
 
 ## Fix safety

@@ -13,43 +13,27 @@ goes on while the copy is made.
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch
+ import torch.distributed as dist
+ import torch.distributed.checkpoint as dcp
+ from torch import nn
++from torch.distributed.checkpoint.staging import DefaultStager
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("cpu:gloo,cuda:nccl")
-model = nn.Linear(8, 8)
-fully_shard(model)
-for step in range(1000):
-    model(torch.randn(4, 8)).square().mean().backward()
-    saving = dcp.async_save({"model": model.state_dict()}, checkpoint_id=f"step_{step}")
-    saving.result()
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from torch import nn
-from torch.distributed.checkpoint.staging import DefaultStager
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("cpu:gloo,cuda:nccl")
-model = nn.Linear(8, 8)
-fully_shard(model)
-stager = DefaultStager()
-for step in range(1000):
-    model(torch.randn(4, 8)).square().mean().backward()
-    saving = dcp.async_save(
-        {"model": model.state_dict()}, checkpoint_id=f"step_{step}", async_stager=stager
-    )
-    saving.upload_completion.result()
-stager.close()
+ dist.init_process_group("cpu:gloo,cuda:nccl")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
++stager = DefaultStager()
+ for step in range(1000):
+     model(torch.randn(4, 8)).square().mean().backward()
+-    saving = dcp.async_save({"model": model.state_dict()}, checkpoint_id=f"step_{step}")
+-    saving.result()
++    saving = dcp.async_save(
++        {"model": model.state_dict()}, checkpoint_id=f"step_{step}", async_stager=stager
++    )
++    saving.upload_completion.result()
++stager.close()
 ```
 
 ## Known limits

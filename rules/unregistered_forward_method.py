@@ -13,51 +13,28 @@ hooks around the method.
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+-from torch.distributed.fsdp import fully_shard
++from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
 
-class Encoder(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(8, 8)
+ class Encoder(nn.Module):
+     def __init__(self):
+         super().__init__()
+         self.layer = nn.Linear(8, 8)
 
-    def encode(self, x):
-        return self.layer(x)
-
-
-dist.init_process_group("gloo")
-model = Encoder()
-fully_shard(model)
-features = model.encode(torch.randn(4, 8))
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+     def encode(self, x):
+         return self.layer(x)
 
 
-class Encoder(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(8, 8)
-
-    def encode(self, x):
-        return self.layer(x)
-
-
-dist.init_process_group("gloo")
-model = Encoder()
-fully_shard(model)
-register_fsdp_forward_method(model, "encode")
-features = model.encode(torch.randn(4, 8))
+ dist.init_process_group("gloo")
+ model = Encoder()
+ fully_shard(model)
++register_fsdp_forward_method(model, "encode")
+ features = model.encode(torch.randn(4, 8))
 ```
 
 ## Fix safety

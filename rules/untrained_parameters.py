@@ -17,55 +17,29 @@ others, had state.
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
 
 
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.body = nn.Linear(8, 8)
-        self.spare = nn.Linear(8, 8)
+ class Net(nn.Module):
+     def __init__(self):
+         super().__init__()
+         self.body = nn.Linear(8, 8)
+-        self.spare = nn.Linear(8, 8)
 
-    def forward(self, x):
-        return self.body(x)
-
-
-dist.init_process_group("gloo")
-model = Net()
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters())
-model(torch.randn(4, 8)).sum().backward()
-optimizer.step()
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+     def forward(self, x):
+         return self.body(x)
 
 
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.body = nn.Linear(8, 8)
-
-    def forward(self, x):
-        return self.body(x)
-
-
-dist.init_process_group("gloo")
-model = Net()
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters())
-model(torch.randn(4, 8)).sum().backward()
-optimizer.step()
+ dist.init_process_group("gloo")
+ model = Net()
+ fully_shard(model)
+ optimizer = torch.optim.AdamW(model.parameters())
+ model(torch.randn(4, 8)).sum().backward()
+ optimizer.step()
 ```
 
 A layer that must stay, for a later stage of training, is frozen with `requires_grad_(False)`.

@@ -21,6 +21,8 @@ from fsdp2lint.migrate.engine import Migration, migrate
 from fsdp2lint.migrate.ledger import Entry
 from fsdp2lint.source.source import Source
 
+from .examples import example
+
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "codemods"
 CASES = sorted(p for p in FIXTURES.glob("*/*") if p.is_dir())
 EACH_CASE = pytest.mark.parametrize("case", CASES, ids=lambda p: f"{p.parent.name}/{p.name}")
@@ -120,15 +122,11 @@ def test_the_page(codemod: Codemod) -> None:
     headings = [line[3:] for line in codemod.page.splitlines() if line.startswith("## ")]
     assert tuple(headings) == CODEMOD_SECTIONS
     assert codemod.summary.endswith(".")
-    before, after = (_code(codemod.section(name)) for name in ("Before", "After"))
-    sources = (Source("train.py", before),)
+    before, after = example(codemod.section("Example"))
+    sources = (Source("train.py", before.text),)
     made = migrate(sources, [codemod], (), options_of(sources), whole=False)
     assert made.failures == []
-    assert made.after[0].text == after
-
-
-def _code(section: str) -> str:
-    return section.partition("```python\n")[2].partition("```")[0]
+    assert made.after[0].text == after.text
 
 
 @EACH_CODEMOD

@@ -1,4 +1,4 @@
-"""The page of each rule is true: its example fires, what to use instead is silent, the fix leads there."""
+"""The page of each rule is true: the code before its diff fires, the code after it is silent, and so is what the fix makes."""
 
 from __future__ import annotations
 
@@ -10,20 +10,16 @@ from fsdp2lint.catalogue import knowledge
 from fsdp2lint.catalogue.declare import SECTIONS, Rule
 from fsdp2lint.source.source import Source
 
+from .examples import example
 from .test_rules import findings, mended
 
 RULES = pytest.mark.parametrize("rule", knowledge.rules(), ids=lambda rule: rule.name)
-BLOCK = re.compile(r"```(python|yaml)\n(.*?)```", re.DOTALL)
 OPTIONAL = "Fix safety"
 
 
-def script(rule: Rule, heading: str) -> Source:
-    """The one block of Python or YAML in a section."""
-    blocks = BLOCK.findall(rule.section(heading))
-    assert len(blocks) == 1, f"{rule.name}: {heading} holds {len(blocks)} blocks"
-    (language, text) = blocks[0]
-    name = "example.py" if language == "python" else "example.yaml"
-    return Source.decode(text.encode(), name)
+def before(rule: Rule) -> Source:
+    """What the example of a page shows as wrong."""
+    return example(rule.section("Example"))[0]
 
 
 def codes(source: Source, about: Rule) -> list[str]:
@@ -41,17 +37,17 @@ def test_a_page_has_its_headings(rule: Rule) -> None:
 
 @RULES
 def test_the_example_fires(rule: Rule) -> None:
-    assert set(codes(script(rule, "Example"), rule)) == {rule.code}
+    assert set(codes(before(rule), rule)) == {rule.code}
 
 
 @RULES
 def test_what_to_use_instead_is_silent(rule: Rule) -> None:
-    assert codes(script(rule, "Use instead"), rule) == []
+    assert codes(example(rule.section("Example"))[1], rule) == []
 
 
 @RULES
 def test_the_fix_of_the_example_makes_it_silent(rule: Rule) -> None:
-    source = script(rule, "Example")
+    source = before(rule)
     said = list(findings([source], rule.name))
     (after,) = mended([source], said)
     fixable = any(finding.fix is not None for _, finding in said)
@@ -60,11 +56,7 @@ def test_the_fix_of_the_example_makes_it_silent(rule: Rule) -> None:
 
 @RULES
 def test_a_rule_that_fixes_says_how_safely(rule: Rule) -> None:
-    safety = {
-        f.fix.safety
-        for r, f in findings([script(rule, "Example")], rule.name)
-        if f.fix and r is rule
-    }
+    safety = {f.fix.safety for r, f in findings([before(rule)], rule.name) if f.fix and r is rule}
     said = rule.section(OPTIONAL)
     for one in safety:
         assert said.lower().startswith(one), f"{rule.name}: {one}, but the page says {said[:20]!r}"

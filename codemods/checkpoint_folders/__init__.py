@@ -10,84 +10,55 @@ file. Off with `--checkpoints full`.
 
 Nothing is gathered: each rank writes its shards, and any number of ranks can read them.
 
-## Before
+## Example
 
-```python
-import os
+```diff
+ import os
 
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_model_state_dict,
-    set_model_state_dict,
-)
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-
-def save(model, epoch):
-    weights = get_model_state_dict(
-        model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
-    )
-    if dist.get_rank() == 0:
-        torch.save({"model": weights, "epoch": epoch}, "last.pt")
+ import torch
+ import torch.distributed as dist
++import torch.distributed.checkpoint as dcp
+ from torch import nn
+ from torch.distributed.checkpoint.state_dict import (
+     StateDictOptions,
+     get_model_state_dict,
+     set_model_state_dict,
+ )
+ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
 
-def load(model):
-    checkpoint = torch.load("last.pt")
-    set_model_state_dict(
-        model, checkpoint["model"], options=StateDictOptions(full_state_dict=True)
-    )
-    return checkpoint["epoch"]
+ def save(model, epoch):
+-    weights = get_model_state_dict(
+-        model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
+-    )
+-    if dist.get_rank() == 0:
+-        torch.save({"model": weights, "epoch": epoch}, "last.pt")
++    weights = get_model_state_dict(model)
++    dcp.save({"model": weights, "epoch": epoch}, checkpoint_id="last")
 
 
-model = FSDP(nn.Linear(8, 8))
-save(model, load(model) + 1)
-```
-
-## After
-
-```python
-import os
-
-import torch
-import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from torch import nn
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_model_state_dict,
-    set_model_state_dict,
-)
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-
-def save(model, epoch):
-    weights = get_model_state_dict(model)
-    dcp.save({"model": weights, "epoch": epoch}, checkpoint_id="last")
+ def load(model):
+-    checkpoint = torch.load("last.pt")
++    folder = "last"
++    # an old checkpoint is one file, as the program wrote it with FSDP1
++    old = not os.path.isfile(os.path.join(folder, ".metadata"))
++    if old:
++        checkpoint = torch.load("last.pt")
++    else:
++        checkpoint = {
++            "model": get_model_state_dict(model),
++            "epoch": None,
++        }
++        dcp.load(checkpoint, checkpoint_id=folder)
+     set_model_state_dict(
+-        model, checkpoint["model"], options=StateDictOptions(full_state_dict=True)
++        model, checkpoint["model"], options=StateDictOptions(full_state_dict=old)
+     )
+     return checkpoint["epoch"]
 
 
-def load(model):
-    folder = "last"
-    # an old checkpoint is one file, as the program wrote it with FSDP1
-    old = not os.path.isfile(os.path.join(folder, ".metadata"))
-    if old:
-        checkpoint = torch.load("last.pt")
-    else:
-        checkpoint = {
-            "model": get_model_state_dict(model),
-            "epoch": None,
-        }
-        dcp.load(checkpoint, checkpoint_id=folder)
-    set_model_state_dict(
-        model, checkpoint["model"], options=StateDictOptions(full_state_dict=old)
-    )
-    return checkpoint["epoch"]
-
-
-model = FSDP(nn.Linear(8, 8))
-save(model, load(model) + 1)
+ model = FSDP(nn.Linear(8, 8))
+ save(model, load(model) + 1)
 ```
 
 ## What it leaves

@@ -14,30 +14,18 @@ mixture with plain tensors and for gradients on several meshes.
 all ranks. That norm is a DTensor: it cannot be formatted (`f"{norm:.3f}"` raises TypeError), and with
 `norm_type=inf` its `.item()` is another number on each rank. FSDP1's was a plain tensor.
 
-## Before
+## Example
 
-```python
-import torch
-from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+```diff
+ import torch
+ from torch import nn
+ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
-model = FSDP(nn.Linear(8, 8))
-model(torch.randn(4, 8)).sum().backward()
-norm = model.clip_grad_norm_(1.0)
-print(f"{norm:.3f}")
-```
-
-## After
-
-```python
-import torch
-from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(nn.Linear(8, 8))
-model(torch.randn(4, 8)).sum().backward()
-norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0).full_tensor()
-print(f"{norm:.3f}")
+ model = FSDP(nn.Linear(8, 8))
+ model(torch.randn(4, 8)).sum().backward()
+-norm = model.clip_grad_norm_(1.0)
++norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0).full_tensor()
+ print(f"{norm:.3f}")
 ```
 
 ## What it leaves

@@ -10,41 +10,26 @@ function only goes through them and computes entry by entry: an average of weigh
 FSDP1 held the parameters of each unit in one flat tensor, of which each rank had a part. `fully_shard` leaves the
 parameters their own and shards each. What is computed for each entry by itself comes out the same.
 
-## Before
+## Example
 
-```python
-import torch
-import torch.distributed.fsdp._traversal_utils as traversal_utils
-from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-
-def average(kept: nn.Module, model: nn.Module, decay: float) -> None:
-    handles = traversal_utils._get_fsdp_handles(kept)
-    for old, new in zip(handles, traversal_utils._get_fsdp_handles(model)):
-        old.flat_param.data.lerp_(new.flat_param.data, 1 - decay)
+```diff
+ import torch
+-import torch.distributed.fsdp._traversal_utils as traversal_utils
+ from torch import nn
+ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
 
-model, kept = FSDP(nn.Linear(8, 8)), FSDP(nn.Linear(8, 8))
-average(kept, model, 0.99)
-```
-
-## After
-
-```python
-import torch
-from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+ def average(kept: nn.Module, model: nn.Module, decay: float) -> None:
+-    handles = traversal_utils._get_fsdp_handles(kept)
+-    for old, new in zip(handles, traversal_utils._get_fsdp_handles(model)):
+-        old.flat_param.data.lerp_(new.flat_param.data, 1 - decay)
++    handles = list(kept.parameters())
++    for old, new in zip(handles, model.parameters()):
++        old.data.lerp_(new.data, 1 - decay)
 
 
-def average(kept: nn.Module, model: nn.Module, decay: float) -> None:
-    handles = list(kept.parameters())
-    for old, new in zip(handles, model.parameters()):
-        old.data.lerp_(new.data, 1 - decay)
-
-
-model, kept = FSDP(nn.Linear(8, 8)), FSDP(nn.Linear(8, 8))
-average(kept, model, 0.99)
+ model, kept = FSDP(nn.Linear(8, 8)), FSDP(nn.Linear(8, 8))
+ average(kept, model, 0.99)
 ```
 
 ## What it leaves

@@ -11,45 +11,35 @@ dataclass (`**settings.__dict__`) are read from the object.
 
 FSDP2 has no wrapper: `fully_shard` shards a module in place, and groups are what it is called on.
 
-## Before
+## Example
 
-```python
-import functools
+```diff
+-import functools
++from dataclasses import replace
 
-import torch
-from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-from torch.distributed.fsdp import MixedPrecision
-from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
+ import torch
+ from torch import nn
+-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+-from torch.distributed.fsdp import MixedPrecision
+-from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
++from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-policy = functools.partial(
-    transformer_auto_wrap_policy, transformer_layer_cls={nn.TransformerEncoderLayer}
-)
-model = nn.Transformer()
-model = FSDP(
-    model,
-    auto_wrap_policy=policy,
-    mixed_precision=MixedPrecision(param_dtype=torch.bfloat16),
-    use_orig_params=True,
-)
-```
-
-## After
-
-```python
-from dataclasses import replace
-
-import torch
-from torch import nn
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-
-model = nn.Transformer()
-mp_policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
-inner_policy = replace(mp_policy, cast_forward_inputs=False)
-for module in reversed(list(model.modules())):
-    if isinstance(module, nn.TransformerEncoderLayer) and module is not model:
-        fully_shard(module, mp_policy=inner_policy)
-fully_shard(model, mp_policy=mp_policy)
+-policy = functools.partial(
+-    transformer_auto_wrap_policy, transformer_layer_cls={nn.TransformerEncoderLayer}
+-)
+ model = nn.Transformer()
+-model = FSDP(
+-    model,
+-    auto_wrap_policy=policy,
+-    mixed_precision=MixedPrecision(param_dtype=torch.bfloat16),
+-    use_orig_params=True,
+-)
++mp_policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
++inner_policy = replace(mp_policy, cast_forward_inputs=False)
++for module in reversed(list(model.modules())):
++    if isinstance(module, nn.TransformerEncoderLayer) and module is not model:
++        fully_shard(module, mp_policy=inner_policy)
++fully_shard(model, mp_policy=mp_policy)
 ```
 
 ## What it leaves

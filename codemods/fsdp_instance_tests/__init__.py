@@ -12,24 +12,17 @@ Rewrites `isinstance(x, FSDP)` (in tuples and unions too), `issubclass`, `type(x
 without an error. FSDP1's `modules()` had the wrapper and the module inside; a test that picked what is *no* wrapper
 (`isinstance(m, Block) and not isinstance(m, FSDP)`) picks nothing where the two are one, so its second half goes.
 
-## Before
+## Example
 
-```python
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-
-def units(model: FSDP) -> int:
-    return sum(isinstance(module, FSDP) for module in model.modules())
-```
-
-## After
-
-```python
-from torch.distributed.fsdp import FSDPModule
+```diff
+-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
++from torch.distributed.fsdp import FSDPModule
 
 
-def units(model: FSDPModule) -> int:
-    return sum(isinstance(module, FSDPModule) for module in model.modules())
+-def units(model: FSDP) -> int:
+-    return sum(isinstance(module, FSDP) for module in model.modules())
++def units(model: FSDPModule) -> int:
++    return sum(isinstance(module, FSDPModule) for module in model.modules())
 ```
 
 ## What it leaves

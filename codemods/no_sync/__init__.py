@@ -14,42 +14,26 @@ same meaning comes into the file. A test `hasattr(model, "no_sync")` becomes one
 of a micro-batch accumulates the same gradients. FSDP1's context put the flag back when it was left: so does the
 code that comes out, with `try` and `finally` where the block may be left early and the script goes on.
 
-## Before
+## Example
 
-```python
-from contextlib import nullcontext
+```diff
+-from contextlib import nullcontext
+-
+ import torch
+ from torch import nn
+ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
-import torch
-from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(nn.Linear(8, 8))
-optimizer = torch.optim.AdamW(model.parameters())
-for step in range(8):
-    last = step % 4 == 3
-    with nullcontext() if last else model.no_sync():
-        model(torch.randn(4, 8)).sum().backward()
-    if last:
-        optimizer.step()
-        optimizer.zero_grad()
-```
-
-## After
-
-```python
-import torch
-from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(nn.Linear(8, 8))
-optimizer = torch.optim.AdamW(model.parameters())
-for step in range(8):
-    last = step % 4 == 3
-    model.set_requires_gradient_sync(last)
-    model(torch.randn(4, 8)).sum().backward()
-    if last:
-        optimizer.step()
-        optimizer.zero_grad()
+ model = FSDP(nn.Linear(8, 8))
+ optimizer = torch.optim.AdamW(model.parameters())
+ for step in range(8):
+     last = step % 4 == 3
+-    with nullcontext() if last else model.no_sync():
+-        model(torch.randn(4, 8)).sum().backward()
++    model.set_requires_gradient_sync(last)
++    model(torch.randn(4, 8)).sum().backward()
+     if last:
+         optimizer.step()
+         optimizer.zero_grad()
 ```
 
 ## What it leaves

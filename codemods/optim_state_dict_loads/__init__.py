@@ -12,40 +12,28 @@ There are no flat parameters to prepare the state for. And in a full state that 
 `use_orig_params=False`, all parameters of a unit share one `step` tensor, which `torch.save` keeps: loaded as it is,
 each step of the optimizer would count it up once for each of them.
 
-## Before
+## Example
 
-```python
-import torch
-from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+```diff
+ import torch
+ from torch import nn
++from torch.distributed.checkpoint.state_dict import (
++    StateDictOptions,
++    set_optimizer_state_dict,
++)
+ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
-model = FSDP(nn.Linear(8, 8))
-optimizer = torch.optim.AdamW(model.parameters())
-state = torch.load("optimizer.pt")
-flat = FSDP.optim_state_dict_to_load(model, optimizer, state)
-optimizer.load_state_dict(flat)
-```
-
-## After
-
-```python
-import torch
-from torch import nn
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    set_optimizer_state_dict,
-)
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(nn.Linear(8, 8))
-optimizer = torch.optim.AdamW(model.parameters())
-state = torch.load("optimizer.pt")
-# files of FSDP1 may share one `step` among several parameters: give each its own
-for values in state["state"].values():
-    values.update({k: v.clone() for k, v in values.items() if torch.is_tensor(v)})
-set_optimizer_state_dict(
-    model, optimizer, state, options=StateDictOptions(full_state_dict=True)
-)
+ model = FSDP(nn.Linear(8, 8))
+ optimizer = torch.optim.AdamW(model.parameters())
+ state = torch.load("optimizer.pt")
+-flat = FSDP.optim_state_dict_to_load(model, optimizer, state)
+-optimizer.load_state_dict(flat)
++# files of FSDP1 may share one `step` among several parameters: give each its own
++for values in state["state"].values():
++    values.update({k: v.clone() for k, v in values.items() if torch.is_tensor(v)})
++set_optimizer_state_dict(
++    model, optimizer, state, options=StateDictOptions(full_state_dict=True)
++)
 ```
 
 ## What it leaves

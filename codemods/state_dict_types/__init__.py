@@ -11,31 +11,20 @@ the program keeps as a setting become strings of the same name.
 Each call of `torch.distributed.checkpoint.state_dict` says itself which kind it wants. On a sharded model the
 context raises `KeyError: None` when it ends.
 
-## Before
+## Example
 
-```python
-import torch
-from torch import nn
-from torch.distributed.checkpoint.state_dict import get_model_state_dict
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-from torch.distributed.fsdp import ShardedStateDictConfig, StateDictType
+```diff
+ import torch
+ from torch import nn
+ from torch.distributed.checkpoint.state_dict import get_model_state_dict
+ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+-from torch.distributed.fsdp import ShardedStateDictConfig, StateDictType
 
-config = ShardedStateDictConfig(offload_to_cpu=True)
-model = FSDP(nn.Linear(8, 8))
-with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT, config):
-    weights = get_model_state_dict(model)
-```
-
-## After
-
-```python
-import torch
-from torch import nn
-from torch.distributed.checkpoint.state_dict import get_model_state_dict
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(nn.Linear(8, 8))
-weights = get_model_state_dict(model)
+-config = ShardedStateDictConfig(offload_to_cpu=True)
+ model = FSDP(nn.Linear(8, 8))
+-with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT, config):
+-    weights = get_model_state_dict(model)
++weights = get_model_state_dict(model)
 ```
 
 ## What it leaves

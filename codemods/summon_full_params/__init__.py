@@ -10,57 +10,47 @@ writes; `model.apply(function)` gets such a block, as FSDP1 made one for it. A b
 
 On modules that `fully_shard` has changed, FSDP1's context gathers nothing, without an error.
 
-## Before
+## Example
 
-```python
-from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+```diff
++from contextlib import contextmanager
++
+ from torch import nn
+-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
++from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel as FSDP
++from torch.distributed.tensor import DTensor
++
++
++@contextmanager
++def full_params(model):
++    \"\"\"Put whole parameters in place of the shards inside the block.\"\"\"
++    for module in model.modules():
++        if isinstance(module, FSDPModule):
++            module.reshard()  # a forward without a backward leaves the root gathered
++    sharded = [
++        (module, name, p)
++        for module in model.modules()
++        for name, p in module.named_parameters(recurse=False)
++        if isinstance(p, DTensor)
++    ]
++    full = {}
++    for _, _, p in sharded:
++        whole = p.full_tensor()
++        full[p] = nn.Parameter(whole, p.requires_grad)
++    for module, name, p in sharded:
++        setattr(module, name, full[p])
++    try:
++        yield
++    finally:
++        for module, name, p in sharded:
++            setattr(module, name, p)
++
 
-model = FSDP(nn.Linear(8, 8))
-with FSDP.summon_full_params(model, writeback=False):
-    for name, parameter in model.named_parameters():
-        print(name, parameter.norm())
-```
-
-## After
-
-```python
-from contextlib import contextmanager
-
-from torch import nn
-from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel as FSDP
-from torch.distributed.tensor import DTensor
-
-
-@contextmanager
-def full_params(model):
-    \"\"\"Put whole parameters in place of the shards inside the block.\"\"\"
-    for module in model.modules():
-        if isinstance(module, FSDPModule):
-            module.reshard()  # a forward without a backward leaves the root gathered
-    sharded = [
-        (module, name, p)
-        for module in model.modules()
-        for name, p in module.named_parameters(recurse=False)
-        if isinstance(p, DTensor)
-    ]
-    full = {}
-    for _, _, p in sharded:
-        whole = p.full_tensor()
-        full[p] = nn.Parameter(whole, p.requires_grad)
-    for module, name, p in sharded:
-        setattr(module, name, full[p])
-    try:
-        yield
-    finally:
-        for module, name, p in sharded:
-            setattr(module, name, p)
-
-
-model = FSDP(nn.Linear(8, 8))
-with full_params(model):
-    for name, parameter in model.named_parameters():
-        print(name, parameter.norm())
+ model = FSDP(nn.Linear(8, 8))
+-with FSDP.summon_full_params(model, writeback=False):
++with full_params(model):
+     for name, parameter in model.named_parameters():
+         print(name, parameter.norm())
 ```
 
 ## What it leaves

@@ -11,35 +11,24 @@ what the context asks for. `default_auto_wrap_policy`, the name that a policy ha
 `fully_shard` shards a module in place and returns it; there is no wrapper to enable. A name that torch has no more
 cannot be imported.
 
-## Before
+## Example
 
-```python
-from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-from torch.distributed.fsdp import ShardingStrategy
-from torch.distributed.fsdp.wrap import enable_wrap, wrap
-
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        with enable_wrap(wrapper_cls=FSDP, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP):
-            self.first = wrap(nn.Linear(8, 8))
-            self.second = wrap(nn.Linear(8, 8))
-```
-
-## After
-
-```python
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+```diff
+ from torch import nn
+-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+-from torch.distributed.fsdp import ShardingStrategy
+-from torch.distributed.fsdp.wrap import enable_wrap, wrap
++from torch.distributed.fsdp import fully_shard
 
 
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first = fully_shard(nn.Linear(8, 8), reshard_after_forward=False)
-        self.second = fully_shard(nn.Linear(8, 8), reshard_after_forward=False)
+ class Net(nn.Module):
+     def __init__(self):
+         super().__init__()
+-        with enable_wrap(wrapper_cls=FSDP, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP):
+-            self.first = wrap(nn.Linear(8, 8))
+-            self.second = wrap(nn.Linear(8, 8))
++        self.first = fully_shard(nn.Linear(8, 8), reshard_after_forward=False)
++        self.second = fully_shard(nn.Linear(8, 8), reshard_after_forward=False)
 ```
 
 ## What it leaves

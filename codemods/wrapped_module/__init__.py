@@ -9,26 +9,16 @@ if isinstance(model, (FSDP, DDP)) else model`) keeps what it does for DDP; what 
 
 `fully_shard` changes the module in place: there is nothing inside it, and no such attribute.
 
-## Before
+## Example
 
-```python
-import torch
-from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+```diff
+ import torch
+ from torch import nn
+ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
-model = FSDP(nn.Linear(8, 8))
-print(model.module.in_features)
-```
-
-## After
-
-```python
-import torch
-from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(nn.Linear(8, 8))
-print(model.in_features)
+ model = FSDP(nn.Linear(8, 8))
+-print(model.module.in_features)
++print(model.in_features)
 ```
 
 ## What it leaves

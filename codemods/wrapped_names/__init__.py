@@ -11,26 +11,16 @@ FSDP1's private `_reshard` calls `reshard()`, and a call of its `_lazy_init` goe
 `fully_shard` keeps the names of a model's parameters: there is nothing to take out. A name with the prefix finds
 nothing.
 
-## Before
+## Example
 
-```python
-from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+```diff
+ from torch import nn
+ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
-model = FSDP(nn.Linear(8, 8), use_orig_params=True)
-for name, parameter in model.named_parameters():
-    print(name.replace("_fsdp_wrapped_module.", ""), parameter.shape)
-```
-
-## After
-
-```python
-from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(nn.Linear(8, 8), use_orig_params=True)
-for name, parameter in model.named_parameters():
-    print(name, parameter.shape)
+ model = FSDP(nn.Linear(8, 8), use_orig_params=True)
+ for name, parameter in model.named_parameters():
+-    print(name.replace("_fsdp_wrapped_module.", ""), parameter.shape)
++    print(name, parameter.shape)
 ```
 
 ## What it leaves

@@ -38,13 +38,12 @@ SECTIONS = (
     "What it does",
     "Why is this bad",
     "Example",
-    "Use instead",
     "Fix safety",
     "Known limits",
     "References",
 )
-"""The headings of a rule's page, in order. ``Example`` and ``Use instead`` hold one Python block each;
-``Fix safety`` is left out when the rule has no fix."""
+"""The headings of a rule's page, in order. ``Example`` holds one diff, from the code that the rule reports to the
+code to write instead; ``Fix safety`` is left out when the rule has no fix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +143,9 @@ def rule(
 
 # -- codemods -------------------------------------------------------------------------------------------------
 
-CODEMOD_SECTIONS = ("What it does", "Why", "Before", "After", "What it leaves", "References")
-"""The headings of a codemod's page, in order. ``Before`` and ``After`` hold one Python block each: run
-alone, the codemod makes the second of the first."""
+CODEMOD_SECTIONS = ("What it does", "Why", "Example", "What it leaves", "References")
+"""The headings of a codemod's page, in order. ``Example`` holds one diff: what the codemod, run alone, makes of the
+code before it."""
 
 Rewriting = Callable[["Program"], Iterator["Step | Left | Kept | Respelling"]]
 

@@ -14,33 +14,19 @@ as it was.
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-dist.init_process_group("gloo")
-model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8))
-fully_shard(model, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))
-model(torch.randn(4, 8)).sum().backward()
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-
-dist.init_process_group("gloo")
-model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8))
-for norm in model.modules():
-    if isinstance(norm, nn.BatchNorm1d):
-        fully_shard(norm)
-fully_shard(model, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))
-model(torch.randn(4, 8)).sum().backward()
+ dist.init_process_group("gloo")
+ model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8))
++for norm in model.modules():
++    if isinstance(norm, nn.BatchNorm1d):
++        fully_shard(norm)
+ fully_shard(model, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))
+ model(torch.randn(4, 8)).sum().backward()
 ```
 
 ## Fix safety

@@ -14,38 +14,21 @@ the same collectives on CPUs.
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
-for layer in model:
-    fully_shard(layer)
-fully_shard(model)
-model[0] = checkpoint_wrapper(model[0])
-model(torch.randn(4, 8)).sum().backward()
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
-model[0] = checkpoint_wrapper(model[0])
-for layer in model:
-    fully_shard(layer)
-fully_shard(model)
-model(torch.randn(4, 8)).sum().backward()
+ dist.init_process_group("gloo")
+ model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
++model[0] = checkpoint_wrapper(model[0])
+ for layer in model:
+     fully_shard(layer)
+ fully_shard(model)
+-model[0] = checkpoint_wrapper(model[0])
+ model(torch.randn(4, 8)).sum().backward()
 ```
 
 ## Fix safety

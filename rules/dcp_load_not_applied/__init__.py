@@ -13,43 +13,24 @@ stay what the script began with.
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from torch import nn
-from torch.distributed.checkpoint.state_dict import get_state_dict
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch
+ import torch.distributed as dist
+ import torch.distributed.checkpoint as dcp
+ from torch import nn
+-from torch.distributed.checkpoint.state_dict import get_state_dict
++from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-model_state, optimizer_state = get_state_dict(model, optimizer)
-dcp.load({"model": model_state, "optim": optimizer_state}, checkpoint_id="step_1")
-model(torch.randn(4, 8)).sum().backward()
-optimizer.step()
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from torch import nn
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-model_state, optimizer_state = get_state_dict(model, optimizer)
-dcp.load({"model": model_state, "optim": optimizer_state}, checkpoint_id="step_1")
-set_state_dict(model, optimizer, model_state_dict=model_state, optim_state_dict=optimizer_state)
-model(torch.randn(4, 8)).sum().backward()
-optimizer.step()
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+ optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+ model_state, optimizer_state = get_state_dict(model, optimizer)
+ dcp.load({"model": model_state, "optim": optimizer_state}, checkpoint_id="step_1")
++set_state_dict(model, optimizer, model_state_dict=model_state, optim_state_dict=optimizer_state)
+ model(torch.randn(4, 8)).sum().backward()
+ optimizer.step()
 ```
 
 ## Fix safety

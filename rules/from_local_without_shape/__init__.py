@@ -17,36 +17,21 @@ stride of the whole given, pieces that are cut as `torch.chunk` cuts them are fi
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, Shard
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch.distributed.device_mesh import init_device_mesh
+ from torch.distributed.fsdp import fully_shard
+ from torch.distributed.tensor import DTensor, Shard
 
-dist.init_process_group("gloo")
-mesh = init_device_mesh("cpu", (2,))
-whole = torch.randn(5, 4)
-local = whole.chunk(2)[dist.get_rank()]
-averages = DTensor.from_local(local, mesh, [Shard(0)])
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, Shard
-
-dist.init_process_group("gloo")
-mesh = init_device_mesh("cpu", (2,))
-whole = torch.randn(5, 4)
-local = whole.chunk(2)[dist.get_rank()]
-averages = DTensor.from_local(
-    local, mesh, [Shard(0)], shape=whole.shape, stride=whole.stride()
-)
+ dist.init_process_group("gloo")
+ mesh = init_device_mesh("cpu", (2,))
+ whole = torch.randn(5, 4)
+ local = whole.chunk(2)[dist.get_rank()]
+-averages = DTensor.from_local(local, mesh, [Shard(0)])
++averages = DTensor.from_local(
++    local, mesh, [Shard(0)], shape=whole.shape, stride=whole.stride()
++)
 ```
 
 ## Fix safety

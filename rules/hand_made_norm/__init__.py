@@ -14,36 +14,21 @@ number, and gradients that are clipped by it become too small. On the `DTensor` 
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-model(torch.randn(4, 8)).sum().backward()
-norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0).full_tensor()
-square = norm**2
-dist.all_reduce(square)
-print(square.sqrt())
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-model(torch.randn(4, 8)).sum().backward()
-norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0).full_tensor()
-print(norm)
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+ model(torch.randn(4, 8)).sum().backward()
+ norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0).full_tensor()
+-square = norm**2
+-dist.all_reduce(square)
+-print(square.sqrt())
++print(norm)
 ```
 
 ## Fix safety

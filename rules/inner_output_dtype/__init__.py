@@ -13,57 +13,33 @@ Inputs are cast for sharded modules only, not for layers in the middle of a grou
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.block = nn.Linear(8, 8)
-        self.head = nn.Linear(8, 8)
+ class Model(nn.Module):
+     def __init__(self):
+         super().__init__()
+         self.block = nn.Linear(8, 8)
+         self.head = nn.Linear(8, 8)
 
-    def forward(self, x):
-        return self.head(self.block(x))
-
-
-dist.init_process_group("gloo")
-model = Model()
-policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, output_dtype=torch.float32)
-fully_shard(model.block, mp_policy=policy)
-fully_shard(model, mp_policy=policy)
-model(torch.randn(4, 8)).sum().backward()
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+     def forward(self, x):
+         return self.head(self.block(x))
 
 
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.block = nn.Linear(8, 8)
-        self.head = nn.Linear(8, 8)
-
-    def forward(self, x):
-        return self.head(self.block(x))
-
-
-dist.init_process_group("gloo")
-model = Model()
-inner = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
-outer = MixedPrecisionPolicy(param_dtype=torch.bfloat16, output_dtype=torch.float32)
-fully_shard(model.block, mp_policy=inner)
-fully_shard(model, mp_policy=outer)
-model(torch.randn(4, 8)).sum().backward()
+ dist.init_process_group("gloo")
+ model = Model()
+-policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, output_dtype=torch.float32)
+-fully_shard(model.block, mp_policy=policy)
+-fully_shard(model, mp_policy=policy)
++inner = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
++outer = MixedPrecisionPolicy(param_dtype=torch.bfloat16, output_dtype=torch.float32)
++fully_shard(model.block, mp_policy=inner)
++fully_shard(model, mp_policy=outer)
+ model(torch.randn(4, 8)).sum().backward()
 ```
 
 ## Fix safety

@@ -13,37 +13,20 @@ trained weights, silently.
 
 ## Example
 
-```python
-import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch.distributed as dist
+ import torch.distributed.checkpoint as dcp
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-step = 0
-state = {"model": model.state_dict(), "step": step}
-dcp.load(state, checkpoint_id="latest")
-print(f"goes on at step {step}")
-```
-
-## Use instead
-
-```python
-import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-step = 0
-state = {"model": model.state_dict(), "step": step}
-dcp.load(state, checkpoint_id="latest")
-step = state["step"]
-print(f"goes on at step {step}")
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+ step = 0
+ state = {"model": model.state_dict(), "step": step}
+ dcp.load(state, checkpoint_id="latest")
++step = state["step"]
+ print(f"goes on at step {step}")
 ```
 
 ## Fix safety

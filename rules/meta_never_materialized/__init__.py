@@ -12,34 +12,19 @@ raises RuntimeError with the names of the parameters.
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-with torch.device("meta"):
-    model = nn.Linear(8, 8)
-fully_shard(model)
-model(torch.randn(4, 8)).sum().backward()
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-with torch.device("meta"):
-    model = nn.Linear(8, 8)
-fully_shard(model)
-model.to_empty(device="cpu")
-model.reset_parameters()
-model(torch.randn(4, 8)).sum().backward()
+ dist.init_process_group("gloo")
+ with torch.device("meta"):
+     model = nn.Linear(8, 8)
+ fully_shard(model)
++model.to_empty(device="cpu")
++model.reset_parameters()
+ model(torch.randn(4, 8)).sum().backward()
 ```
 
 ## Fix safety

@@ -12,35 +12,21 @@ dead, so that every micro-batch communicates. Gradient accumulation without comm
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-with model.no_sync():
-    model(torch.randn(4, 8)).sum().backward()
-model(torch.randn(4, 8)).sum().backward()
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-model.set_requires_gradient_sync(False)
-model(torch.randn(4, 8)).sum().backward()
-model.set_requires_gradient_sync(True)
-model(torch.randn(4, 8)).sum().backward()
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+-with model.no_sync():
+-    model(torch.randn(4, 8)).sum().backward()
++model.set_requires_gradient_sync(False)
+ model(torch.randn(4, 8)).sum().backward()
++model.set_requires_gradient_sync(True)
++model(torch.randn(4, 8)).sum().backward()
 ```
 
 ## Fix safety

@@ -13,32 +13,18 @@ tensor, and what is written into that is thrown away. Neither raises. Write befo
 
 ## Example
 
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-with torch.no_grad():
-    model.weight[0].zero_()
-```
-
-## Use instead
-
-```python
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-with torch.no_grad():
-    model.weight[0].zero_()
-fully_shard(model)
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+-fully_shard(model)
+ with torch.no_grad():
+     model.weight[0].zero_()
++fully_shard(model)
 ```
 
 ## Fix safety
