@@ -316,3 +316,11 @@ def test_nothing_is_written_where_something_is_manual(tmp_path: Path) -> None:
     assert shown.returncode == 1
     assert "set `distributed_type: MULTI_GPU` and remove `fsdp_config`" in shown.stdout
     assert file.read_text() == OLD.replace("FULL_SHARD", "NO_SHARD")
+
+
+@pytest.mark.parametrize("name", sorted(RECOGNISED))
+def test_no_rule_fails_on_a_settings_file(tmp_path: Path, name: str) -> None:
+    (tmp_path / "fsdp.yaml").write_text(RECOGNISED[name][0])
+    shown = invoke("check", "--isolated", "--select", "ALL", "-f", "concise", ".", cwd=tmp_path)
+    assert "FSDP999" not in shown.stdout + shown.stderr
+    assert shown.returncode in (0, 1)

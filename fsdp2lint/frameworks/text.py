@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -13,11 +14,12 @@ from fsdp2lint.source.source import Comment, Range, Source, Unreadable
 _COMMENT = re.compile(r"(?:^|(?<=\s))#.*")
 
 
+@dataclass(frozen=True, eq=False)
 class _Text:
-    """What stands for a tree: the text itself."""
+    """What stands for a tree: the text itself, without a statement of Python that a rule could look at."""
 
-    def __init__(self, code: str) -> None:
-        self.code = code
+    code: str
+    body: tuple[()] = ()
 
 
 class SettingsText(Source):
