@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -44,6 +45,16 @@ def program(
         timeout=120,
         check=False,
     )
+
+
+def misconfigured(folder: Path, *args: str | Path) -> list[str]:
+    """What ``check`` says of wrong settings, each with its place; all else was checked too."""
+    shown = invoke("check", "-f", "json", *args, cwd=folder)
+    assert (shown.returncode, shown.stderr) == (2, "")
+    found = json.loads(shown.stdout)
+    assert {"FSDP201", "FSDP903"} <= {one["code"] for one in found}
+    wrong = [one for one in found if one["code"] == "FSDP903"]
+    return [f"{one['filename']}:{one['location']['row']}: {one['message']}" for one in wrong]
 
 
 def invoke(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.running import CLEAN, invoke
+from tests.running import CLEAN, invoke, misconfigured
 from tests.test_config import LATE
 
 UNUSED = CLEAN + "x = 1  # fsdp2lint: ignore[FSDP203]\n"
@@ -132,8 +132,10 @@ def test_show(project: Path) -> None:
 )
 def test_a_broken_baseline(project: Path, raw: bytes, said: str) -> None:
     (project / "fsdp2lint-baseline.json").write_bytes(raw)
-    shown = invoke("check", cwd=project)
-    assert shown.returncode == 2
+    (line,) = misconfigured(project)
+    assert line.startswith(f"fsdp2lint-baseline.json:1: {said}")
+    shown = invoke("check", "--baseline", "fsdp2lint-baseline.json", cwd=project)
+    assert (shown.returncode, shown.stdout) == (2, "")
     assert shown.stderr.startswith(f"Error: fsdp2lint-baseline.json: {said}")
 
 

@@ -14,10 +14,17 @@ import yaml
 
 from fsdp2lint import __version__
 from fsdp2lint.config import toml
-from fsdp2lint.config.files import BadConfig, Configs, load
+from fsdp2lint.config.files import Configs, load
 from fsdp2lint.config.options import described, schema
 from fsdp2lint.config.resolve import settings
-from tests.running import CLEAN, invoke
+from tests.running import CLEAN, invoke, misconfigured
+
+OLD = """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(torch.nn.Linear(4, 4))
+"""
 
 LATE = """\
 import torch
@@ -144,10 +151,6 @@ def test_extend(tmp_path: Path) -> None:
             "fsdp2lint.toml:1: `target-torch`: `new` is not a torch version",
         ),
         (
-            "\noutput-format = 'ful'\n",
-            "Error: fsdp2lint.toml:2: `output-format`: unknown output format `ful`, did you mean `full`?",
-        ),
-        (
             "target-torch = '1.13'\n",
             "fsdp2lint.toml:1: `target-torch`: `1.13` is older than 2.6, the first torch with",
         ),
@@ -160,28 +163,148 @@ def test_extend(tmp_path: Path) -> None:
             "fsdp2lint.toml:1: `extension.\"rst\"`: invalid enum value 'text'",
         ),
         ("extend = 'gone.toml'\n", "fsdp2lint.toml:1: `extend`: gone.toml: No such file"),
-        ("extend = 'fsdp2lint.toml'\n", "`extend` leads in a circle"),
+        ("extend = 'fsdp2lint.toml'\n", "`extend`: leads in a circle"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, text: str, said: str) -> None:
     write(tmp_path, fsdp2lint__toml=text, x__py=LATE)
+    (line,) = misconfigured(tmp_path)
+    assert said in line
+
+
+def test_one_wrong_entry_costs_no_other(tmp_path: Path) -> None:
+    text = """\
+selct = []
+select = ['FSDP2', 3, 'FSDP2O3', 'FSDP9']
+ignore = ['FSDP9O1', 'FSDP203']
+fix = 'yes'
+target-torch = 'new'
+extend-exclude = ['gone', '{}']
+
+[per-file-ignores]
+'y.py' = ['FSDP201', 'FSDP777']
+'z.py' = 'FSDP201'
+
+[knowledge]
+shards = ['a.b', 'a b', 'c.d']
+shard = []
+""".replace("{}", "{a,b}" * 24)
+    (tmp_path / "gone").mkdir()
+    write(tmp_path, fsdp2lint__toml=text, x__py=LATE, y__py=LATE, z__py=LATE)
+    (tmp_path / "gone" / "a.py").write_text(LATE)
+    told = [tuple(line.split(":")[1:3]) for line in misconfigured(tmp_path)]
+    assert sorted((int(line), said.strip()) for line, said in told) == [
+        (1, "unknown key `selct`, did you mean `select`?"),
+        (2, "`select[1]`"),
+        (2, "`select`"),
+        (3, "`ignore`"),
+        (4, "`fix`"),
+        (5, "`target-torch`"),
+        (6, "`extend-exclude`"),
+        (8, "`per-file-ignores`"),
+        (10, '`per-file-ignores."z.py"`'),
+        (13, "`knowledge.shards[1]`"),
+        (14, "unknown key `knowledge.shard`, did you mean `shards`?"),
+    ]
+    shown = invoke("check", "-f", "json", cwd=tmp_path)
+    found = {one["filename"] for one in json.loads(shown.stdout) if one["code"] == "FSDP201"}
+    assert found == {"x.py", "z.py"}
+
+
+def test_nothing_is_written_while_a_setting_is_wrong(tmp_path: Path) -> None:
+    none = f"{CLEAN}x = 1  # fsdp2lint: ignore[FSDP203]\n"
+    write(tmp_path, fsdp2lint__toml="unfixable = ['FSDP9O1']\n", x__py=none)
+    for words in (
+        ["check", "--fix"], ["check", "--fix-only"], ["check", "--diff"], ["check", "--add-ignore"],
+        ["baseline", "create"], ["migrate", "--write"],
+    ):  # fmt: skip
+        shown = invoke(*words, cwd=tmp_path)
+        wrong = words[0] != "migrate"  # it selects no rules
+        assert shown.returncode == 2 * wrong, words
+        assert ("unknown rule `FSDP9O1`" in shown.stdout + shown.stderr) == wrong
+        assert (tmp_path / "x.py").read_text() == none
+    write(tmp_path, fsdp2lint__toml="excludes = ['x.py']\n", x__py=OLD)
+    shown = invoke("migrate", "--write", "--allow-no-git", cwd=tmp_path)
+    assert (shown.returncode, shown.stdout, (tmp_path / "x.py").read_text()) == (2, "", OLD)
+    shown = invoke("migrate", cwd=tmp_path)
+    assert (shown.returncode, "+" in shown.stdout) == (2, True)
+    assert shown.stderr.startswith("fsdp2lint.toml:1: unknown key `excludes`")
+    assert sorted(os.listdir(tmp_path)) == [".fsdp2lint_cache", "fsdp2lint.toml", "x.py"]
+
+
+def test_fixes_are_made_where_the_settings_are_right(tmp_path: Path) -> None:
+    none = f"{CLEAN}x = 1  # fsdp2lint: ignore[FSDP203]\n"
+    for name, text in (("wrong", "ignore = ['X']\n"), ("right", "fix = true\n")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x.py").write_text(none)
+        (tmp_path / name / "fsdp2lint.toml").write_text(text)
+    shown = invoke("check", "--fix", cwd=tmp_path)
+    assert shown.returncode == 2
+    assert "nothing is fixed under a configuration with a wrong setting" in shown.stderr
+    assert (tmp_path / "wrong" / "x.py").read_text() == none
+    assert (tmp_path / "right" / "x.py").read_text() != none
+
+
+def test_a_wrong_setting_is_in_every_report(tmp_path: Path) -> None:
+    write(tmp_path, fsdp2lint__toml="selct = []\n", x__py=LATE)
+    for format_ in (
+        "full",
+        "concise",
+        "grouped",
+        "json",
+        "json-lines",
+        "sarif",
+        "github",
+        "gitlab",
+        "junit",
+    ):
+        shown = invoke("check", "-f", format_, cwd=tmp_path)
+        assert shown.returncode == 2
+        assert "unknown key `selct`" in shown.stdout
+        assert "FSDP201" in shown.stdout
+    for words in (["--exit-zero"], ["--ignore", "FSDP903"], ["--min-severity", "error"], ["-"]):
+        shown = invoke("check", *words, cwd=tmp_path, text=LATE)
+        assert (shown.returncode, "FSDP903" in shown.stdout) == (2, True)
+
+
+def test_a_wrong_baseline_knows_nothing(tmp_path: Path) -> None:
+    write(tmp_path, fsdp2lint_baseline__json="[", x__py=LATE)
+    os.rename(tmp_path / "fsdp2lint_baseline.json", tmp_path / "fsdp2lint-baseline.json")
+    (line,) = misconfigured(tmp_path)
+    assert line.startswith("fsdp2lint-baseline.json:1: ")
+    write(tmp_path, fsdp2lint__toml="baseline = 'gone.json'\n")
+    (line,) = misconfigured(tmp_path)
+    assert line.startswith("fsdp2lint.toml:1: gone.json")
+    assert invoke("check", "--baseline", "gone.json", cwd=tmp_path).stdout == ""
+
+
+def test_a_cache_outside_of_the_project_is_not_used(tmp_path: Path) -> None:
+    (project := tmp_path / "project").mkdir()
+    write(project, fsdp2lint__toml="cache-dir = '../mine'\n", x__py=LATE)
+    (line,) = misconfigured(project)
+    assert "`cache-dir`" in line
+    assert not (tmp_path / "mine").exists()
+
+
+def test_a_format_that_is_none(tmp_path: Path) -> None:
+    write(tmp_path, fsdp2lint__toml="\noutput-format = 'ful'\n", x__py=LATE)
     shown = invoke("check", cwd=tmp_path)
-    assert (shown.returncode, shown.stdout) == (2, "")
-    assert said in shown.stderr
-    assert "Traceback" not in shown.stderr
+    assert (shown.returncode, shown.stderr, "FSDP201" in shown.stdout) == (2, "", True)
+    assert "`output-format`: unknown output format `ful`, did you mean `full`?" in shown.stdout
+    assert "--> fsdp2lint.toml:2:1" in shown.stdout
 
 
 def test_a_configuration_that_is_a_folder(tmp_path: Path) -> None:
     (tmp_path / "fsdp2lint.toml").mkdir()
-    shown = invoke("check", cwd=tmp_path)
-    assert shown.returncode == 2
-    assert shown.stderr == "Error: fsdp2lint.toml: Is a directory\n"
+    (tmp_path / "x.py").write_text(LATE)
+    assert misconfigured(tmp_path) == ["fsdp2lint.toml:1: Is a directory"]
 
 
 def test_bytes_that_are_no_text(tmp_path: Path) -> None:
     (tmp_path / "fsdp2lint.toml").write_bytes(b"select = ['\xff']\n")
-    with pytest.raises(BadConfig, match="not UTF-8"):
-        Configs().of(str(tmp_path))
+    (tmp_path / "x.py").write_text(LATE)
+    (line,) = misconfigured(tmp_path)
+    assert "not UTF-8" in line
 
 
 def test_the_command_line_comes_first(tmp_path: Path) -> None:
@@ -448,8 +571,9 @@ def test_a_configuration_writes_no_report_outside_of_its_project(
     (project / "x.py").write_text(LATE)
     (project / "fsdp2lint.toml").write_text(f"output-format = 'json={where}'\n")
     shown = invoke("check", "-n", cwd=project)
-    assert (shown.returncode, shown.stdout, shown.stderr.count("\n")) == (2, "", 1)
-    assert "fsdp2lint.toml:1: `output-format`" in shown.stderr
+    assert (shown.returncode, shown.stderr) == (2, "")
+    assert "FSDP201" in shown.stdout
+    assert "`output-format`" in shown.stdout
     assert (tmp_path / "mine.json").read_text() == "mine"
     assert invoke("check", "-n", "-f", f"json={where}", cwd=project).returncode == 1
 

@@ -48,7 +48,7 @@ def test_a_run_says_it_and_goes_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     path = tmp_path / "train.py"
     path.write_text(SCRIPT)
     report = Analysis([(str(path), path.read_bytes())], [str(path)], Settings()).report()
-    assert report.crashed
+    assert report.went_wrong
     said = {one.message: one for one in report.found}
     first, second = said.pop("found fully_shard(first)"), said.pop("found fully_shard(second)")
     assert first.fix is None

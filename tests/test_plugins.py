@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.running import ROOT
+from tests.running import ROOT, misconfigured
+from tests.test_config import LATE
 
 RULE = '''"""A seed is set after the model is sharded.
 
@@ -136,19 +137,24 @@ def test_kept_results_depend_on_every_file_of_the_plugin(place: Path) -> None:
 def test_a_plugin_that_fails_is_one_line(place: Path, rule: str, said: str) -> None:
     (place / "site/acme_rules/late_seed.py").write_text(rule)
     configured(place, "acme")
-    for command in (["check"], ["rule", "FSDP201"], ["check", "--show-settings"]):
+    (place / "project/late.py").write_text(LATE)
+    for command in (["rule", "FSDP201"], ["check", "--show-settings"]):
         done = run(place, *command)
-        assert done.returncode == 2 if command[0] == "check" else 1
+        assert done.returncode == 2
+        assert "FSDP201" in done.stdout
         (line,) = done.stderr.splitlines()
         assert "fsdp2lint.toml:1: `plugins`: plugin `acme_rules`" in line
         assert said in line
+    done = run(place, "check", "-f", "concise")
+    assert done.returncode == 2
+    assert "fsdp2lint.toml:1:1: FSDP903 `plugins`: plugin `acme_rules`" in done.stdout
+    assert "late.py" in done.stdout
 
 
 def test_a_plugin_that_is_not_there_is_one_line(place: Path) -> None:
     configured(place, "nowhere")
-    done = run(place, "check")
-    assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
+    (place / "project/late.py").write_text(LATE)
+    (line,) = misconfigured(place / "project")
     assert "fsdp2lint.toml:1: `plugins`: `nowhere`: no module `nowhere` is installed" in line
 
 

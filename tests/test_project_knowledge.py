@@ -167,9 +167,9 @@ def test_guards_and_collectives(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["acme/parallel.py:apply", "acme.parallel.apply()", "a b", ""])
 def test_what_is_no_name_is_refused(tmp_path: Path, name: str) -> None:
     setting(tmp_path, shards=["acme.parallel.apply", name])
-    shown = invoke("check", cwd=tmp_path)
+    shown = invoke("check", "-f", "concise", cwd=tmp_path)
     assert shown.returncode == 2
-    assert "`knowledge.shards[1]`: expected a dotted name such as" in shown.stderr
+    assert "`knowledge.shards[1]`: expected a dotted name such as" in shown.stdout
 
 
 def test_a_program_that_calls_what_it_is_told_of_is_looked_at(tmp_path: Path) -> None:

@@ -229,7 +229,7 @@ def test_a_wrong_setting_is_said_once_in_one_line(tmp_path: Path) -> None:
     async def story() -> None:
         async with editing(tmp_path) as editor:
             editor.opens("late.py", LATE)
-            assert await editor.hears("late.py") == []
+            assert codes(await editor.hears("late.py")) == ["FSDP201"]
             editor.alters("late.py", GOOD, 2)
             await editor.hears("late.py", 2)
             said = "fsdp2lint: fsdp2lint.toml:1: unknown key `selekt`, did you mean `select`?"

@@ -230,10 +230,11 @@ def test_a_changed_requirement_is_no_old_result(siblings: Path) -> None:
 
 def test_a_wrong_selector_is_found_where_it_stands(siblings: Path) -> None:
     (siblings / "said" / "fsdp2lint.toml").write_text("select = ['FSDP2O1']\n")
-    shown = invoke("check", cwd=siblings)
-    assert shown.returncode == 2
-    assert shown.stderr == (
-        "Error: said/fsdp2lint.toml:1: `select`: unknown rule `FSDP2O1`, did you mean `FSDP201`?\n"
+    shown = invoke("check", "-f", "concise", cwd=siblings)
+    assert (shown.returncode, shown.stderr) == (2, "")
+    assert (
+        "said/fsdp2lint.toml:1:1: FSDP903 `select`: unknown rule `FSDP2O1`, did you mean `FSDP201`?\n"
+        in shown.stdout
     )
     assert json.loads(invoke("check", "-f", "json", "--isolated", cwd=siblings).stdout)
 

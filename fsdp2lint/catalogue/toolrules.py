@@ -73,6 +73,27 @@ It silences nothing, and whoever wrote it believes that it does.
 """,
 )
 
+WRONG_SETTING = _tool_rule(
+    "FSDP903",
+    "wrong-setting",
+    "correctness",
+    """A file of settings says something that means nothing.
+
+## What it does
+Reports what fsdp2lint cannot use in its own files: a configuration that is no TOML or may not be read, an unknown key, a value
+of the wrong type, an unknown rule, a pattern that no path can be matched with, a plugin that cannot be imported, a baseline that
+cannot be read. That entry counts as not given; all others count, and everything is checked. The exit code is 2.
+
+## Why is this bad
+More or less is reported than the project wants. So that no file is changed that the project meant to leave alone, no fix is applied
+under a configuration with such an entry, ``migrate --write`` and ``baseline`` write nothing, and this finding cannot be ignored.
+
+## Known limits
+A wrong value on the command line ends the run with one line on standard error, and so does a file that ``--config`` names and
+that is no TOML.
+""",
+)
+
 CRASHED = _tool_rule(
     "FSDP999",
     "internal-error",
@@ -87,7 +108,7 @@ Something was not checked. It is a bug of fsdp2lint: please report it with the s
 """,
 )
 
-TOOL_RULES = (UNANALYSABLE, UNUSED, UNKNOWN, CRASHED)
+TOOL_RULES = (UNANALYSABLE, UNUSED, UNKNOWN, WRONG_SETTING, CRASHED)
 
-ALWAYS_ON = (UNANALYSABLE, CRASHED)
-"""They say that something was not checked, and cannot be switched off."""
+ALWAYS_ON = (UNANALYSABLE, WRONG_SETTING, CRASHED)
+"""They say that something was not checked as it should be, and cannot be switched off."""

@@ -242,7 +242,7 @@ class _Run:
             files=len(self.analysis.spelled),
             analysed=len(own) + len(self.problems),
             rules=tuple(self.analysis.rules),
-            crashed=self.broken,
+            went_wrong=self.broken,
             profile=self.profile,
             programs=self.followed.programs(),
         )

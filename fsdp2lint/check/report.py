@@ -26,7 +26,7 @@ class Report:
     ``analysed`` of the ``files`` were parsed: they use FSDP or import a file that does. A comment silences
     the ``suppressed`` findings, for the reason beside each; what was ``fixed`` is what was wrong before; the
     ``refused`` fixes were not made, with why; the baseline knows the ``known`` ones, so that they do not make
-    the run fail, and is ``stale`` when an entry matches nothing any more. ``crashed`` when a part of the analysis raised; ``profile`` holds the seconds that each rule
+    the run fail, and is ``stale`` when an entry matches nothing any more. ``went_wrong`` when a part of the analysis raised, or a setting means nothing: the exit code is 2; ``profile`` holds the seconds that each rule
     took, by code. ``programs`` say what was followed of each. The ``unchecked`` paths were named and are of no kind that is read.
     """
 
@@ -39,7 +39,7 @@ class Report:
         files: int = 0,
         analysed: int = 0,
         rules: tuple[Rule, ...] = (),
-        crashed: bool = False,
+        went_wrong: bool = False,
         fixed: Sequence[Diagnostic] = (),
         refused: Sequence[tuple[Diagnostic, str]] = (),
         known: Sequence[Diagnostic] = (),
@@ -53,7 +53,7 @@ class Report:
         self.files = files
         self.analysed = analysed
         self.rules = rules
-        self.crashed = crashed
+        self.went_wrong = went_wrong
         self.fixed = fixed
         self.refused = refused
         self.known = known
@@ -96,7 +96,7 @@ def merged(reports: Iterable[Report]) -> Report:
         files=sum(report.files for report in every),
         analysed=sum(report.analysed for report in every),
         rules=tuple(rules[code] for code in sorted(rules)),
-        crashed=any(report.crashed for report in every),
+        went_wrong=any(report.went_wrong for report in every),
         fixed=[d for report in every for d in report.fixed],
         refused=[pair for report in every for pair in report.refused],
         profile=profile,

@@ -263,7 +263,7 @@ class _Check:
 
     def _keep(self, task: Task, report: Report, seen: Mapping[str, str]) -> None:
         cache = self.means.cache
-        if cache is None or report.crashed or self._unkept(task):
+        if cache is None or report.went_wrong or self._unkept(task):
             return
         from fsdp2lint.check.stored import pack
 

@@ -12,13 +12,15 @@ from fsdp2lint.check.context import Means
 from fsdp2lint.check.report import Report, merged
 from fsdp2lint.check.runner import Batch, Mended
 from fsdp2lint.config import resolve
-from fsdp2lint.config.files import Config, Configs, inline
+from fsdp2lint.config.files import INLINE, Config, Configs, Fault, inline, without
 from fsdp2lint.config.settings import BadSetting, Settings
 from fsdp2lint.system.discover import discover, is_python
 from fsdp2lint.system.files import SETTINGS
 from fsdp2lint.system.plain import one_line
 
 if TYPE_CHECKING:
+    from fsdp2lint.catalogue.declare import Rule
+    from fsdp2lint.check.diagnostics import Diagnostic
     from fsdp2lint.config.target import Targets
     from fsdp2lint.frameworks.launches import Launched
     from fsdp2lint.source.prefilter import Content
@@ -51,22 +53,36 @@ class Session:
         self.listed = listed
         self.unread: list[OSError] = []
         """Of the folders below the paths that could not be read."""
+        self._noted: list[Fault] = []
         self._whole = False
         """Whether all files are looked at, not one text of an editor: then the launches around them count."""
 
     def using(self, means: Means) -> Session:
         """The same, done in another way."""
         rest = (self.config_file, self.isolated, self.inline)
-        return Session(self.paths, self.given, *rest, means, self.listed)
+        other = Session(self.paths, self.given, *rest, means, self.listed)
+        other._configs, other._noted = self._configs, self._noted
+        return other
 
-    @cached_property
+    @property
     def main(self) -> Config:
-        """The configuration that counts for the run as a whole: that of the first path.
+        """The configuration that counts for the run as a whole: that of the first path."""
+        return self.config_of(self.folder)
+
+    @property
+    def faults(self) -> list[Fault]:
+        """What files of settings say that means nothing, as far as they were read; the run goes on without it."""
+        return list(dict.fromkeys((*self._configs.faults(), *self._noted)))
+
+    def note(self, fault: Fault) -> None:
+        """One more of them.
 
         Raises:
-            BadConfig: a configuration file is wrong.
+            BadSetting: it was said on the command line.
         """
-        return self.config_of(self.folder)
+        if fault.at == INLINE:
+            raise BadSetting(str(fault))
+        self._noted.append(fault)
 
     @property
     def folder(self) -> str:
@@ -80,7 +96,6 @@ class Session:
 
         Raises:
             NoSuchPath: a path does not exist.
-            BadConfig: a configuration file is wrong.
         """
         inside = self._exclusion_in
         if self.listed is None:
@@ -96,6 +111,23 @@ class Session:
             for path in found
             if not path.endswith(SETTINGS) or self._is_named(path) or self._asks(path)
         ]
+
+    def about_settings(self) -> list[Diagnostic]:
+        """A finding for each of the :attr:`faults`."""
+        from fsdp2lint.catalogue.toolrules import WRONG_SETTING
+        from fsdp2lint.check.diagnostics import Diagnostic, Place
+        from fsdp2lint.source.source import Range, Source
+
+        found = []
+        for (file, line), said in self.faults:
+            try:
+                text = self.means.files(digests=False).read(os.path.abspath(file))
+            except OSError:
+                text = b""
+            source = Source(file, text.decode("utf-8", "replace"))
+            at = Range(max(line, 1), 1, max(line, 1), 1)
+            found.append(Diagnostic(WRONG_SETTING, said, Place(source, at)))
+        return found
 
     def about_unread(self) -> Iterator[str]:
         """A line about the folders that could not be read, if there are any: silence would look like approval."""
@@ -167,10 +199,41 @@ class Session:
 
     def settings(self, config: Config) -> Settings:
         """The settings of a group, the torch release left open when nobody names it."""
-        settings = resolve.settings(config, self.given)
-        if not self._whole or not self.launched:
-            return settings
-        return settings._replace(told=settings.told._replace(launched=self.launched))
+        return self._sound(config)[1]
+
+    def _sound(self, config: Config) -> tuple[Config, Settings]:
+        """A configuration without the entries that mean nothing, and the settings of it."""
+        while True:
+            try:
+                settings = resolve.settings(config, self.given)
+                settings.target  # noqa: B018  a wrong one is found here
+                break
+            except BadSetting as error:
+                config = self._without(config, error)
+        if self._whole and self.launched:
+            settings = settings._replace(told=settings.told._replace(launched=self.launched))
+        return config, settings
+
+    def _without(self, config: Config, error: BadSetting) -> Config:
+        """A configuration without what an error is about.
+
+        Raises:
+            BadSetting: the command line said it.
+        """
+        key, fault = resolve.blamed(error, config, self.given)
+        self._configs.leave_out(config.file, key, error.about, fault)
+        return without(config, key, error.about, fault)
+
+    def chosen(self, config: Config, settings: Settings) -> tuple[Rule, ...]:
+        """The rules that run under the settings of a configuration."""
+        from fsdp2lint.catalogue import knowledge
+
+        while True:
+            try:
+                return settings.chosen(knowledge.rules(settings.plugins))
+            except BadSetting as error:
+                config, sound = self._sound(self._without(config, error))
+                settings = sound._replace(target_torch=settings.target_torch)
 
     @cached_property
     def launched(self) -> Launched:
@@ -202,7 +265,7 @@ class Session:
         """What is wrong in the files.
 
         Raises:
-            BadSetting: a selector, a version or a configuration file is wrong.
+            BadSetting: a selector or a version on the command line is wrong.
             NoSuchPath: a path does not exist.
         """
         return merged([mended.report for mended in self._each(fix=False, unsafe=False)])
@@ -211,7 +274,7 @@ class Session:
         """The same, with the fixes made in memory.
 
         Raises:
-            BadSetting: a selector, a version or a configuration file is wrong.
+            BadSetting: a selector or a version on the command line is wrong.
             NoSuchPath: a path does not exist.
         """
         return _together(list(self._each(fix=True, unsafe=unsafe)))
@@ -287,14 +350,17 @@ class Session:
             yield from checked(source, run)
 
     def _one(self, config: Config, batch: Batch, *, fix: bool, unsafe: bool) -> Mended:
+        """The files of a configuration; nothing is fixed under one that is wrong: it may have forbidden it."""
         means = self.means._replace(aim=self.aimed)
-        settings = self.settings(config)
         try:
-            if fix:
-                return runner.mend(batch, settings, means, unsafe=unsafe)
-            return Mended(runner.check(batch, settings, means))
-        except BadSetting as error:
-            raise resolve.located(error, config, self.given) from error
+            while True:
+                config, settings = self._sound(config)
+                try:
+                    if fix and not config.faults:
+                        return runner.mend(batch, settings, means, unsafe=unsafe)
+                    return Mended(runner.check(batch, settings, means))
+                except BadSetting as error:
+                    config = self._without(config, error)
         finally:
             if self.means.progress is not None:
                 self.means.progress("")

@@ -75,7 +75,7 @@ class StoredReport(msgspec.Struct, array_like=True):
     found: list[StoredFinding]
     suppressed: list[tuple[StoredFinding, str]]
     analysed: int
-    crashed: bool
+    went_wrong: bool
     profile: dict[str, float]
     programs: list[Program]
 
@@ -167,7 +167,7 @@ def pack(report: Report) -> bytes:
             found,
             suppressed,
             report.analysed,
-            report.crashed,
+            report.went_wrong,
             dict(report.profile),
             list(report.programs),
         )
@@ -194,7 +194,7 @@ def unpack(
         found=[unpacker.finding(one) for one in stored.found],
         suppressed=[(unpacker.finding(one), reason) for one, reason in stored.suppressed],
         analysed=stored.analysed,
-        crashed=stored.crashed,
+        went_wrong=stored.went_wrong,
         profile=stored.profile,
         programs=stored.programs,
     )

@@ -9,7 +9,8 @@ import click
 
 from fsdp2lint.cli.known import against, file_of, load
 from fsdp2lint.cli.options import CONFIGURATION, DISCOVERY, SELECTION, Given
-from fsdp2lint.cli.sessions import DEFAULTS, opened
+from fsdp2lint.cli.sessions import DEFAULTS, opened, refuse_wrong
+from fsdp2lint.config.files import INLINE
 from fsdp2lint.config.settings import BadSetting
 from fsdp2lint.system.discover import NoSuchPath
 from fsdp2lint.system.files import is_below
@@ -52,7 +53,9 @@ def _do(action: str, session: Session, given: Given) -> None:
         _show(baseline)
         return
     _refuse_outside(session, given, file)
-    outcome = against(baseline, session, session.check())
+    report = session.check()
+    refuse_wrong(session)
+    outcome = against(baseline, session, report)
     after = baseline.without(outcome.stale)
     if action != "prune":
         after = after.with_new(outcome.new)
@@ -69,7 +72,7 @@ def _refuse_outside(session: Session, given: Given, file: str) -> None:
     """A project's configuration has a file written in the project only."""
     home = session.main.folder if session.main.file else os.getcwd()
     if not given["baseline"] and not is_below(file, (home,)):
-        place = session.main.places.get("baseline", "")
+        place = session.main.places.get("baseline", INLINE)
         raise click.ClickException(
             f"{place}: `baseline`: {file} lies outside of the project; name such a file with --baseline"
         )

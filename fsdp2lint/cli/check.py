@@ -19,7 +19,8 @@ from fsdp2lint.cli.options import (
     together,
 )
 from fsdp2lint.cli.output import Target, coloured, on_terminal, parse_targets, write
-from fsdp2lint.cli.sessions import opened
+from fsdp2lint.cli.sessions import opened, said_to_be_wrong
+from fsdp2lint.config.files import INLINE, Fault
 from fsdp2lint.config.settings import BadSetting
 from fsdp2lint.reporters import View
 from fsdp2lint.system.discover import NoSuchPath
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 Targets = tuple[Target, ...]
 
 STDIN = "-"
+NOT_FIXED = "nothing is fixed under a configuration with a wrong setting"
 
 
 class Check(click.Command):
@@ -167,7 +169,7 @@ def _run(session: Session, given: Given) -> tuple[int, Report | None]:
         from fsdp2lint.cli.settings import show
 
         show(session, files=given["show_files"])
-        return 0, None
+        return 2 * said_to_be_wrong(session), None
     if STDIN in session.paths:
         return _standard_input(session, given)
     return _on_disk(session, given)
@@ -188,7 +190,7 @@ def _on_disk(session: Session, given: Given) -> tuple[int, Report]:
     else:
         mended = Mended(session.check())
     if given["diff"]:
-        return _show_diff(mended), mended.report
+        return _show_diff(mended, session), mended.report
     if mended.changed:
         _write_back(mended, session)
     return _finish(session, mended.report, targets, given), mended.report
@@ -228,7 +230,7 @@ def _standard_input(session: Session, given: Given) -> tuple[int, Report]:
             sys.stdout.buffer.write(text)
             sys.stdout.buffer.flush()
     if given["diff"]:
-        return _show_diff(mended), mended.report
+        return _show_diff(mended, session), mended.report
     stream = sys.stderr if echoing else sys.stdout
     return _finish(session, mended.report, targets, given, stream), mended.report
 
@@ -237,19 +239,19 @@ def _targets(session: Session, given: Given) -> Targets:
     if given["output_formats"]:
         return parse_targets(given["output_formats"], given["output_file"])
     configured = session.option("output-format")
-    place = session.main.places.get("output-format", "")
+    place = session.main.places.get("output-format", INLINE)
     try:
         targets = parse_targets((configured or "full",), given["output_file"])
     except click.UsageError as error:
-        raise click.ClickException(f"{place}: `output-format`: {error.message}") from error
+        session.note(Fault(place, f"`output-format`: {error.message}"))
+        return parse_targets(("full",), given["output_file"])
     for target in targets:
-        if target.file in (None, given["output_file"]) or place == "--config":
+        if target.file in (None, given["output_file"]) or place == INLINE:
             continue
         if not is_below(str(target.file), (session.main.folder,)):
-            raise click.ClickException(
-                f"{place}: `output-format`: {target.file} lies outside of the project; name such a file "
-                "with --output-format"
-            )
+            outside = f"{target.file} lies outside of the project; name such a file with"
+            session.note(Fault(place, f"`output-format`: {outside} --output-format"))
+            return parse_targets(("full",), given["output_file"])
     return targets
 
 
@@ -270,6 +272,13 @@ def _finish(
     if given["fix_only"]:
         report = report.but(found=[], stale=False)
         view = view._replace(quiet=view.quiet or not report.fixed)
+    if session.faults:
+        from fsdp2lint.check.report import order
+
+        found = sorted((*report.found, *session.about_settings()), key=order)
+        report, view = report.but(found=found, went_wrong=True), view._replace(quiet=given["quiet"])
+        if view.fixing:
+            click.echo(NOT_FIXED, err=True)
     write(targets, report, view, stream)
     return _exit_code(report, given)
 
@@ -309,12 +318,13 @@ def _view(session: Session, given: Given) -> View:
     )
 
 
-def _show_diff(mended: Mended) -> int:
+def _show_diff(mended: Mended, session: Session) -> int:
     sys.stdout.write(no_command(lines(mended.diff)))
     fixed = len(mended.report.fixed)
     said = f"Would fix {fixed} finding{'' if fixed == 1 else 's'}." if fixed else "Nothing to fix."
     click.echo(said, err=True)
-    return 2 if mended.report.crashed else int(bool(mended.diff))
+    wrong = said_to_be_wrong(session)
+    return 2 if wrong or mended.report.went_wrong else int(bool(mended.diff))
 
 
 def _write_back(mended: Mended, session: Session) -> None:
@@ -328,7 +338,7 @@ def _write_back(mended: Mended, session: Session) -> None:
 
 
 def _exit_code(report: Report, given: Given) -> int:
-    if report.crashed:
+    if report.went_wrong:
         return 2
     if given["exit_non_zero_on_fix"] and report.fixed:
         return 1

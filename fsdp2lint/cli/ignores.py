@@ -21,9 +21,11 @@ def add(session: Session, reason: str) -> tuple[int, Report]:
     from fsdp2lint.catalogue.toolrules import ALWAYS_ON
     from fsdp2lint.check.add_ignores import silenced
     from fsdp2lint.check.fixing import NotWritten, write
+    from fsdp2lint.cli.sessions import refuse_wrong
     from fsdp2lint.reporters._summary import count
 
     report = session.check()
+    refuse_wrong(session)
     by_file: dict[str, list[Diagnostic]] = {}
     for diagnostic in report.found:
         if diagnostic.rule not in ALWAYS_ON and diagnostic.severity != "info":
@@ -43,4 +45,4 @@ def add(session: Session, reason: str) -> tuple[int, Report]:
     number = sum(map(len, by_file.values()))
     click.echo(f"Silenced {count(number, 'finding')} in {count(len(changed), 'file')}.")
     left = documents or any(d.rule in ALWAYS_ON for d in report.found)
-    return 2 if report.crashed else int(bool(left)), report
+    return 2 if report.went_wrong else int(bool(left)), report

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fsdp2lint.config.files import INLINE, Fault, Spot
+
 if TYPE_CHECKING:
     from fsdp2lint.check.baseline import Baseline, Compared
     from fsdp2lint.check.report import Report
@@ -16,15 +18,22 @@ DEFAULT_NAME = "fsdp2lint-baseline.json"
 
 
 def compared(session: Session, report: Report, named: str | None) -> Report:
-    """The report without what the baseline knows.
+    """The report without what the baseline knows; one that cannot be read knows nothing.
 
     Raises:
-        click.ClickException: the baseline that was asked for cannot be read.
+        click.ClickException: the baseline that was named on the command line cannot be read.
     """
     file = file_of(session, named)
     if not os.path.exists(file) and not (named or session.option("baseline")):
         return report
-    baseline = load(file)
+    try:
+        baseline = load(file)
+    except click.ClickException as error:
+        place = session.main.places.get("baseline", Spot(file))
+        if named or place == INLINE:
+            raise
+        session.note(Fault(place, error.message.removeprefix(f"{place}: ")))
+        return report
     outcome = against(baseline, session, report)
     if outcome.stale:
         number = sum(count for _, count in outcome.stale)

@@ -12,7 +12,7 @@ import click
 
 from fsdp2lint.cli.options import CONFIGURATION, DISCOVERY, TARGET, Given, listing
 from fsdp2lint.cli.output import coloured, on_terminal, save
-from fsdp2lint.cli.sessions import configured
+from fsdp2lint.cli.sessions import configured, refuse_wrong, said_to_be_wrong
 from fsdp2lint.config.settings import BadSetting, unknown
 from fsdp2lint.system.discover import NoSuchPath
 from fsdp2lint.system.journal import NotWritten, Switch
@@ -87,6 +87,7 @@ def command(paths: tuple[str, ...], **given: Any) -> int:
     settings = _settings(session)
     chosen = _chosen(session)
     if given["write"] or given["create_commits"]:
+        refuse_wrong(session)
         _refuse_dirty(chosen, given)
     migration = _migrate(chosen, codemods, settings, given)
     for line in session.about_unread():
@@ -98,7 +99,7 @@ def command(paths: tuple[str, ...], **given: Any) -> int:
     applied = _applied(migration, session, given, _PROOFS[min(code, 2)] if proving else "", code)
     _save(migration, targets, applied)  # what the reports say of the files is true by now
     _print(migration, targets, given, applied)
-    return code or _exit_code(migration, chosen, given)
+    return 2 if said_to_be_wrong(session) else code or _exit_code(migration, chosen, given)
 
 
 _PROOFS = (

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fsdp2lint.cli.options import CONFIGURATION, Given
-from fsdp2lint.cli.sessions import configured
+from fsdp2lint.cli.options import CONFIGURATION
+from fsdp2lint.cli.sessions import configured, said_to_be_wrong
 from fsdp2lint.config.settings import BadSetting
 
 if TYPE_CHECKING:
     from fsdp2lint.catalogue.accuracy import Accuracy
     from fsdp2lint.catalogue.declare import Rule
+    from fsdp2lint.check.session import Session
 
 
 @click.command("rule", short_help="Explain a rule.")
@@ -28,28 +29,28 @@ if TYPE_CHECKING:
     show_default=True,
 )
 @CONFIGURATION
-def command(rules: tuple[str, ...], every: bool, output_format: str, **given: Any) -> None:
+def command(rules: tuple[str, ...], every: bool, output_format: str, **given: Any) -> int:
     """Explain the rules with these codes or names: what they report, why, and what to write instead."""
-    known = _known(given)
+    session = configured(["."], given)
+    known = _known(session)
     if not rules and not every:
         raise click.UsageError("name a rule by its code or its name, or give --all")
     wanted = known if every else [_named(name, known) for name in rules]
     sys.stdout.write(_json(wanted) if output_format == "json" else _text(wanted))
+    return 2 * said_to_be_wrong(session)
 
 
-def _known(given: Given) -> list[Rule]:
+def _known(session: Session) -> list[Rule]:
     """All rules, with those of the plugins that the configuration here names."""
     from fsdp2lint.catalogue import knowledge
     from fsdp2lint.catalogue.toolrules import TOOL_RULES
-    from fsdp2lint.config.resolve import located
 
-    session = configured(["."], given)
     try:
-        plugins = session.settings(session.main).plugins
-        every = (*knowledge.rules(plugins), *TOOL_RULES)
+        session.chosen(session.main, session.settings(session.main))
+        plugins = session.settings(session.main).plugins  # those that can be imported
     except BadSetting as error:
-        wrong = located(error, session.main, session.given)
-        raise click.ClickException(str(wrong)) from error
+        raise click.ClickException(str(error)) from error
+    every = (*knowledge.rules(plugins), *TOOL_RULES)
     return sorted(every, key=lambda rule: rule.code)
 
 

@@ -14,9 +14,10 @@ from fsdp2lint.check.session import Session
 from fsdp2lint.cli.options import Given, configuration, overrides
 from fsdp2lint.cli.output import on_terminal
 from fsdp2lint.cli.progress import Progress
-from fsdp2lint.config.files import BadConfig
+from fsdp2lint.config.files import INLINE, Fault
 from fsdp2lint.system.discover import project_roots
 from fsdp2lint.system.files import is_below
+from fsdp2lint.system.plain import one_line
 
 CACHE_FOLDER = ".fsdp2lint_cache"
 DEFAULTS: Given = {
@@ -36,7 +37,7 @@ def opened(paths: Sequence[str], given: Given) -> Iterator[Session]:
     """The session that the options ask for; what it learnt is kept when it ends.
 
     Raises:
-        BadConfig: a configuration file is wrong.
+        BadSetting: a value on the command line is wrong.
         click.ClickException: git refuses.
     """
     file, pairs = configuration(given)
@@ -57,6 +58,25 @@ def opened(paths: Sequence[str], given: Given) -> Iterator[Session]:
     yield session
     if keeping is not None:
         keeping.close()
+
+
+def said_to_be_wrong(session: Session) -> bool:
+    """Whether files of settings say what means nothing; then that is printed, a line for each."""
+    for fault in session.faults:
+        click.echo(one_line(f"{fault}"), err=True)
+    return bool(session.faults)
+
+
+def refuse_wrong(session: Session) -> None:
+    """Write nothing where a setting is wrong: it may be the one that forbids it.
+
+    Raises:
+        click.ClickException: one is.
+    """
+    if session.faults:
+        raise click.ClickException(
+            f"{session.faults[0]}; nothing is written while a setting is wrong"
+        )
 
 
 def configured(paths: Sequence[str], given: Given) -> Session:
@@ -90,22 +110,15 @@ def _by_git(
 
 
 def _cache_folder(session: Session) -> str:
-    """Where the project keeps its results.
-
-    Raises:
-        BadConfig: its configuration says a folder outside of it, where it has nothing to say.
-    """
+    """Where the project keeps its results; outside of it its configuration has nothing to say."""
     home = session.main.folder if session.main.file else project_roots(["."])[-1]
     said: str | None = session.option("cache-dir")
-    if said is None:
-        return os.path.join(home, CACHE_FOLDER)
-    place = session.main.places.get("cache-dir", "")
-    if place != "--config" and not is_below(said, (home,)):
-        raise BadConfig(
-            f"{place}: `cache-dir`: {said} lies outside of the project; name such a folder with "
-            "--cache-dir or FSDP2LINT_CACHE_DIR"
-        )
-    return said
+    place = session.main.places.get("cache-dir", INLINE)
+    if said is not None and place != INLINE and not is_below(said, (home,)):
+        outside = f"{said} lies outside of the project; name such a folder with"
+        session.note(Fault(place, f"`cache-dir`: {outside} --cache-dir or FSDP2LINT_CACHE_DIR"))
+        said = None
+    return said or os.path.join(home, CACHE_FOLDER)
 
 
 def _progress() -> Progress | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fsdp2lint.config import toml
-from fsdp2lint.config.settings import OLDEST_TORCH, BadSetting, Settings
+from fsdp2lint.config.settings import OLDEST_TORCH, Settings
 from fsdp2lint.system.plain import no_command, one_line
 
 if TYPE_CHECKING:
@@ -52,10 +52,4 @@ def _table(session: Session, config: Config) -> dict[str, Any]:
 
 
 def _rules(session: Session, config: Config, settings: Settings) -> list[str]:
-    from fsdp2lint.catalogue import knowledge
-    from fsdp2lint.config import resolve
-
-    try:
-        return [rule.code for rule in settings.chosen(knowledge.rules(settings.plugins))]
-    except BadSetting as error:
-        raise resolve.located(error, config, session.given) from error
+    return [rule.code for rule in session.chosen(config, settings)]

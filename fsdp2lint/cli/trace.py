@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fsdp2lint.cli.options import CONFIGURATION, Given
-from fsdp2lint.cli.sessions import configured
+from fsdp2lint.cli.sessions import configured, said_to_be_wrong
 from fsdp2lint.config.settings import BadSetting
 from fsdp2lint.system.discover import NoSuchPath
 
@@ -51,7 +51,7 @@ def command(
     coverage: bool,
     output_format: str,
     **given: Any,
-) -> None:
+) -> int:
     """Print what happens in the script FILE, in order: what is sharded, which parameters an optimizer
     takes, who computes, what is saved; under which conditions, and through which calls.
 
@@ -59,8 +59,7 @@ def command(
     (`knowledge`) holds here too.
     """
     if coverage:
-        _print_coverage(file, given, output_format)
-        return
+        return _print_coverage(file, given, output_format)
     from fsdp2lint.interpret.entries import traces
     from fsdp2lint.project.project import Project
     from fsdp2lint.source.source import Source, Unreadable
@@ -82,29 +81,33 @@ def command(
     shown = [(trace, events) for trace, events in seen if events]
     if not shown and function:
         raise click.ClickException(f"nothing was seen to happen in a function named `{function}`")
+    wrong = said_to_be_wrong(session)
     if output_format == "json":
         sys.stdout.write(_json(shown))
-        return
+        return 2 * wrong
     for trace, events in shown:
         sys.stdout.write("\n".join([_title(trace), *_story(events), "", ""]))
     if not shown:
         sys.stdout.write(
             "Nothing that concerns FSDP was seen to happen (--all shows every call).\n"
         )
+    return 2 * wrong
 
 
-def _print_coverage(path: str, given: Given, output_format: str) -> None:
+def _print_coverage(path: str, given: Given, output_format: str) -> int:
     from fsdp2lint.check.coverage import table
     from fsdp2lint.reporters import View, render
 
     try:
-        report = configured([path], given).check()
+        session = configured([path], given)
+        report = session.check()
     except (BadSetting, NoSuchPath) as error:
         raise click.ClickException(str(error)) from error
     if output_format == "json":
         sys.stdout.write(render("coverage", report, View()))
     else:
         sys.stdout.write("\n".join(table(report.programs)) + "\n")
+    return 2 * said_to_be_wrong(session)
 
 
 def _json(seen: Sequence[tuple[Trace, Sequence[Event]]]) -> str:

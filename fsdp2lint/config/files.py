@@ -17,8 +17,36 @@ _ADDING = ("extend-select", "extend-ignore", "extend-exclude")
 _MAX_EXTENDED = 16
 
 
+class Spot(NamedTuple):
+    """Where a setting stands."""
+
+    file: str
+    line: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}" if self.line else self.file
+
+
+INLINE = Spot("--config")
+"""Where a setting stands that was said on the command line in the words of a file."""
+
+
+class Fault(NamedTuple):
+    """Something in a file of settings that means nothing. It counts as not said, and all else counts."""
+
+    at: Spot
+    said: str
+
+    def __str__(self) -> str:
+        return f"{self.at}: {self.said}"
+
+
 class BadConfig(BadSetting):
-    """A configuration file that cannot be read or says something wrong; the message says where."""
+    """A configuration file of which nothing can be read."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(str(fault))
+        self.fault = fault
 
 
 class Config(NamedTuple):
@@ -28,8 +56,10 @@ class Config(NamedTuple):
     """What patterns are relative to."""
     file: str | None = None
     given: Mapping[str, Any] = {}
-    places: Mapping[str, str] = {}
-    """Where each key stands: ``pyproject.toml:12``."""
+    places: Mapping[str, Spot] = {}
+    """Where each key stands."""
+    faults: tuple[Fault, ...] = ()
+    """What stands in the file and means nothing."""
 
 
 class Configs:
@@ -44,11 +74,7 @@ class Configs:
             self._only = Config(os.getcwd())
 
     def of(self, folder: str) -> Config:
-        """The configuration that counts for what lies in ``folder``.
-
-        Raises:
-            BadConfig: the file that holds it is wrong.
-        """
+        """The configuration that counts for what lies in ``folder``."""
         if self._only is not None:
             return self._only
         folder = os.path.abspath(folder)
@@ -68,40 +94,72 @@ class Configs:
         self._by_folder.update(dict.fromkeys(passed, config))
         return config
 
+    def leave_out(self, file: str | None, key: str, about: str, fault: Fault) -> None:
+        """Go on without an entry of a file, which means nothing."""
+        if self._only is not None:
+            self._only = without(self._only, key, about, fault)
+        for folder, config in self._by_folder.items():
+            if config.file == file:
+                self._by_folder[folder] = without(config, key, about, fault)
+
+    def faults(self) -> Iterator[Fault]:
+        """What was wrong in all files that were read."""
+        known = [self._only] if self._only is not None else self._by_folder.values()
+        yield from dict.fromkeys(fault for config in known for fault in config.faults)
+
 
 def load(path: str) -> Config:
     """The configuration in the file at ``path``, with what it extends.
 
     Raises:
-        BadConfig: it cannot be read, is no TOML, holds an unknown key or a wrong type.
+        BadConfig: it cannot be read, is no TOML, or has no table for us.
     """
     raw = _read(path, named=True)
     found = _parsed(path, raw)
     if found is None:
-        raise BadConfig(f"{_shown(path)}: has no [tool.fsdp2lint]")
+        raise BadConfig(Fault(Spot(_shown(path)), "has no [tool.fsdp2lint]"))
     return found
+
+
+def without(config: Config, key: str, about: str, fault: Fault) -> Config:
+    """A configuration without what one key holds of a value that means nothing.
+
+    A choice of rules of which nothing is left is none: the usual rules run.
+    """
+    given = dict(config.given)
+    left = _stripped(given.pop(key, None), about)
+    if left or (left is not None and key not in ("select", "fixable")):
+        given[key] = left
+    return config._replace(given=given, faults=(*config.faults, fault))
+
+
+def _stripped(value: Any, about: str) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _stripped(one, about) for key, one in value.items()}
+    if isinstance(value, list):
+        return [one for one in value if one != about]
+    return None if value == about else value
 
 
 def inline(text: str, config: Config) -> Config:
     """``config`` with what ``--config KEY=VALUE`` says in place of its own.
 
     Raises:
-        BadConfig: it is no TOML, or a wrong key or type.
+        BadSetting: it is no TOML, or a wrong key or type.
     """
     from fsdp2lint.config import toml
-    from fsdp2lint.config.options import Wrong, checked
+    from fsdp2lint.config.options import checked
 
     try:
-        table = checked(toml.loads(text))
+        table, wrong = checked(toml.loads(text))
     except toml.TOMLDecodeError as error:
-        raise BadConfig(f"--config {text}: neither a file nor TOML: {error}") from error
-    except Wrong as error:
-        raise BadConfig(f"--config {text}: {error}") from error
+        raise BadSetting(f"--config {text}: neither a file nor TOML: {error}") from error
+    if wrong:
+        raise BadSetting(f"--config {text}: {wrong[0].said}")
     table = _absolute(table, os.getcwd())
-    places = dict.fromkeys(table, "--config")
-    return Config(
-        config.folder, config.file, {**config.given, **table}, {**config.places, **places}
-    )
+    places = dict.fromkeys(table, INLINE)
+    given = {**config.given, **table}
+    return config._replace(given=given, places={**config.places, **places})
 
 
 def _in_folder(folder: str) -> Config | None:
@@ -110,10 +168,13 @@ def _in_folder(folder: str) -> Config | None:
         path = os.path.join(folder, name)
         if not os.path.exists(path):
             continue
-        raw = _read(path)
-        if name == "pyproject.toml" and b"fsdp2lint" not in raw:
-            continue  # most projects: nothing is parsed
-        found = _parsed(path, raw)
+        try:
+            raw = _read(path)
+            if name == "pyproject.toml" and b"fsdp2lint" not in raw:
+                continue  # most projects: nothing is parsed
+            found = _parsed(path, raw)
+        except BadConfig as error:
+            return Config(folder, path, faults=(error.fault,))
         if found is not None:
             return found
     return None
@@ -127,10 +188,10 @@ def _parsed(path: str, raw: bytes, above: tuple[str, ...] = ()) -> Config | None
         text = raw.decode("utf-8-sig").replace("\r\n", "\n")
         table: Any = toml.loads(text)
     except UnicodeDecodeError as error:
-        raise BadConfig(f"{shown}: not UTF-8: {error}") from error
+        raise BadConfig(Fault(Spot(shown), f"not UTF-8: {error}")) from error
     except toml.TOMLDecodeError as error:
         said, line = toml.complaint(error, text)
-        raise BadConfig(f"{shown}:{line}: {said}") from error
+        raise BadConfig(Fault(Spot(shown, line), said)) from error
     prefix: tuple[str, ...] = ()
     if os.path.basename(path) == "pyproject.toml":
         prefix = ("tool", "fsdp2lint")
@@ -138,51 +199,68 @@ def _parsed(path: str, raw: bytes, above: tuple[str, ...] = ()) -> Config | None
         table = tools.get("fsdp2lint") if isinstance(tools, dict) else None
         if table is None:
             return None
-        if not isinstance(table, dict):
-            raise BadConfig(f"{shown}:{toml.line_of(text, prefix)}: `tool.fsdp2lint` is no table")
-    from fsdp2lint.config.options import Wrong, checked
-    from fsdp2lint.system.globs import spelled_out
 
-    try:
-        given = checked(table)
-    except Wrong as error:
-        line = toml.line_of(text, (*prefix, *error.path))
-        raise BadConfig(f"{shown}:{line}: {error}") from error
-    for key, pattern in _patterns(given):
-        try:
-            spelled_out(pattern)
-        except ValueError as error:
-            line = toml.line_of(text, (*prefix, key))
-            raise BadConfig(f"{shown}:{line}: `{key}`: {error}") from error
+    def spot(*inner: str) -> Spot:
+        return Spot(shown, toml.line_of(text, (*prefix, *inner)))
+
+    if not isinstance(table, dict):
+        raise BadConfig(Fault(spot(), "`tool.fsdp2lint` is no table"))
+    from fsdp2lint.config.options import checked
+
+    given, wrong = checked(table)
+    faults = [Fault(spot(*one.path), one.said) for one in wrong]
+    for key, said in _without_bad_patterns(given):
+        faults.append(Fault(spot(key), f"`{key}`: {said}"))
     folder = os.path.dirname(os.path.abspath(path))
-    places = {key: f"{shown}:{toml.line_of(text, (*prefix, key))}" for key in given}
-    own = Config(folder, os.path.abspath(path), _absolute(given, folder), places)
+    places = {key: spot(key) for key in given}
+    own = Config(folder, os.path.abspath(path), _absolute(given, folder), places, tuple(faults))
     return _extended(own, (*above, os.path.realpath(path))) if "extend" in given else own
 
 
-def _patterns(given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The patterns of paths in a table, each with the key under which it stands."""
+def _without_bad_patterns(given: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Take the patterns out of a table that no path can be matched with; their keys, and why."""
+    from fsdp2lint.system.globs import spelled_out
+
     for key in ("exclude", "extend-exclude", "per-file-ignores"):
-        for pattern in given.get(key, ()):
-            yield key, pattern
+        for pattern in list(given.get(key, ())):
+            try:
+                spelled_out(pattern)
+            except ValueError as error:
+                kept = given[key]
+                given[key] = (
+                    {one: codes for one, codes in kept.items() if one != pattern}
+                    if isinstance(kept, dict)
+                    else [one for one in kept if one != pattern]
+                )
+                yield key, str(error)
 
 
 def _extended(own: Config, above: tuple[str, ...]) -> Config:
     """``own`` on top of the file that it names."""
     path, place = own.given["extend"], own.places["extend"]
+
+    def alone(said: str) -> Config:
+        return own._replace(faults=(*own.faults, Fault(place, f"`extend`: {said}")))
+
     if os.path.realpath(path) in above or len(above) > _MAX_EXTENDED:
-        raise BadConfig(f"{place}: `extend` leads in a circle")
+        return alone("leads in a circle")
     try:
         base = _parsed(path, _read(path), above)
     except BadConfig as error:
-        raise BadConfig(f"{place}: `extend`: {error}") from error
+        return alone(str(error))
     if base is None:
-        raise BadConfig(f"{place}: `extend`: {_shown(path)} has no [tool.fsdp2lint]")
+        return alone(f"{_shown(path)} has no [tool.fsdp2lint]")
     given = {**base.given, **own.given}
     for key in _ADDING:
         if key in base.given and key in own.given:
             given[key] = [*base.given[key], *own.given[key]]
-    return Config(own.folder, own.file, given, {**base.places, **own.places})
+    return Config(
+        own.folder,
+        own.file,
+        given,
+        {**base.places, **own.places},
+        (*base.faults, *own.faults),
+    )
 
 
 def _absolute(given: Mapping[str, Any], folder: str) -> dict[str, Any]:
@@ -216,7 +294,7 @@ def _read(path: str, *, named: bool = False) -> bytes:
                 return file.read(MAX_TEXT)
         return read(path, MAX_TEXT)
     except OSError as error:
-        raise BadConfig(f"{_shown(path)}: {error.strerror or error}") from error
+        raise BadConfig(Fault(Spot(_shown(path)), error.strerror or str(error))) from error
 
 
 def _shown(path: str) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -141,34 +142,78 @@ class Options(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, omit_d
     ] = UNSET
 
 
-class Wrong(Exception):
-    """A key that does not exist or holds something else than it may; ``path`` leads to it."""
+class Wrong(NamedTuple):
+    """What does not exist, or holds something else than it may; ``path`` leads to it."""
 
-    def __init__(self, message: str, path: tuple[str, ...]) -> None:
-        super().__init__(message)
-        self.path = path
+    said: str
+    path: tuple[str, ...]
 
 
-def checked(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The table as it was given, once every key and type is right.
+def checked(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[Wrong]]:
+    """What is right in a table, and what is not: one entry that is wrong costs none of the others."""
+    wrong: list[Wrong] = []
+    kept: dict[str, Any] = {}
+    for key, value in _known(given, Options, (), wrong):
+        if key == "knowledge" and isinstance(value, Mapping):
+            value = dict(_known(value, Knowledge, (key,), wrong))
+        part = _right(value, partial(_entry, key), (key,), wrong)
+        if part is not UNSET:
+            kept[key] = part
+    return kept, wrong
 
-    Raises:
-        Wrong: the first thing that is not.
-    """
-    _known(given, Options, ())
-    for key, value in given.items():
-        try:
-            msgspec.convert({key: value}, Options, strict=True)
-        except msgspec.ValidationError as error:
-            said, _, where = str(error).partition(" - at `$")
-            inner = where.rstrip("`").lstrip(".")
-            entry = _guilty(key, value) if "[...]" in inner else ()
-            named = inner.replace("[...]", "".join(f'."{one}"' for one in entry)) or key
-            path = tuple(inner.partition("[")[0].split("."))
-            if "matching regex" in said:
-                said = "expected a dotted name such as `package.module.function`"
-            raise Wrong(f"`{named}`: {said[0].lower()}{said[1:]}", (*path, *entry)) from error
-    return dict(given)
+
+def _right(
+    value: Any,
+    whole: Callable[[Any], Any],
+    path: tuple[str, ...],
+    wrong: list[Wrong],
+    number: str = "",
+) -> Any:
+    """What may stand at a path, as the member with a number, of a value that stands there; UNSET for nothing."""
+    error = _error(whole(value))
+    if error is None:
+        return value
+    if isinstance(value, list) and _error(whole([])) is None:
+        members = (
+            _right(one, lambda it: whole([it]), path, wrong, f"{number}[{n}]")
+            for n, one in enumerate(value)
+        )
+        return [one for one in members if one is not UNSET]
+    if isinstance(value, Mapping) and _error(whole({})) is None:
+        entries = (
+            (key, _right(one, _chain(whole, partial(_entry, key)), (*path, key), wrong))
+            for key, one in value.items()
+        )
+        return {key: one for key, one in entries if one is not UNSET}
+    wrong.append(Wrong(f"`{_spelled(path)}{number}`: {error}", path))
+    return UNSET
+
+
+def _entry(key: str, value: Any) -> dict[str, Any]:
+    return {key: value}
+
+
+def _chain(outer: Callable[[Any], Any], inner: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: outer(inner(value))
+
+
+def _error(given: Mapping[str, Any]) -> str | None:
+    try:
+        msgspec.convert(given, Options, strict=True)
+    except msgspec.ValidationError as error:
+        said = str(error).partition(" - at `$")[0]
+        if "matching regex" in said:
+            said = "expected a dotted name such as `package.module.function`"
+        return said[0].lower() + said[1:]
+    return None
+
+
+def _spelled(path: tuple[str, ...]) -> str:
+    """A path as it is said: entries of a table whose keys are free stand in quotes."""
+    key, *inner = path
+    if not inner:
+        return key
+    return ".".join(path) if key == "knowledge" else f'{key}."{inner[0]}"'
 
 
 def described() -> Iterator[tuple[str, str, str]]:
@@ -195,25 +240,21 @@ def schema() -> dict[str, Any]:
     }
 
 
-def _guilty(key: str, table: Mapping[str, Any]) -> tuple[str, ...]:
-    """The entry of a table that holds something else than it may: the library does not tell which."""
-    for entry, value in table.items():
-        try:
-            msgspec.convert({key: {entry: value}}, Options, strict=True)
-        except msgspec.ValidationError:
-            return (entry,)
-    return ()
-
-
-def _known(given: Mapping[str, Any], struct: type[msgspec.Struct], path: tuple[str, ...]) -> None:
+def _known(
+    given: Mapping[str, Any],
+    struct: type[msgspec.Struct],
+    path: tuple[str, ...],
+    wrong: list[Wrong],
+) -> Iterator[tuple[str, Any]]:
+    """The entries of a table whose keys exist."""
     names = [f.encode_name for f in msgspec.structs.fields(struct)]
     for key, value in given.items():
-        if key not in names:
-            close = difflib.get_close_matches(key.replace("_", "-"), names, n=1)
-            hint = f", did you mean `{close[0]}`?" if close else ""
-            raise Wrong(f"unknown key `{'.'.join((*path, key))}`{hint}", (*path, key))
-        if key == "knowledge" and isinstance(value, Mapping):
-            _known(value, Knowledge, (*path, key))
+        if key in names:
+            yield key, value
+            continue
+        close = difflib.get_close_matches(key.replace("_", "-"), names, n=1)
+        hint = f", did you mean `{close[0]}`?" if close else ""
+        wrong.append(Wrong(f"unknown key `{'.'.join((*path, key))}`{hint}", (*path, key)))
 
 
 def _alternatives(hint: Any) -> tuple[Any, ...]:

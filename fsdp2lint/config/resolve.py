@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from fsdp2lint.config.files import BadConfig, Config
+from fsdp2lint.config.files import INLINE, Config, Fault
 from fsdp2lint.config.settings import OLDEST_TORCH, BadSetting, Plugin, Settings
 from fsdp2lint.model.told import NOTHING_TOLD, Told
 from fsdp2lint.system.discover import EXCLUDED, SUFFIXES, Exclusion
@@ -79,7 +79,7 @@ def exclusion(config: Config, given: Given) -> Exclusion:
             ),
         )
     except ValueError as error:
-        raise BadConfig(f"exclude: {error}") from error
+        raise BadSetting(f"exclude: {error}") from error
 
 
 def languages(config: Config, given: Given) -> dict[str, str]:
@@ -93,17 +93,21 @@ def documents(config: Config, given: Given) -> tuple[str, ...]:
     return tuple(f".{extension}" for extension, held in known.items() if held == "markdown")
 
 
-def located(error: BadSetting, config: Config, given: Given) -> BadSetting:
-    """The same error with the place of the configuration file at which the wrong value stands."""
-    if isinstance(error, BadConfig) or not error.about:
-        return error
+def blamed(error: BadSetting, config: Config, given: Given) -> tuple[str, Fault]:
+    """The key of a configuration file under which a value stands that means nothing, and what is wrong.
+
+    Raises:
+        BadSetting: the command line said it.
+    """
     for key in (*_SELECTING, "target-torch", "per-file-ignores", "plugins"):
-        said, here = given.get(key), config.given.get(key)
-        if _holds(said, error.about):
-            return error
-        if _holds(here, error.about):
-            return BadConfig(f"{config.places[key]}: `{key}`: {error}", error.about)
-    return error
+        if not error.about or _holds(given.get(key), error.about):
+            break
+        if _holds(config.given.get(key), error.about):
+            fault = Fault(config.places[key], f"`{key}`: {error}")
+            if fault.at == INLINE:
+                raise BadSetting(str(fault)) from error
+            return key, fault
+    raise error
 
 
 def _listed(said: Iterable[str] | None) -> tuple[str, ...] | None:
@@ -130,10 +134,7 @@ def _plugins(config: Config) -> tuple[Plugin, ...]:
         return ()
     from fsdp2lint.catalogue.knowledge import plugins
 
-    try:
-        return plugins(tuple(names))
-    except BadSetting as error:
-        raise located(error, config, {}) from error
+    return plugins(tuple(names))
 
 
 def _told(config: Config) -> Told:

@@ -55,7 +55,7 @@ def render(report: Report, view: View) -> str:
                 "columnKind": "unicodeCodePoints",
                 "invocations": [
                     {
-                        "executionSuccessful": not report.crashed,
+                        "executionSuccessful": not report.went_wrong,
                         "toolExecutionNotifications": list(_notifications(report, known)),
                     }
                 ],

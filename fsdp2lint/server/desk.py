@@ -52,7 +52,7 @@ class Desk:
         self.unsafe = False
         """Whether the configuration that was seen last lets unsafe fixes be made with the others."""
         self.wrong = ""
-        """What is wrong with a configuration, of the editor or of a folder; its files are left out."""
+        """What is wrong with a configuration; the files of an editor's are left out, a folder's goes on without it."""
         self._shelf = Shelf()
 
     def check(self, buffers: Buffers, stop: threading.Event) -> list[Diagnostic]:
@@ -70,6 +70,7 @@ class Desk:
                     session = self._session(buffers, paths, stop)
                     self.unsafe = bool(session.option("unsafe-fixes", False))
                     found += session.check().found
+                    self.wrong = self.wrong or next(map(str, session.faults), "")
         finally:
             gc.collect()  # trees are full of circles, and analyses are made without the collector
         return found
