@@ -278,14 +278,6 @@ def test_a_wrong_baseline_knows_nothing(tmp_path: Path) -> None:
     assert invoke("check", "--baseline", "gone.json", cwd=tmp_path).stdout == ""
 
 
-def test_a_cache_outside_of_the_project_is_not_used(tmp_path: Path) -> None:
-    (project := tmp_path / "project").mkdir()
-    write(project, fsdp2lint__toml="cache-dir = '../mine'\n", x__py=LATE)
-    (line,) = misconfigured(project)
-    assert "`cache-dir`" in line
-    assert not (tmp_path / "mine").exists()
-
-
 def test_a_format_that_is_none(tmp_path: Path) -> None:
     write(tmp_path, fsdp2lint__toml="\noutput-format = 'ful'\n", x__py=LATE)
     shown = invoke("check", cwd=tmp_path)
