@@ -136,7 +136,12 @@ def test_what_writes(made: Hostile, words: str) -> None:
 def test_settings_without_end_cost_one_line(unchanged: Hostile, name: str, command: str) -> None:
     done = run(unchanged, command, str(unchanged.settings / name))
     harmless(done.stdout + done.stderr)
-    assert done.stderr.count("\n") == (done.returncode == 2)
+    if command == "check":
+        assert "FSDP201" in done.stdout  # all else is looked at
+        assert done.stdout.count("error[FSDP903]") == (done.returncode == 2)
+        assert done.stderr == ""
+    else:
+        assert done.stderr.count("\n") == (done.returncode == 2)
 
 
 def test_the_language_server(made: Hostile) -> None:
