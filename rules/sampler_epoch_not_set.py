@@ -2,7 +2,7 @@
 
 ## What it does
 
-Finds `DistributedSampler` (that shuffles) whose loader is walked again and again in a loop, in a script that
+Finds `DistributedSampler` (that shuffles, or does so where a setting says it) whose loader is walked again and again in a loop, in a script that
 shards a model and never calls `set_epoch`.
 
 ## Why is this bad
@@ -95,7 +95,7 @@ def check(trace: Trace) -> Iterator[Finding]:
             yield Finding(
                 at=built,
                 message=f"`{built.result.words()}` never learns the epoch, so `{loader.result.words()}` repeats the same "
-                "order in each; call `set_epoch` before each epoch",
+                f"order in each{_where(built)}; call `set_epoch` before each epoch",
                 because=((walk, "it is walked here, in every epoch"),),
                 fix=_told(walk),
             )
@@ -103,10 +103,15 @@ def check(trace: Trace) -> Iterator[Finding]:
 
 
 def _shuffles(built: Called) -> bool:
+    """Whether a sampler shuffles, or does so where the configuration says it."""
     shuffle = built.argument(3, "shuffle")
-    return not built.open and (
-        shuffle is None or (isinstance(shuffle, Literal) and shuffle.value is True)
-    )
+    return not built.open and not (isinstance(shuffle, Literal) and not shuffle.value)
+
+
+def _where(built: Called) -> str:
+    """The setting that decides, where one does."""
+    shuffle = built.argument(3, "shuffle")
+    return "" if shuffle is None or isinstance(shuffle, Literal) else f" where `{shuffle.words()}`"
 
 
 def _walked_again(trace: Trace, loader: Value) -> Event | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from fsdp2lint.interpret import classes, functions
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
     from fsdp2lint.interpret.machine import Machine
     from fsdp2lint.source.source import Site
 
+
+_CRITERION = re.compile(r"(^|[._])(loss|criterion)(_?fn|_?func|_?function)?$")
+"""What scripts call the module that makes the loss of what a model has computed, where a configuration chooses it."""
 
 _EXITS = frozenset({"sys.exit", "os._exit", "os.abort", "builtins.exit", "builtins.quit"})
 """Functions that do not come back."""
@@ -265,7 +269,11 @@ def _call_object(machine: Machine, target: Value, given: Given) -> Value:
         )
     if isinstance(target, (Literal, Namespace)):
         return machine.unknown()
-    return unseen(given.asked_of(machine, target.words(), target))
+    made = unseen(given.asked_of(machine, target.words(), target))
+    if _CRITERION.search(target.words()):
+        inputs = (*given.args, *given.keywords.values())
+        machine.record(Returned(machine.moment(given.site), target, inputs, made))
+    return made
 
 
 def enter_forward(

@@ -132,7 +132,7 @@ def sides(machine: Machine, test: Value, site: Site) -> Sides:
     if isinstance(test, Rank):
         main = machine.main_rank(test.scope)
         return asked(main, False, site), asked(main, True, site)
-    if test.depth <= MAX_DEPTH and isinstance(test, Logic | Either):
+    if isinstance(test, Logic | Either) and test.nesting <= MAX_DEPTH:
         held, exact = _side(machine, test, True, site)
         refused, exact_too = _side(machine, test, False, site)
         if held is None or refused is None:

@@ -29,7 +29,7 @@ from fsdp2lint.interpret.handlers import HANDLERS
 from fsdp2lint.interpret.scopes import Frame, Scope
 from fsdp2lint.meanings.registry import canonical
 from fsdp2lint.model.events import Escaped, Event, Moment
-from fsdp2lint.model.guards import ALWAYS, NEVER, Guards
+from fsdp2lint.model.guards import ALWAYS, NEVER, Guards, forget_joins
 from fsdp2lint.model.memory import Memory, choose
 from fsdp2lint.model.trace import Trace
 from fsdp2lint.model.values import (
@@ -69,6 +69,10 @@ MAX_ENTERED = 1_500
 
 STEPS_A_CALL = 20
 
+STEPS_OF_JOINS = 8_000
+"""For so many steps it is kept what guards were joined with: later it is rarely asked for again, and a third of the
+memory."""
+
 MAX_RECEIVERS = 3
 """A method that runs already is entered for objects of so many other classes."""
 
@@ -86,6 +90,8 @@ class Machine:
         self.steps = 0
         self.ration = project.budget.ration(MAX_STEPS, program=program)
         self.entered = 0
+        self.joins_kept = 0
+        """When, in steps, it was last let go of what guards were joined with."""
         self.stage = 0
         self.looping = 0
         self.repeating = 0
@@ -293,6 +299,9 @@ class Machine:
         """Whether the budget allows another call; no recursion."""
         if self.here.impossible or self._recurs(function, receiver):
             return False
+        if abs(self.steps - self.joins_kept) > STEPS_OF_JOINS:
+            self.joins_kept = self.steps
+            forget_joins()
         limit = self._limit_reached()
         if limit:
             statement = self.frame.statement or function.node

@@ -71,6 +71,14 @@ def is_initialized(call: Call) -> Value | None:
     return memory.read(call.machine.external(_GROUP), "started", call.machine.here) or same(call)
 
 
+@calls(f"{_DIST}is_available")
+def is_available(call: Call) -> Value | None:
+    """Surely where the script itself has started the group."""
+    memory = call.machine.memory
+    started = memory.read(call.machine.external(_GROUP), "started", call.machine.here)
+    return started if isinstance(started, Literal) and started.value else same(call)
+
+
 def _unknown_before(call: Call) -> None:
     group = call.machine.external(_GROUP)
     memory = call.machine.memory

@@ -41,6 +41,9 @@ class Value:
     nameless = False
     """Whether it is called nothing until the script binds or stores it."""
 
+    nesting = 0
+    """How many tests are nested in it that have to be taken apart to say what holds where it is true."""
+
     owner: Value | None
     key: Hashable
     label: str
@@ -298,6 +301,10 @@ class Not(Value):
         self.test = test
         self.depth = test.depth
 
+    @property
+    def nesting(self) -> int:  # type: ignore[override]
+        return self.test.nesting
+
     def describe(self) -> str:
         return f"not {self.test.words()}"
 
@@ -305,13 +312,14 @@ class Not(Value):
 class Logic(Value):
     """``a and b``, ``a or b`` of tests."""
 
-    __slots__ = ("operands", "operator")
+    __slots__ = ("nesting", "operands", "operator")
 
     def __init__(self, operator: str, operands: tuple[Value, ...]) -> None:
         super().__init__()
         self.operator = operator
         self.operands = operands
         self.depth = deeper(*operands)
+        self.nesting = 1 + max((one.nesting for one in operands), default=0)
 
     def describe(self) -> str:
         return f" {self.operator} ".join(o.words() for o in self.operands)
@@ -348,13 +356,14 @@ def tests_in(test: Value) -> tuple[Value, ...]:
 class Either(Value):
     """One of several values, each with the guards under which it is the one."""
 
-    __slots__ = ("_apart", "options")
+    __slots__ = ("_apart", "nesting", "options")
 
     def __init__(self, options: tuple[tuple[Guards, Value], ...]) -> None:
         super().__init__()
         self.options = options
         self._apart: tuple[tuple[Guards, Value], ...] | None = None
         self.depth = deeper(*(value for _, value in options))
+        self.nesting = 1 + max((value.nesting for _, value in options), default=0)
 
     def apart(self) -> tuple[tuple[Guards, Value], ...]:
         """The options under guards that exclude each other: in one run it is one of them, not two."""

@@ -23,7 +23,7 @@ MAX_FOLLOWED_TOTAL = 2_000_000
 TOTAL_STEPS = 330_000
 """Expressions evaluated for all entries that no program reaches together, before each gets less and less."""
 
-PROGRAM_STEPS = 4
+PROGRAM_STEPS = 5
 """So many times the usual steps a program may take, as long as all together have taken no more than these:"""
 
 ALL_PROGRAMS_STEPS = 800_000
@@ -51,8 +51,11 @@ class Ration:
         self.spent = 0
 
     def share_of(self, left: int) -> int:
-        """How many steps it comes to when so many are left for all."""
-        return max(self.least, min(self.most, left // 8))
+        """How many steps it comes to when so many are left for all.
+
+        Programs come in the order of their interest, and are few: the first gets more of it.
+        """
+        return max(self.least, min(self.most, left // (3 if self.program else 8)))
 
     def covers(self, steps: int) -> bool:
         """Whether so many steps may be taken."""

@@ -6,6 +6,7 @@ one that was handed to code that cannot be followed.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -45,6 +46,8 @@ _REDUCING = (
     ".redistribute",
     ".pmean",
 )
+_GIVING = (".full_tensor", ".redistribute")
+"""Those that leave the tensor that they are called on as it is."""
 _ASKING_DISTRIBUTED = ("get_rank", "get_world_size", "is_initialized", "is_available")
 _ASKING_ALONE = (
     "torch.distributed.get_world_size",
@@ -112,7 +115,7 @@ class _Origins:
         for called in trace.of(Called):
             if called.result is not called.receiver:  # `x.to(device)` stands for `x`
                 self.made.setdefault(called.result, called)
-            if is_collective(called):
+            if is_collective(called) and called.name not in _GIVING:
                 for given in (called.receiver, *called.arguments, *called.keywords.values()):
                     self._share(given, called.order)
             elif called.name in _IN_PLACE and called.receiver is not None:
@@ -137,9 +140,9 @@ class _Origins:
 
         ``beyond`` the outputs of modules are their inputs.
         """
-        todo, seen = [value], set[Value]()
+        todo, seen = deque([value]), set[Value]()
         while todo and len(seen) < _MOST:
-            one = todo.pop()
+            one = todo.popleft()  # what is near first: tests lead through the whole configuration
             if one in seen:
                 continue
             seen.add(one)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -264,9 +265,10 @@ def _flags(guards: Guards, known: Guards) -> bool:
 def _free(test: Value) -> bool:
     """Whether a test is no choice of the configuration.
 
-    It is about a rank, a number, one round of a loop, what a list of the run holds, or whether a value is plain data.
+    It is about a rank, a number, one round of a loop, what a list of the run holds, whether a value is plain data, or
+    something that every training does or leaves whatever holds its parameters, as clipping.
     """
-    if is_choice(test) or rank_dependent(test):
+    if is_choice(test) or rank_dependent(test) or _is_routine(test):
         return True
     seen: Value | None = test
     while isinstance(seen, Part):
@@ -282,6 +284,32 @@ def _free(test: Value) -> bool:
                 return True
         seen = seen.owner
     return False
+
+
+_ROUTINE = re.compile(
+    r"clip|grad_norm|in_bwd|in_backward|accum|wandb|tensorboard|profil|verbose|debug|eval|valid|warmup|sched|epoch"
+    r"|interval|freq|every|seed|patience|progress|(?<![a-z])(log|ema)(?![a-z])|logg"
+)
+_STRATEGY = re.compile(
+    r"fsdp|ddp|shard|parallel|dist|mesh|world|rank|gpu|device|cuda|multi|single|mode(?!l)|strategy|backend|wrap|deepspeed"
+    r"|zero|replic|local|launch|accelerat|engine|plugin"
+)
+
+
+def _is_routine(test: Value) -> bool:
+    """Whether a setting says if training does something that goes with every way to hold parameters.
+
+    It is asked for its truth or for None: what it is compared with may name a way.
+    """
+    if not isinstance(test, Part):
+        return False
+    asked = test
+    if isinstance(test.key, tuple) and test.key[0] == "is":
+        asked = test.owner if isinstance(test.owner, Part) else test
+    if isinstance(asked.key, tuple) and asked.key[0] != "call":
+        return False
+    said = asked.words().lower()
+    return _ROUTINE.search(said) is not None and _STRATEGY.search(said) is None
 
 
 def _is_data(cls: object) -> bool:
