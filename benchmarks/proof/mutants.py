@@ -3,8 +3,9 @@
     python benchmarks/proof/mutants.py [PROGRAM …] [--operator NAME] [--each N] [--json FILE]
 
 Every program of `fixtures/projects` that has a `run.toml` is BEFORE and AFTER; a mutant is AFTER with one change by
-one named operator. The first N places of each operator in each program are used. A mutant that a run cannot reach,
-or that computes the same, is no miss: the ones called equal are listed, for a person to judge.
+one named operator, in a statement that the run reaches. The first N places of each operator in each program are used. A
+mutant that computes the same is no miss: the ones called equal are listed, for a person to judge. A mutant is named rightly
+when the first difference is of a kind that its operator makes.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,7 @@ sys.path.insert(0, str(ROOT))
 from fsdp2lint.prove.compare import Options, Trial, Verification  # noqa: E402
 from fsdp2lint.prove.equality import apart  # noqa: E402
 from fsdp2lint.prove.places import Place, find  # noqa: E402
+from tests.verify.reaching import FOLDER  # noqa: E402
 from tests.verify.scenes import Ranks, forking  # noqa: E402
 
 if sys.version_info >= (3, 11):
@@ -62,6 +65,13 @@ class Mutant:
     outcome: str
     """``different``, ``equal``, ``fails`` (it does not run to its end) or ``unproven``."""
     told: str = ""
+    kind: str = ""
+    """Of the first difference."""
+
+    @property
+    def is_named(self) -> bool:
+        """Whether the first difference is of a kind that the operator makes."""
+        return self.kind in NAMED.get(self.operator, ())
 
 
 class Text:
@@ -79,6 +89,17 @@ class Text:
         start = self._lines[node.lineno - 1] + node.col_offset
         end = self._lines[(node.end_lineno or 0) - 1] + (node.end_col_offset or 0)
         return Change(node.lineno, start, end, new)
+
+    def lines(self, line: int) -> range:
+        """The lines of the statement that a line is in; of one with a body those before it."""
+        around = [
+            node
+            for node in self.nodes
+            if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or 0)
+        ]
+        inner = max(around, key=lambda node: (node.lineno, -(node.end_lineno or 0)))
+        body = getattr(inner, "body", None)
+        return range(inner.lineno, body[0].lineno if body else (inner.end_lineno or 0) + 1)
 
     def of(self, node: ast.AST) -> str:
         """The source of a node."""
@@ -423,6 +444,57 @@ HARMFUL: dict[str, Operator] = {
     "count is not restored": restored_number,
 }
 
+_GRADIENTS = ("gradient", "clipping", "norm")
+_SEEN = ("evaluation", "printed", "file", "checkpoint", "steps")
+NAMED: dict[str, tuple[str, ...]] = {
+    "gradients are not reset": _GRADIENTS,
+    "gradients are not clipped": ("clipping",),
+    "schedule is not stepped": ("rate", "companion"),
+    "no evaluation mode": ("evaluation",),
+    "no training mode": ("data",),
+    "epoch of the sampler is not set": ("data",),
+    "a reduction is gone": (*_SEEN, *_GRADIENTS, "loss"),
+    "average is not updated": ("evaluation", "value", "checkpoint", "printed"),
+    "average moves otherwise": ("evaluation", "value", "checkpoint", "printed"),
+    "other limit of the norm": ("clipping",),
+    "loss is twice as large": ("loss",),
+    "every rank has the data of rank 0": ("data",),
+    "last batch": ("data", "steps", "companion"),
+    "other size of batches": ("data", "evaluation"),
+    "other smoothing": ("loss",),
+    "other small number": ("setting", "loss"),
+    "a sum is a largest": (*_SEEN, *_GRADIENTS, "loss"),
+    "a sum is not averaged": (*_SEEN, *_GRADIENTS, "loss"),
+    "a group lost its setting": ("setting", "rate"),
+    "what is frozen is trained": ("setting", "gradient"),
+    "another number is logged": ("printed", "file"),
+    "another word is written": ("file", "checkpoint", "printed"),
+    "done at other steps": (*_SEEN, *_GRADIENTS, "data", "rate"),
+    "gradients are not reduced": _GRADIENTS,
+    "other precision of matmul": ("numerics",),
+    "other schedule": ("rate", "companion"),
+    "other learning rate": ("rate", "setting"),
+    "other weight decay": ("setting",),
+    "other momentum": ("setting",),
+    "other momentum of SGD": ("setting",),
+    "other dropout": ("loss",),
+    "no shuffling": ("data", "companion"),
+    "other seed": ("data", "loss", "evaluation"),
+    "loss is not divided": ("loss",),
+    "an entry is not saved": ("checkpoint", "file"),
+    "other precision": ("loss", *_GRADIENTS, "evaluation"),
+    "nobody writes": ("printed", "file", "checkpoint"),
+    "one round less": (*_SEEN, *_GRADIENTS, "data", "loss"),
+    "optimizer is not restored": ("setting", "optimizer"),
+    "schedule is not restored": ("rate", "companion"),
+    "scaler is not restored": ("companion", "loss", *_GRADIENTS),
+    "weights are not restored": ("loss", "evaluation"),
+    "average is not restored": ("evaluation", "value", "checkpoint", "printed"),
+    "random numbers are not restored": ("data", "loss"),
+    "count is not restored": (*_SEEN, "data", "rate", "companion"),
+}
+"""What the first difference may be of for each harmful operator."""
+
 HARMLESS: dict[str, Operator] = {
     "a barrier more": before_each("__import__('torch').distributed.barrier()", "step"),
     "memory is freed": before_each("__import__('gc').collect()", "backward"),
@@ -443,6 +515,8 @@ HARMLESS: dict[str, Operator] = {
 }
 
 
+LIMIT = 120.0
+PATCHES = ("tests.verify.reaching:record",)
 SAVING = ("an entry is not saved", "an entry more is saved", "other order of entries")
 """Operators that show only in a run that saves; other runs are longer."""
 
@@ -470,7 +544,7 @@ def programs(names: list[str]) -> Iterator[tuple[str, Place, Path, Options, list
                 file.parent.name, place, file.parent / "after", plan["args"], save, go_on, plan
             )
     if not names or "everything" in names:
-        options = Options(timeout=60.0)
+        options = Options(timeout=LIMIT, patches=PATCHES)
         yield (
             "everything",
             find(str(ALONE)),
@@ -499,16 +573,21 @@ def runs(
     rest = [operator for operator in (*HARMFUL, *HARMLESS) if operator not in special]
     for operators, arguments, resume in ((rest, straight, None), *kinds):
         options = Options(
-            tuple(arguments), plan["nproc"], timeout=60.0, rtol=plan["rtol"], resume=resume
+            tuple(arguments),
+            plan["nproc"],
+            timeout=LIMIT,
+            rtol=plan["rtol"],
+            resume=resume,
+            patches=PATCHES,
         )
         yield name, before, after, options, list(operators)
 
 
 def mutants(
-    after: Path, operators: dict[str, Operator], each: int
+    after: Path, operators: dict[str, Operator], each: int, reached: set[str]
 ) -> Iterator[tuple[str, str, Path, str]]:
-    """Operator, place, file and its changed text, for the first places of each operator."""
-    files = sorted(after.rglob("*.py")) if after.is_dir() else [after]
+    """Operator, place, file and its changed text, for the first places of each operator that a run reaches."""
+    files = sorted(after.resolve().rglob("*.py")) if after.is_dir() else [after.resolve()]
     for name, operator in operators.items():
         left = each
         for file in files:
@@ -516,19 +595,39 @@ def mutants(
             for change in operator(text):
                 if not left:
                     break
+                if reached.isdisjoint(f"{file}:{line}" for line in text.lines(change.line)):
+                    continue
                 left -= 1
                 changed = text.changed(change)
                 ast.parse(changed)
                 yield name, f"{file.name}:{change.line}", file, changed
 
 
-def outcome(verification: Verification) -> tuple[str, str]:
-    """What `verify` says of a mutant, and its first words."""
+def outcome(verification: Verification) -> tuple[str, str, str]:
+    """What `verify` says of a mutant, its first words, and what they are about."""
     if verification.fault:
-        return "fails", ""
+        run = verification.after or verification.before
+        return (
+            "fails",
+            next((rank.error for rank in run.run.ranks if rank.error), run.run.verdict),
+            "",
+        )
     if verification.differences:
-        return "different", verification.differences[0].message
-    return ("unproven", verification.unproven) if verification.unproven else ("equal", "")
+        first = verification.differences[0]
+        return "different", first.message, first.kind
+    return ("unproven", verification.unproven, "") if verification.unproven else ("equal", "", "")
+
+
+@contextmanager
+def noting() -> Iterator[set[str]]:
+    """The lines that runs inside of it reach, as ``file:line``, when it is left."""
+    folder, seen = Path(os.environ[FOLDER]), set[str]()
+    (folder / "on").touch()
+    yield seen
+    (folder / "on").unlink()
+    for file in folder.glob("*.lines"):
+        seen.update(file.read_text("utf-8").splitlines())
+        file.unlink()
 
 
 def measure(ranks: Ranks, names: list[str], operators: list[str], each: int) -> Iterator[Mutant]:
@@ -539,13 +638,19 @@ def measure(ranks: Ranks, names: list[str], operators: list[str], each: int) -> 
             tempfile.TemporaryDirectory() as folder,
         ):
             entry = Path(before.target).name if after.is_dir() else None
+            with noting() as reached:
+                control = runs.against(find(str(after), entry=entry))
+            if control.exit_code:
+                print(f"{program}: left out, for AFTER as it is: {outcome(control)}")
+                continue
             for harmful, every in ((True, HARMFUL), (False, HARMLESS)):
                 chosen = {n: every[n] for n in shown if n in every and n in (operators or shown)}
-                for number, (name, place, file, text) in enumerate(mutants(after, chosen, each)):
+                found = mutants(after, chosen, each, reached)
+                for number, (name, place, file, text) in enumerate(found):
                     copy = Path(folder, f"{harmful}{number}")
                     if after.is_dir():
                         shutil.copytree(after, copy)
-                        (copy / file.relative_to(after)).write_text(text, "utf-8")
+                        (copy / file.relative_to(after.resolve())).write_text(text, "utf-8")
                     else:
                         copy = copy.with_suffix(".py")
                         copy.write_text(text, "utf-8")
@@ -564,11 +669,13 @@ def main() -> None:
     options = parser.parse_args()
     started, found = time.monotonic(), []
     os.chdir(tempfile.mkdtemp(prefix="mutants-"))
+    os.environ[FOLDER] = tempfile.mkdtemp(prefix="reached-")
     with forking() as ranks:
         for one in measure(ranks, options.programs, options.operator, options.each):
             found.append(one)
             print(
-                f"{one.program:20} {one.operator:34} {one.place:22} {one.outcome:10} {one.told[:90]}",
+                f"{one.program:20} {one.operator:34} {one.place:22} {one.outcome:10} "
+                f"{'as' if one.harmful and one.kind and not one.is_named else '':2} {one.told[:90]}",
                 flush=True,
             )
             if time.monotonic() - started > options.seconds:
@@ -584,13 +691,20 @@ def table(found: list[Mutant]) -> None:
     for harmful in (True, False):
         ours = [one for one in found if one.harmful == harmful]
         for name in dict.fromkeys(one.operator for one in ours):
-            counts = Counter(one.outcome for one in ours if one.operator == name)
-            print(f"{name:34} " + ", ".join(f"{n} {what}" for what, n in sorted(counts.items())))
+            same = [one for one in ours if one.operator == name]
+            counts = Counter(one.outcome for one in same)
+            named = sum(one.is_named for one in same)
+            told = ", ".join(f"{n} {what}" for what, n in sorted(counts.items()))
+            print(f"{name:34} {told}" + f", {named} named rightly" * harmful)
         ran = [one for one in ours if one.outcome != "fails"]
         told = sum(one.outcome != "equal" for one in ran)
         print(
-            f"{'harmful' if harmful else 'harmless'}: {told} of {len(ran)} that ran are called different\n"
+            f"{'harmful' if harmful else 'harmless'}: {told} of {len(ran)} that ran are called different"
         )
+        if harmful:
+            shown = [one for one in ran if one.kind]
+            print(f"named rightly: {sum(one.is_named for one in shown)} of {len(shown)}")
+        print()
 
 
 if __name__ == "__main__":

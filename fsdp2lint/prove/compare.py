@@ -26,11 +26,12 @@ from fsdp2lint.prove.equality import files, steps
 from fsdp2lint.prove.equality.pairs import pair
 from fsdp2lint.prove.places import Place
 from fsdp2lint.rehearse import workfolder
-from fsdp2lint.rehearse.launch import Echo, Launch, launch
+from fsdp2lint.rehearse.launch import Echo, Launch
 from fsdp2lint.rehearse.outcome import Device, RankReport, Request
 from fsdp2lint.rehearse.rehearse import Rehearsal, rehearse
 from fsdp2lint.rehearse.results import Checkpoint, Compared, Difference, Kind, Task
 from fsdp2lint.rehearse.script import die_with_parent
+from fsdp2lint.rehearse.warm import Forking
 
 SEED = 0
 PLAN = 2
@@ -65,8 +66,8 @@ _ORDER = get_args(Kind)
 
 
 def _when(difference: Difference) -> tuple[float, int]:
-    """When a difference shows: settings of precision before the first step, final values at the end."""
-    end = 0 if difference.kind == "numerics" else math.inf
+    """When a difference shows: settings before the first step, final values at the end."""
+    end = 0 if difference.kind in ("numerics", "setting") else math.inf
     step = end if difference.step is None else difference.step
     return step, _ORDER.index(difference.kind)
 
@@ -128,17 +129,16 @@ def verify(
     echo: Echo = lambda _: None,
     announce: Announce = lambda _: None,
     rungs: Sequence[ladder.Rung] = (),
-    run: Launch = launch,
 ) -> Verification:
     """Run both and compare them.
 
-    ``announce`` is told what begins, ``rungs`` is what is known already, ``run`` starts the ranks.
+    ``announce`` is told what begins, ``rungs`` is what is known already.
 
     Raises:
         CannotRun: PyTorch or a script is not there.
         KeyboardInterrupt: after every process was ended.
     """
-    with Trial(before, options, echo=echo, announce=announce, run=run) as trial:
+    with Trial(before, options, echo=echo, announce=announce) as trial:
         verification = trial.against(after)
     verification.rungs = [*rungs, *verification.rungs]
     return verification
@@ -158,7 +158,10 @@ def compare_apart(task: Path, out: Path) -> None:
 
 
 class Trial:
-    """One original and what it is compared with; the original runs once, its runs live as long."""
+    """One original and what it is compared with; the original runs once, its runs live as long.
+
+    ``run`` starts the ranks, ``compare`` compares tensors; one process forks all of them if neither is given.
+    """
 
     def __init__(
         self,
@@ -167,11 +170,13 @@ class Trial:
         *,
         echo: Echo = lambda _: None,
         announce: Announce = lambda _: None,
-        run: Launch = launch,
-        compare: Callable[[Path, Path], None] = compare_apart,
+        run: Launch | None = None,
+        compare: Callable[[Path, Path], None] | None = None,
     ) -> None:
         self._before, self._options = before, options
-        self._echo, self._announce, self._launch, self._compare = echo, announce, run, compare
+        self._echo, self._announce = echo, announce
+        self._forking = Forking()
+        self._launch, self._compare = run or self._forking.launch, compare or self._compared_apart
         self._place = tempfile.TemporaryDirectory(prefix="fsdp2lint-")
         self._scratch = Path(self._place.name).resolve()
         self._outside = workfolder.Outside(self._scratch / "outside")
@@ -187,6 +192,7 @@ class Trial:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._forking.end()
         self._place.cleanup()
 
     def against(self, after: Place) -> Verification:
@@ -308,6 +314,10 @@ class Trial:
         asked.write_bytes(msgspec.json.encode(task))
         self._compare(asked, out)
         return msgspec.json.decode(out.read_bytes(), type=list[Compared])
+
+    def _compared_apart(self, task: Path, out: Path) -> None:
+        if not self._forking.compare(task, out):
+            compare_apart(task, out)
 
     def _checkpoints(self, run: Rehearsal, name: str) -> list[Checkpoint]:
         kept = self._outside.kept if name == "before" else {}

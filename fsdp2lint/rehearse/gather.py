@@ -32,6 +32,9 @@ from fsdp2lint.rehearse.contract.watch import parameters_of
 from fsdp2lint.rehearse.copies import Copies
 from fsdp2lint.rehearse.results import BUILD, COPY, Build
 
+Settings = dict[str, dict[str, float]]
+"""By parameter: the settings of its group, the group's number, steps made."""
+
 CHUNK = 64 * 1024 * 1024
 """Bytes of values that are written as one file."""
 
@@ -52,6 +55,8 @@ class Models:
         """Modules of the same classes that nothing shards or trains, as averages are."""
         self.copies = Copies()
         self.optimizers: list[Any] = []
+        self.began: list[Settings] = []
+        """Of each optimizer, the settings with which it first stepped."""
 
     def look(self, optimizer: Any) -> bool:
         """Note the models when an optimizer steps for the first time; whether this is that time."""
@@ -71,6 +76,7 @@ class Models:
             if id(root) not in known and kind(root) in kinds and _has_values(root)
         ]
         self.copies.look(self.roots)
+        self.began.append(dict(_settings(optimizer, self.roots)))
         return True
 
 
@@ -194,9 +200,8 @@ def write(models: Models, peaks: Peaks, folder: Path) -> None:
             held = {clean(root, n): p.detach() for n, p in _named(root, "")}
             _save((True, held), folder / f"{COPY}-module-{number:02}.pt")
         settings = [dict(_settings(one, models.roots)) for one in models.optimizers]
-        build = Build(
-            [_order(root) for root in models.roots], dict(_layouts(models.roots)), settings
-        )
+        layouts = dict(_layouts(models.roots))
+        build = Build([_order(root) for root in models.roots], layouts, settings, models.began)
         (folder / BUILD).write_bytes(msgspec.json.encode(build))
 
 

@@ -1,6 +1,6 @@
-"""Starts torchrun on our bootstrap, watches the ranks from outside, and leaves no process behind.
+"""Starts the ranks on our bootstrap, watches them from outside, and leaves no process behind.
 
-torchrun gives every rank a session of its own, so killing torchrun's process group is not enough: each
+torchrun starts them, or a process that forks them (:mod:`fsdp2lint.rehearse.warm`). torchrun gives every rank a session of its own, so killing torchrun's process group is not enough: each
 rank writes down its process id, and its whole group is killed. A deadlock is recognised without waiting
 for a timeout: no rank uses the processor any more and every one waits inside ``torch.distributed``.
 """
@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 from fsdp2lint.rehearse.outcome import Frame, RankReport, Request, packed, report_from
 from fsdp2lint.rehearse.script import die_with_parent
@@ -31,6 +31,11 @@ DUMP_TIME = 0.5
 BUSY_TICKS = 3
 """Clock ticks in that time that are more than the writing of stacks takes."""
 BURIAL = 5.0
+LOG = "torchrun.log"
+"""What the agent itself prints."""
+
+MARK = "FSDP2LINT_RUN"
+"""A variable that what a run starts inherits, also a process in a session of its own; it holds the run's folder."""
 
 Verdict = Literal["over", "timeout", "deadlock"]
 Echo = Callable[[bytes], None]
@@ -56,8 +61,45 @@ class Run:
 Launch = Callable[[Request, Echo], Run]
 
 
+class Agent(Protocol):
+    """The process that starts the ranks and waits for them, in a process group of its own: torchrun, or ours."""
+
+    pid: int
+    returncode: int | None
+
+    def poll(self) -> int | None:
+        """The exit status; None while it runs."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit status, when there is one.
+
+        Raises:
+            subprocess.TimeoutExpired: it still runs.
+        """
+
+
+Start = Callable[[Request, Path], Agent]
+
+
 def launch(request: Request, echo: Echo) -> Run:
     """Run the script of a request under torchrun; ``echo`` gets the output of rank 0 as it comes.
+
+    Raises:
+        KeyboardInterrupt: after every process was ended.
+    """
+    return launched(request, echo, _start)
+
+
+def launched(
+    request: Request,
+    echo: Echo,
+    start: Start,
+    marks: Collection[str] = (),
+    spared: Collection[int] = (),
+) -> Run:
+    """Run the script of a request on the ranks that ``start`` starts.
+
+    What is left of the run carries one of these ``marks`` in its environment; the ``spared`` live on.
 
     Raises:
         KeyboardInterrupt: after every process was ended.
@@ -67,17 +109,17 @@ def launch(request: Request, echo: Echo) -> Run:
     started = time.monotonic()
     run = Run()
     busy: set[int] = set()
-    with (folder / "torchrun.log").open("wb") as log:
-        torchrun = _start(request, folder, log.fileno())
-        try:
-            run.verdict = _watch(torchrun, request, folder, echo, run, started)
-        finally:
-            if torchrun.poll() is None:
-                busy = _still_busy(folder, request)
-            _end(torchrun, folder, request.nproc)
-    run.status = torchrun.returncode
+    agent = start(request, folder)
+    try:
+        run.verdict = _watch(agent, request, folder, echo, run, started)
+    finally:
+        if agent.poll() is None:
+            busy = _still_busy(folder, request)
+        _end(agent, folder, request.nproc)
+        _kill_marked((str(folder), *marks), spared)
+    run.status = agent.wait()
     run.seconds = time.monotonic() - started
-    run.noise = (folder / "torchrun.log").read_text("utf-8", "replace")
+    run.noise = (folder / LOG).read_text("utf-8", "replace")
     for rank in range(request.nproc):
         if (report := collect(folder, rank, run.verdict, busy)) is not None:
             run.ranks.append(report)
@@ -85,7 +127,7 @@ def launch(request: Request, echo: Echo) -> Run:
     return run
 
 
-def _start(request: Request, folder: Path, log: int) -> subprocess.Popen[bytes]:
+def _start(request: Request, folder: Path) -> subprocess.Popen[bytes]:
     # fmt: off
     command = [
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1",
@@ -94,16 +136,17 @@ def _start(request: Request, folder: Path, log: int) -> subprocess.Popen[bytes]:
         "-m", "fsdp2lint.rehearse.bootstrap", str(folder / "request.json"),
     ]
     # fmt: on
-    return subprocess.Popen(
-        command,
-        env=environment(request),
-        cwd=request.folder or None,
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=log,
-        start_new_session=True,
-        preexec_fn=die_with_parent if sys.platform == "linux" else None,
-    )
+    with (folder / LOG).open("wb") as log:
+        return subprocess.Popen(
+            command,
+            env=environment(request),
+            cwd=request.folder or None,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            preexec_fn=die_with_parent if sys.platform == "linux" else None,
+        )
 
 
 def environment(request: Request) -> dict[str, str]:
@@ -115,7 +158,7 @@ def environment(request: Request) -> dict[str, str]:
         "FSDP2LINT_PYTHONPATH": before or "",
         "OMP_NUM_THREADS": "1",
         "PYTHONUNBUFFERED": "1",
-        _MARK: request.scratch,
+        MARK: request.scratch,
     }
     if request.device == "cpu":
         found |= {
@@ -129,7 +172,7 @@ def environment(request: Request) -> dict[str, str]:
 
 
 def _watch(
-    torchrun: subprocess.Popen[bytes],
+    agent: Agent,
     request: Request,
     folder: Path,
     echo: Echo,
@@ -139,7 +182,7 @@ def _watch(
     tails = [_Tail(_of(folder, 0, kind), echo) for kind in ("out", "err")]
     idle, stall = _Idle(folder, request.nproc), _Stall(folder, request.nproc)
     try:
-        while torchrun.poll() is None:
+        while agent.poll() is None:
             for tail in tails:
                 tail.follow()
             if time.monotonic() - started > request.timeout:
@@ -287,31 +330,26 @@ def _work_now(pid: int) -> int:
         return -1
 
 
-def _end(torchrun: subprocess.Popen[bytes], folder: Path, nproc: int) -> None:
-    """Kill the ranks that are left, and what they have started; torchrun buries them and goes, or is killed too."""
-    started = _below({torchrun.pid, *_pids(folder, nproc).values()}) - {torchrun.pid}
+def _end(agent: Agent, folder: Path, nproc: int) -> None:
+    """Kill the ranks that are left, and what they have started; their agent buries them and goes, or is killed too."""
+    started = _below({agent.pid, *_pids(folder, nproc).values()}) - {agent.pid}
     for pid in _pids(folder, nproc).values():
         _kill_group(pid)
     _kill(started)
     try:
-        torchrun.wait(BURIAL if _pids(folder, nproc) else 0)
+        agent.wait(BURIAL if _pids(folder, nproc) else 0)
     except subprocess.TimeoutExpired:
-        _kill_group(torchrun.pid)
+        _kill_group(agent.pid)
         for pid in _pids(folder, nproc).values():
             _kill_group(pid)
-    torchrun.wait()
-    _kill_marked(str(folder))
+    agent.wait()
 
 
-_MARK = "FSDP2LINT_RUN"
-"""A variable that what a run starts inherits, also a process in a session of its own; it holds the run's folder."""
-
-
-def _kill_marked(folder: str) -> None:
+def _kill_marked(marks: Collection[str], spared: Collection[int]) -> None:
     """Kill what is left of a run, wherever it has gone; only where there is ``/proc``."""
-    wanted = f"{_MARK}={folder}".encode()
+    wanted = {f"{MARK}={mark}".encode() for mark in marks}
     for _ in range(10):  # one that is being killed may start another
-        left = {pid for pid in _every_pid() if wanted in _variables(pid)}
+        left = {pid for pid in _every_pid() if not wanted.isdisjoint(_variables(pid))} - {*spared}
         if not left:
             return
         _kill(left)

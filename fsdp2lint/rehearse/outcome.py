@@ -92,15 +92,19 @@ class Call(msgspec.Struct, frozen=True):
     at: Spot | None = None
     training: int = 0
     """How many of its modules without children were in training mode."""
+    parts: int = 0
+    """How many there are."""
 
 
 class Clip(msgspec.Struct, frozen=True):
-    """One call that clips gradients by their norm."""
+    """One call that clips gradients."""
 
     at: Spot | None
     limit: float | None
     squares: float | None
     """This rank's part of the squared norm before the call; the parts of all ranks add up."""
+    order: float | None = 2.0
+    """Which norm is clipped, 0 where each value is; None where that is not known."""
 
 
 class Companion(msgspec.Struct, frozen=True):

@@ -108,7 +108,9 @@ class Recording:
             replace_everywhere(dist.destroy_process_group, self._destroying)
         replace_everywhere(torch.manual_seed, self._seeding)
         _wrap(FullyShardedDataParallel, "clip_grad_norm_", self._clipping)
-        replace_everywhere(torch.nn.utils.clip_grad_norm_, self._clipping)
+        for name in ("clip_grad_norm_", "clip_grads_with_norm_", "clip_grad_value_"):
+            if (function := getattr(torch.nn.utils, name, None)) is not None:
+                replace_everywhere(function, self._clipping)
         _wrap(FullyShardedDataParallel, "__init__", self._wrapping)
 
     def gather(self) -> None:
@@ -153,9 +155,10 @@ class Recording:
     def _clipping(self, clip: Any) -> Any:
         @functools.wraps(clip)
         def clipped(*args: Any, **kwargs: Any) -> Any:
-            self._report.clipped = True
+            by_value = clip.__name__ == "clip_grad_value_"
+            self._report.clipped = self._report.clipped or not by_value
             if self._request.gather and not self._in_clip:
-                args, kwargs = self._note_clip(args, kwargs)
+                args, kwargs = self._note_clip(args, kwargs, by_value)
             self._in_clip, outer = True, self._in_clip
             try:
                 return clip(*args, **kwargs)
@@ -173,10 +176,11 @@ class Recording:
 
         return wrapped
 
-    def _note_clip(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    def _note_clip(self, args: Any, kwargs: Any, by_value: bool) -> tuple[Any, Any]:
         """Note a call of FSDP1's method or of PyTorch's function; the arguments with parameters that can be read twice."""
         first, *rest = args or (kwargs.pop("parameters"),)
-        limit = rest[0] if rest else kwargs.get("max_norm")
+        limit = rest[0] if rest else kwargs.get("clip_value" if by_value else "max_norm")
+        order = rest[1] if len(rest) > 1 else kwargs.get("norm_type", 2.0)
         parameters: list[Any]
         if isinstance(first, FullyShardedDataParallel):
             parameters = list(first.parameters())
@@ -185,7 +189,8 @@ class Recording:
         else:
             parameters = first = list(first)
         number = float(limit) if isinstance(limit, int | float) else None
-        self._clips.append(Clip(here(), number, _finite(self._squares(parameters))))
+        norm = 0.0 if by_value else float(order) if isinstance(order, int | float) else None
+        self._clips.append(Clip(here(), number, _finite(self._squares(parameters)), norm))
         self._note_gradients(parameters)
         return (first, *rest), kwargs
 
@@ -327,7 +332,7 @@ class Calls:
                 self._inside.call = False
             if given or found:
                 self._known += 1
-                self._calls.append(Call(given, found, evaluates, here(), _in_training(module)))
+                self._calls.append(Call(given, found, evaluates, here(), *_in_training(module)))
             return made
 
         return call
@@ -338,9 +343,10 @@ class Calls:
         return sorted(_digests((args, kwargs)), key=lambda d: (d.exact is None, d.shape))
 
 
-def _in_training(module: nn.Module) -> int:
-    """Of the modules that have no children: those that FSDP1 and others wrap around them do not count."""
-    return sum(m.training for m in module.modules() if not m._modules)
+def _in_training(module: nn.Module) -> tuple[int, int]:
+    """Of the modules that have no children, and how many there are: what FSDP1 and others wrap around them does not count."""
+    modes = [part.training for part in module.modules() if not part._modules]
+    return sum(modes), len(modes)
 
 
 def _in_backward() -> bool:

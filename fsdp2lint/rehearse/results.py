@@ -16,6 +16,7 @@ COPY = "copy"
 
 Kind = Literal[
     "numerics",
+    "setting",
     "data",
     "loss",
     "gradient",
@@ -102,6 +103,8 @@ class Build(msgspec.Struct):
     """Of each flat parameter by its unit, piece after piece: the name, empty for padding, shape and length."""
     settings: list[dict[str, dict[str, float]]] = []
     """Of each optimizer, by the parameter: the settings of its group, the group's number, steps made."""
+    began: list[dict[str, dict[str, float]]] = []
+    """The same when each stepped first."""
 
 
 class Task(msgspec.Struct, frozen=True):

@@ -11,8 +11,10 @@ import pytest
 from fsdp2lint.prove.compare import Options, Trial, Verification
 from fsdp2lint.prove.equality.files import compare_files
 from fsdp2lint.prove.equality.printed import compare, lines
+from fsdp2lint.prove.equality.steps import compare as compare_steps
 from fsdp2lint.prove.places import find
 from fsdp2lint.prove.words import told
+from fsdp2lint.rehearse.outcome import Clip, RankReport, Step
 
 from .scenes import ROOT, Ranks, forking
 
@@ -24,10 +26,12 @@ HARMFUL: dict[str, tuple[str, str, str, Any]] = {
     "metric of one rank": ("    dist.all_reduce(total)\n", "", "printed", (4, 0)),
     "count by batches": ("seen += tokens.numel()", "seen += len(tokens)", "printed", (1, 0)),
     "data of the first epoch": ("        sampler.set_epoch(epoch)\n", "", "data", (5, 0)),
-    "decay of all": ('"weight_decay": 0.0}', '"weight_decay": 0.1}', "optimizer", None),
+    "decay of all": ('"weight_decay": 0.0}', '"weight_decay": 0.1}', "setting", None),
     "no file of the configuration": ('open("config.json", "w")', 'open("/dev/null", "w")', "file", None),
     "no average": ('            "ema": average.state_dict(),\n', "", "checkpoint", None),
     "limit that no norm reaches": ("clip_grad_norm_(model.parameters(), 1.0)", "clip_grad_norm_(model.parameters(), 1.5)", "clipping", (1, None)),
+    "clipped by the largest value": ("clip_grad_norm_(model.parameters(), 1.0)", "clip_grad_norm_(model.parameters(), 1.0, norm_type=float('inf'))", "clipping", (1, None)),
+    "training without dropout": ("    model.train()\n    model.reshard()", "    model.reshard()", "data", (5, 0)),
     "schedule that ends later": ("CosineAnnealingLR(optimizer, 8)", "CosineAnnealingLR(optimizer, 8, eta_min=1e-9)", "companion", (None, 0)),
     "other precision of products": ("    torch.manual_seed(0)\n", "    torch.manual_seed(0)\n    torch.set_float32_matmul_precision('high')\n", "numerics", None),
     "no random numbers": ('            "python_rng": list(random.getstate()[1]),\n', "", "checkpoint", None),
@@ -141,6 +145,26 @@ def test_runs_without_finite_losses_prove_nothing(ranks: Ranks, tmp_path: Path) 
     assert verification.exit_code == 2
     text = told(verification, colour=False)
     assert "Not verified: the loss on rank 0 at step 1 is not finite in either program" in text
+
+
+def test_a_lost_clip_counts_below_its_limit_unless_others_means_clip() -> None:
+    def run(*steps: tuple[float, float | None, float]) -> list[RankReport]:
+        """Squares before clipping, the limit, squares after it."""
+        made = [
+            Step([1.0], after, clips=[] if limit is None else [Clip(None, limit, before)])
+            for before, limit, after in steps
+        ]
+        return [RankReport(0, "ended", steps=made)]
+
+    def told(before: list[RankReport], after: list[RankReport]) -> list[tuple[int | None, bool]]:
+        every = [d for one in compare_steps(before, after, 0.0) for d in one.differences]
+        return [(one.step, one.missing) for one in every if one.kind == "clipping"]
+
+    below, above = (4.0, 3.0, 4.0), (16.0, 3.0, 9.0)
+    assert told(run(below, below), run((4.0, None, 4.0), (4.0, None, 4.0))) == [(1, True)]
+    assert told(run(below, above), run((4.0, None, 4.0), (9.0, None, 9.0))) == []
+    assert told(run(below, above), run((4.0, None, 4.0), (16.0, None, 16.0))) == [(1, True)]
+    assert told(run(below, above), run(below, above)) == []
 
 
 @pytest.mark.parametrize(

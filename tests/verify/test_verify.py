@@ -1,4 +1,4 @@
-"""``fsdp2lint verify``: from its command line under the real torchrun, and faults on forked ranks."""
+"""``fsdp2lint verify``: from its command line, and faults on forked ranks."""
 
 from __future__ import annotations
 

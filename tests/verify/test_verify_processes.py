@@ -99,8 +99,8 @@ def test_the_search_for_processes_finds_them(tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(SLEEPING)
     started = Started(tmp_path, "slow.py", "slow.py")
     started.wait_for_ranks()
-    # this program, torchrun, two ranks and their children
-    assert len(started._alive()) == 6
+    # this program, the process that forks, the agent, two ranks and their children
+    assert len(started._alive()) == 7
     assert list(started.temporary.iterdir())
     started.process.send_signal(signal.SIGINT)
     code, out = started.ended()

@@ -16,7 +16,16 @@ from fsdp2lint.prove.equality.checkpoints import BOOKKEEPING, compare_checkpoint
 from fsdp2lint.prove.equality.contents import Contents
 from fsdp2lint.prove.equality.reading import Unreadable, read
 from fsdp2lint.prove.equality.tensors import Sides, Slack
-from fsdp2lint.rehearse.results import BUILD, COPY, Build, Checkpoint, Compared, Difference, Task
+from fsdp2lint.rehearse.results import (
+    BUILD,
+    COPY,
+    Build,
+    Checkpoint,
+    Compared,
+    Difference,
+    Kind,
+    Task,
+)
 
 SAFETY = 4.0
 FLOOR = 0.1
@@ -59,7 +68,7 @@ def main(task: Path, out: Path) -> None:
     builds = [_build(folder) for folder in work.finals]
     copies = [load_copies(folder) for folder in work.finals]
     results.append(compare_copies(copies[0], copies[1], work.rtol, slack))
-    results.append(compare_settings(builds[0].settings, builds[1].settings, work.rtol))
+    results.append(compare_settings(builds[0], builds[1], work.rtol))
     names = [order for build in builds for order in build.orders]
     shapes = {n: t.shape for m in (*before, *after) for n, t in m.parameters.items()}
     buffers = {name for model in (*before, *after) for name in model.buffers}
@@ -178,12 +187,26 @@ class Noise:
         return torch.full_like(known[0], ADDED_UP * reach)
 
 
-def compare_settings(
-    before: Sequence[Settings], after: Sequence[Settings], rtol: float
+def compare_settings(before: Build, after: Build, rtol: float) -> Compared:
+    """How optimizers treat each trained parameter: settings, steps made, and which are in one group.
+
+    As they were at the first step, where learning rates are compared step by step, and else as they are in the end.
+    """
+    first = _settings("setting", before.began, after.began, rtol, {*BOOKKEEPING, "group", "lr"})
+    if first.differences:
+        return first
+    return _settings("optimizer", before.settings, after.settings, rtol, {*BOOKKEEPING, "group"})
+
+
+def _settings(
+    kind: Kind,
+    before: Sequence[Settings],
+    after: Sequence[Settings],
+    rtol: float,
+    without: Collection[str],
 ) -> Compared:
-    """How optimizers treat each trained parameter: settings, steps made, and which are in one group."""
     compared = Compared("optimizer settings")
-    sides = Sides(compared, "optimizer", rtol)
+    sides = Sides(compared, kind, rtol)
     for old, new in paired(before, after, lambda one, other: len(one.keys() & other.keys())):
         if new is None:
             sides.lacks("optimizer", "AFTER steps fewer optimizers than BEFORE")
@@ -192,7 +215,7 @@ def compare_settings(
             more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
             sides.lacks(lost[0], f"no optimizer of AFTER trains `{lost[0]}`{more}")
         for name in old.keys() & new.keys():
-            mine = {k: v for k, v in old[name].items() if k not in (*BOOKKEEPING, "group")}
+            mine = {k: v for k, v in old[name].items() if k not in without}
             sides.compare(mine, {k: new[name][k] for k in mine if k in new[name]}, f"{name}: ")
         sizes = [_sizes(one, old.keys() & new.keys()) for one in (old, new)]
         if sizes[0] != sizes[1]:
@@ -200,7 +223,7 @@ def compare_settings(
             message = (
                 f"the optimizer's groups hold {told[0]} parameters in BEFORE and {told[1]} in AFTER"
             )
-            compared.differences.append(Difference("optimizer", message))
+            compared.differences.append(Difference(kind, message, name="groups"))
     sides.close()
     return compared
 

@@ -21,6 +21,8 @@ UNCLIPPED = 10.0
 """And the norm of all: clipping takes its noise away, so the tolerance does not know it."""
 SMALL = 0.1
 """Gradients smaller than this share of the largest may be noise: they are compared to it."""
+LOOSE = 1e-5
+"""How near norms are that two programs clip to one limit."""
 ADDED = 1e-12
 """Norms are added up here, in double precision and in the order in which parameters are held."""
 
@@ -59,6 +61,7 @@ def compare(
             place = _Place(min(number, len(old.steps)), old.rank)
             _data(data, was, now, place, rtol)
             _evaluation(evaluation, was, now, _Place(number - 1, old.rank), rtol)
+    clipping.differences += _unclipped(before, after, min(*counts[0], *counts[1]))
     if counts[0] != counts[1]:
         losses.differences.append(_different_numbers(*counts))
     every = [losses, norms, rates, data, evaluation, gradients, clipping]
@@ -152,11 +155,46 @@ def _clips(
         return
     for number in range(len(old[0])):
         place = _Place(step + 1, None)
+        orders = old[0][number].order, new[0][number].order
+        if None not in orders and orders[0] != orders[1]:
+            kinds = [f"the {one:g}-norm" if one else "each value" for one in orders]
+            message = (
+                f"at step {step + 1} BEFORE clips {kinds[0]} of the gradients and AFTER {kinds[1]}"
+            )
+            compared.differences.append(Difference("clipping", message, step + 1, name="clipping"))
         limits = old[0][number].limit, new[0][number].limit
         if None not in limits:
             _number(compared, "limit", *limits, place, rtol)
         was, now = (_root(clips[number].squares for clips in side) for side in (old, new))
         _number(compared, "clipping", was, now, place, max(UNCLIPPED * rtol, ADDED))
+
+
+def _unclipped(
+    before: Sequence[RankReport], after: Sequence[RankReport], steps: int
+) -> Iterator[Difference]:
+    """The steps for which only BEFORE calls what PyTorch has for clipping, and AFTER has no means of its own.
+
+    Its own means show where a norm is above the limit, and comes out alike.
+    """
+    for step in range(steps):
+        old, new = before[0].steps[step], after[0].steps[step]
+        if not old.clips or new.clips:
+            continue
+        first = old.clips[0]
+        if first.order and first.limit is not None:
+            whole = _root(rank.steps[step].clips[0].squares for rank in before) or 0.0
+            norms = [norm(side, step) or 0.0 for side in (before, after)]
+            if whole > first.limit and relative(*norms) <= UNCLIPPED * LOOSE:
+                return
+    for step in range(steps):
+        clips = before[0].steps[step].clips
+        if clips and not after[0].steps[step].clips:
+            message = f"BEFORE clips the gradients at step {step + 1}, AFTER does not"
+            # fmt: off
+            yield Difference(
+                "clipping", message, step + 1, name="clipping", lines=(clips[0].at, None), missing=True
+            )
+            # fmt: on
 
 
 def _companions(before: Sequence[RankReport], after: Sequence[RankReport], rtol: float) -> Compared:
@@ -301,9 +339,13 @@ def _batch(
         apart = _farthest(before.given, after.given)
         compared.relative = max(compared.relative, apart)
         compared.identical += apart == 0
-        if apart <= rtol:
+        if apart <= rtol and not (modes := _modes(before, after)):
             return
-        message = f"the batch {where} holds other data in AFTER"
+        message = (
+            f"the batch {where} holds other data in AFTER"
+            if apart > rtol
+            else f"the model is called {where} with {modes}"
+        )
     lines = before.at, after.at
     compared.differences.append(Difference("data", message, place.step, place.rank, lines=lines))
 
@@ -326,9 +368,8 @@ def _evaluation(compared: Compared, before: Step, after: Step, place: _Place, rt
     for number, (was, now) in enumerate(zip(old, new, strict=True), 1):
         compared.count += 1
         every = (*was.given, *was.made), (*now.given, *now.made)
-        if bool(was.training) != bool(now.training):
-            modes = ["training" if one.training else "evaluation" for one in (was, now)]
-            message = f"call {number} without gradients {where} is in {modes[0]} mode in BEFORE and in {modes[1]} mode in AFTER"
+        if modes := _modes(was, now):
+            message = f"call {number} without gradients {where} has {modes}"
             lines = was.at, now.at
             found = Difference("evaluation", message, place.step, place.rank, lines=lines)
             compared.differences.append(found)
@@ -345,6 +386,15 @@ def _evaluation(compared: Compared, before: Step, after: Step, place: _Place, rt
             message = f"call {number} without gradients {where} {what}, by {apart:.2g}"
         differs = Difference("evaluation", message, place.step, place.rank, lines=(was.at, now.at))
         compared.differences.append(differs)
+
+
+def _modes(before: Call, after: Call) -> str:
+    """How many layers of a model train in either program, where that is not the same."""
+    same = before.parts == after.parts
+    if before.training == after.training or (not same and before.training and after.training):
+        return ""
+    trains = [f"{one.training} of {one.parts} layers in training mode" for one in (before, after)]
+    return f"{trains[0]} in BEFORE and {trains[1]} in AFTER"
 
 
 def _with_data(step: Step) -> list[Call]:
