@@ -694,8 +694,8 @@ def table(found: list[Mutant]) -> None:
             same = [one for one in ours if one.operator == name]
             counts = Counter(one.outcome for one in same)
             named = sum(one.is_named for one in same)
-            told = ", ".join(f"{n} {what}" for what, n in sorted(counts.items()))
-            print(f"{name:34} {told}" + f", {named} named rightly" * harmful)
+            became = ", ".join(f"{n} {what}" for what, n in sorted(counts.items()))
+            print(f"{name:34} {became}" + f", {named} named rightly" * harmful)
         ran = [one for one in ours if one.outcome != "fails"]
         told = sum(one.outcome != "equal" for one in ran)
         print(
