@@ -21,7 +21,7 @@ import uuid
 from pathlib import Path
 from typing import NoReturn
 
-from torch.distributed import TCPStore
+from torch._C._distributed_c10d import TCPStore
 
 from fsdp2lint.prove.equality import apart
 from fsdp2lint.rehearse import bootstrap
