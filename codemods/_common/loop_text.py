@@ -117,6 +117,10 @@ def fitted(source: Source, call: cst.Call, text: str) -> str:
     if not _READING.fullmatch(chained) and tail.endswith(")"):
         arguments, close, chained = tail[:-1], ")", ""
     long = start - first + len(text) + len(behind) > layout.width
+    before = source.text[first:start]
+    nested = any(before.count(a) > before.count(b) for a, b in ("()", "[]", "{}"))
+    if nested:
+        return text  # a line is broken at its outermost brackets, when all of it is written
     if not long or indent is None or NEWLINE.search(text) or not arguments:
         return text
     deeper = layout.newline + indent[0]

@@ -22,11 +22,12 @@ from fsdp2lint.api import (
     Source,
     Trace,
     Wrapping,
+    dotted,
     scope_of,
     walk,
 )
 
-from .._common.origins import Origin, meaning, origins
+from .._common.origins import Origin, meaning, origins, returned
 
 FSDP1 = "torch.distributed.fsdp.FullyShardedDataParallel"
 
@@ -68,6 +69,38 @@ def is_field(program: Program, func: cst.BaseExpression) -> bool:
                 if meaning(program, one.source, one.node) != FSDP1:
                     return False
     return found
+
+
+def held_by(program: Program, node: cst.BaseExpression | None) -> list[Origin]:
+    """All that an attribute can hold, where methods set it and nothing else does, or a property returns it.
+
+    Nothing where that is not known: a field that a class declares may be set by any caller or settings file.
+    """
+    if not isinstance(node, cst.Attribute):
+        return []
+    name, found = node.attr.value, list[Origin]()
+    for source in program.sources:
+        if name not in source.text:
+            continue
+        if re.search(rf"""["']{name}["']""", source.text):
+            return []
+        for one in walk(source.tree):
+            if isinstance(one, cst.Arg) and one.keyword is not None and one.keyword.value == name:
+                return []
+            if isinstance(one, cst.FunctionDef) and one.name.value == name:
+                if [dotted(d.decorator) for d in one.decorators] != ["property"]:
+                    return []
+                values = returned(one)
+            else:
+                value = given_to_field(source, one, name)
+                values = [value] if value is not None else []
+                if values and not isinstance(
+                    scope_of(Layout.of(source).ancestors(one)), cst.FunctionDef
+                ):
+                    return []
+            for value in values:
+                found += origins(program, source, value) if value is not None else []
+    return found if all(one.node is not None for one in found) else []
 
 
 def given_to_field(source: Source, node: cst.CSTNode, name: str) -> cst.BaseExpression | None:

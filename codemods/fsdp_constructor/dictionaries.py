@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import libcst as cst
 
-from fsdp2lint.api import Arguments, Edit, InsertBefore, Replace, dotted
+from fsdp2lint.api import Arguments, Edit, InsertBefore, Remove, Replace, dotted, walk
 
 from .._common.shared import Helpers, stepped
 from .custom import Mapped
 from .devices import device_of
-from .dropped import drop
+from .dropped import WHY, drop
 from .plan import Plan
 from .policies import Asked, Chosen, Nothing, Policy, policy_of
 from .precision import NEW, Precision, precision_of
-from .sharding import sharding
-from .site import Construction
+from .sharding import RESHARD, sharding
+from .site import Argument, Construction
 from .states import ignored, offload
 
 CLASSES = "wrap_classes"
@@ -55,12 +56,21 @@ def outside(site: Construction, plan: Plan) -> Outside | str:
     if isinstance(found, str):
         return found
     policy, precision, entries = found
+    added = [a for a in there.values() if a.added is not None]
+    if added and (why := _why_not_added(added, made, precision)):
+        return why
     if "device_id" in there:
         site.device = device_of(inside).text
     for name in there:
         if name != "sync_module_states":
             del site.arguments[name]
+    lines = _taken_from(entries, added)
+    if any(a.name == "mixed_precision" for a in added) and _is_asked_for(policy, precision):
+        entries["mp_policy"] = f"{inside.name(NEW)}()"
+        if precision is not None and precision.buffers:
+            entries[BUFFERS] = "None"
     edits = _rewritten(inside, made, entries)
+    edits += _added_anew(inside, lines)
     site.elsewhere |= inside.elsewhere
     site.elsewhere[display] = (*edits, *inside.edits)
     if helpers.texts:
@@ -121,6 +131,75 @@ def _precise(inside: Construction, found: Precision) -> dict[str, str]:
         guard = found.guard.replace("{policy}", held)
         entries[BUFFERS] = f"{dtype} if {guard} else None" if guard not in ("", dtype) else dtype
     return entries
+
+
+_FROM = {
+    "mp_policy": "mixed_precision",
+    BUFFERS: "mixed_precision",
+    "offload_policy": "cpu_offload",
+    RESHARD: "sharding_strategy",
+    CLASSES: "auto_wrap_policy",
+    POLICY: "auto_wrap_policy",
+}
+"""Which keyword of FSDP1 each new entry comes from, where a statement may add it."""
+_GONE = frozenset({*WHY, "backward_prefetch", "device_id"})
+
+
+def _why_not_added(added: list[Argument], made: Plan, precision: Precision | None) -> str:
+    """Why the statements that add to a dictionary cannot be rewritten where they stand; empty if they can."""
+    for one in added:
+        assert one.added is not None
+        simple = one.name in _FROM.values() or one.name in _GONE
+        if not simple or (one.name == "auto_wrap_policy" and one.added.sometimes):
+            return f"its `{one.name}` is added to a dictionary that is built elsewhere"
+        if one.name == "sharding_strategy" and (made.spread or "mesh" in made.shared):
+            return "its strategy is added to a dictionary that is built elsewhere"
+    if made.before or (precision is not None and precision.run_time):
+        return "what is added to the dictionary of its keywords is known at run time only"
+    return ""
+
+
+def _is_asked_for(policy: Policy, precision: Precision | None) -> bool:
+    """Whether the call asks the dictionary for its policy of mixed precision."""
+    return not isinstance(policy, Nothing) or (precision is not None and bool(precision.buffers))
+
+
+def _taken_from(entries: dict[str, str], added: list[Argument]) -> dict[cst.CSTNode, list[str]]:
+    """Take out of the entries what statements add, as the lines that stand for each of these."""
+    found: dict[cst.CSTNode, list[str]] = {}
+    for one in added:
+        assert one.added is not None
+        lines = found.setdefault(one.added.statement, [])
+        for key in [key for key in entries if _FROM.get(key) == one.name]:
+            lines.append(f'["{key}"] = {entries.pop(key)}')
+    return found
+
+
+def _added_anew(inside: Construction, lines: dict[cst.CSTNode, list[str]]) -> Iterator[Edit]:
+    """The statements that add to the dictionary, each for the entries of ``fully_shard``."""
+    layout = inside.layout
+    made = layout.parents[inside.call]
+    target = made.target if isinstance(made, cst.AnnAssign) else None
+    if isinstance(made, cst.Assign):
+        target = made.targets[0].target
+    name = dotted(target) if target is not None else ""
+    for statement, said in lines.items():
+        if said:
+            indent = layout.newline + layout.indentation(layout.line(statement))
+            yield Replace(inside.source, statement, indent.join(f"{name}{one}" for one in said))
+        else:
+            yield Remove(inside.source, _with_its_test(inside, statement))
+
+
+def _with_its_test(inside: Construction, statement: cst.CSTNode) -> cst.CSTNode:
+    """The ``if`` that has nothing but the statement in it and whose test has no effect; else the statement."""
+    block = inside.layout.block(statement)
+    choice = inside.layout.parents.get(block) if block is not None else None
+    if not isinstance(choice, cst.If) or choice.orelse is not None or len(choice.body.body) > 1:
+        return statement
+    is_elif = isinstance(inside.layout.parents[choice], cst.If)
+    acts = any(isinstance(n, cst.Call | cst.NamedExpr | cst.Await) for n in walk(choice.test))
+    return statement if is_elif or acts else choice
 
 
 def _makes_mesh(inside: Construction) -> bool:

@@ -39,9 +39,10 @@ def display_of(
     if len(found) != 1 or not isinstance(found[0].node, cst.Dict | cst.Call):
         return None
     one = found[0]
-    known = one.source in program.sources and entries_of(one.node) is not None
+    made = found[0].node
+    known = one.source in program.sources and entries_of(made) is not None
     beside = isinstance(node, cst.Name) and one.source is source and _same_scope(source, node, one)
-    return one if known and (beside or unchanged(one.source, found[0].node)) else None
+    return one if known and (beside or additions(one.source, made) is not None) else None
 
 
 def _same_scope(source: Source, node: cst.BaseExpression, one: Origin) -> bool:
@@ -221,12 +222,36 @@ class Write:
     sometimes: bool
 
 
-def unchanged(source: Source, display: cst.BaseExpression) -> bool:
-    """Whether the name that a dictionary is bound to is bound once, and nothing writes into it."""
-    statement = Layout.of(source).parents.get(display)
+def additions(source: Source, display: cst.BaseExpression) -> list[Write] | None:
+    """What is added to a dictionary where it is built, each key once; None where more is done with it."""
+    layout = Layout.of(source)
+    statement = layout.parents.get(display)
     if not isinstance(statement, cst.Assign | cst.AnnAssign):
-        return isinstance(statement, cst.Return | cst.Arg)
-    return writes_of(source, display, display) == []
+        return [] if isinstance(statement, cst.Return | cst.Arg) else None
+    found = writes_of(source, display, display)
+    if not found:
+        return found
+    keys = [one.key for one in found] + [key for key, _, _ in entries_of(display) or ()]
+    return found if len(set(keys)) == len(keys) and _is_only_returned(source, statement) else None
+
+
+def _is_only_returned(source: Source, statement: cst.Assign | cst.AnnAssign) -> bool:
+    """Whether a function does nothing with a dictionary but add to it and return it."""
+    layout = Layout.of(source)
+    target = statement.target if isinstance(statement, cst.AnnAssign) else _only_target(statement)
+    name = dotted(target) if target is not None else ""
+    function = scope_of(layout.ancestors(statement))
+    if not isinstance(function, cst.FunctionDef):
+        return False
+    for node in walk(function):
+        if isinstance(node, cst.Name) and node.value == name and node is not target:
+            parent = layout.parents[node]
+            added = isinstance(parent, cst.Subscript | cst.Attribute) and parent.value is node
+            if not added and not isinstance(parent, cst.Return | cst.Arg | cst.Param):
+                return False
+            if isinstance(parent, cst.Arg) and parent.keyword is not node:
+                return False
+    return True
 
 
 def writes_of(source: Source, display: cst.BaseExpression, call: cst.CSTNode) -> list[Write] | None:

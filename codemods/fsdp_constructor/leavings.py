@@ -37,6 +37,10 @@ from .helpers import STRATEGY
 from .imports import unimports
 
 NAMED = "the name of the strategy, as a string"
+PREFETCH = "torch.distributed.fsdp.BackwardPrefetch"
+PREFETCH_NAMED = "its name, as a string: FSDP2 has no such setting"
+_KEEPING = cst.DictElement | cst.Assign | cst.AnnAssign | cst.IfExp | cst.Return
+"""What a member of an enumeration stands in where it is only kept or chosen."""
 UNREAD = "removed: FSDP2 has no such setting, and nothing reads the field"
 _MEMBERS = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
 _ASKED = re.compile(
@@ -53,6 +57,9 @@ def leavings(program: Program) -> Iterator[Step]:
     for source, node, edit in _names(program):
         edits.setdefault(source, []).append(edit)
         accounts.append(Account(source, node, "changed", NAMED))
+    for source, node, edit in _prefetches(program):
+        edits.setdefault(source, []).append(edit)
+        accounts.append(Account(source, node, "changed", PREFETCH_NAMED))
     if edits:
         every = [edit for one in edits.values() for edit in one]
         yield Step((*every, *unimports(program, set(edits))), tuple(accounts))
@@ -83,6 +90,24 @@ def _names(program: Program) -> list[tuple[Source, cst.CSTNode, Edit]]:
         if comparison is not None and _comes_from_others(program, reference.source, comparison):
             return []
     return found if chosen_here else []
+
+
+def _prefetches(program: Program) -> list[tuple[Source, cst.CSTNode, Edit]]:
+    """The same for ``BackwardPrefetch``, where it is only kept in tables and fields, and nothing tests it."""
+    found: list[tuple[Source, cst.CSTNode, Edit]] = []
+    for reference in program.references(PREFETCH, f"{PREFETCH}.*"):
+        source, layout = reference.source, Layout.of(reference.source)
+        parent, member = layout.parents[reference.node], reference.name.removeprefix(f"{PREFETCH}.")
+        if member in ("BACKWARD_PRE", "BACKWARD_POST"):
+            call = layout.parents[parent] if isinstance(parent, cst.Arg) else None
+            if not isinstance(parent, _KEEPING) or call is not None:
+                return []
+            found.append((source, reference.node, Replace(source, reference.node, f'"{member}"')))
+        elif any(isinstance(one, cst.Annotation) for one in layout.ancestors(reference.node)):
+            found.append((source, reference.node, Replace(source, reference.node, "str")))
+        else:
+            return []
+    return found
 
 
 def _comparison(reference: Reference) -> cst.Comparison | None:

@@ -271,11 +271,22 @@ def _converted(site: Construction, argument: Argument) -> Precision | str | None
         return None
     for settings in made:
         become_policy(site, settings)
-    text = site.text(argument.value)
-    if maybe:
-        text = f"{text} or {site.name(NEW)}()"
+    text = _or_default(site, argument.value) if maybe else site.text(argument.value)
     guard = buffers if "{policy}" in buffers else site.text(argument.value)
     return Precision(text, buffers, guard if maybe else "", casts.pop())
+
+
+def _or_default(site: Construction, node: cst.BaseExpression) -> str:
+    """The text of settings that may be None, with the policy that does nothing in its place."""
+    default = f"{site.name(NEW)}()"
+    if not isinstance(node, cst.IfExp) or node.lpar:
+        return f"{site.text(node)} or {default}"
+    sides = [
+        default if dotted(one) == "None" else site.text(one) for one in (node.body, node.orelse)
+    ]
+    if default not in sides:
+        return f"({site.text(node)}) or {default}"
+    return f"{sides[0]} if {site.text(node.test)} else {sides[1]}"
 
 
 def _common_buffers(
@@ -287,6 +298,8 @@ def _common_buffers(
         return ""
     if all(one.text("buffer_dtype") == one.text("param_dtype") for one in made):
         return "{policy}.param_dtype"
+    if all(one.text("buffer_dtype") == one.text("reduce_dtype") for one in made):
+        return "{policy}.reduce_dtype"
     text = said.pop()
     if not said and text.startswith("torch."):
         return text

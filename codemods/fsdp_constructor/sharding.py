@@ -29,6 +29,7 @@ from fsdp2lint.api import (
 from .._common.names import function_scope, is_none, only_binding, uses
 from .._common.origins import Origin, meaning, table_of
 from .._common.shared import Helpers
+from .chosen import held_by
 from .devices import CUDA, Device, device_of
 from .displays import given_by_callers
 from .helpers import (
@@ -160,9 +161,11 @@ def _handed(device: Device) -> str:
 def _members(site: Construction, argument: Argument) -> frozenset[str] | None:
     """The names of the strategies that it can be; None when some are known only at run time."""
     found = set()
-    for one in sources_of(site, argument) or given_by_callers(
+    sources = sources_of(site, argument) or given_by_callers(
         site.program, site.source, argument.value
-    ):
+    )
+    each = [other for one in sources for other in held_by(site.program, one.node) or [one]]
+    for one in each:
         name = meaning(site.program, one.source, one.node)
         if one.is_none:
             found.add("FULL_SHARD")
@@ -428,11 +431,12 @@ def _with_words(
     """The text of an expression with the bools in it; a comparison alone where that says the same."""
     if isinstance(value, cst.IfExp) and set(words) == {value.body, value.orelse}:
         test = site.text(value.test)
-        if isinstance(value.test, cst.Comparison):
-            if words[value.body] == "True" and words[value.orelse] == "False":
-                return test
-            if words[value.body] == "False" and words[value.orelse] == "True":
-                return f"not ({test})"
+        compares = isinstance(value.test, cst.Comparison)
+        if words[value.body] == "True" and words[value.orelse] == "False" and compares:
+            return test
+        if words[value.body] == "False" and words[value.orelse] == "True":
+            plain = isinstance(value.test, cst.Name | cst.Attribute | cst.Call)
+            return f"not {test}" if plain else f"not ({test})"
     start, end = site.layout.whole(value)
     text, at = "", start
     for node in sorted(words, key=lambda one: site.layout.span(one)[0]):

@@ -31,7 +31,7 @@ from .._common.origins import Origin, meaning, origins
 from .._common.shared import Helpers, name_at
 from .chosen import is_field
 from .derived import WHY, derived, of_class
-from .displays import HandedOn, display_of, keywords_of, writes_of
+from .displays import HandedOn, Write, additions, display_of, keywords_of, writes_of
 from .fields import Field, display_of_field, field_of, means_the_same
 from .lines import expression_alone, reindented
 from .records import record_of
@@ -67,6 +67,8 @@ class Argument:
     """All that an entry of a field can be, which ``value`` asks for when it runs."""
     is_read: bool = False
     """Whether the program asks for that entry too."""
+    added: Write | None = None
+    """What adds it to a dictionary that is built elsewhere."""
 
     def asked(self, said: str, *, only: bool) -> None:
         """Know it only through ``said``, which is None where it is not given."""
@@ -300,17 +302,19 @@ def arguments(
             shown = display.node
             assert shown is not None
             home = _home(source, call, display)
-            writes = writes_of(source, shown, call) if home is None else []
+            writes = writes_of(source, shown, call) if home is None else additions(*home) or []
             if writes is None:
                 return "the dictionary of its keywords is changed after it was made"
             for name, node, value in entries:
                 values = _values(program, display.source, events, name, value)
                 found[name] = Argument(name, node, value, values, arg, home)
             for one in writes:
-                values = _values(program, source, events, one.key, one.value)
+                values = _values(program, display.source, events, one.key, one.value)
                 only = one.key not in found
-                found[one.key] = Argument(one.key, one.node, one.value, values, arg)
-                if one.sometimes:
+                found[one.key] = Argument(one.key, one.node, one.value, values, arg, home)
+                if home is not None:
+                    found[one.key].added = one
+                elif one.sometimes:
                     said = f'{dotted(arg.value)}.get("{one.key}")'
                     found[one.key].asked(said, only=only)
             continue

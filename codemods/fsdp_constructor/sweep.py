@@ -28,7 +28,7 @@ from fsdp2lint.api import (
     walk,
 )
 
-from .._common.origins import meaning
+from .._common.origins import definitions, meaning
 from .chosen import is_idle_field
 from .displays import writes_of
 from .given import given_to_others
@@ -42,6 +42,8 @@ _PURE = frozenset(
     {
         "torch.cuda.current_device",
         "torch.device",
+        "torch.distributed.fsdp.CPUOffloadPolicy",
+        "torch.distributed.fsdp.MixedPrecisionPolicy",
         "int",
         "functools.partial",
         "builtins.dict",
@@ -164,9 +166,44 @@ def _does_nothing(program: Program, source: Source, value: cst.BaseExpression) -
     return all(
         (meaning(program, source, call.func) or dotted(call.func)) in {*_SETTINGS, *_PURE}
         or (isinstance(call.func, cst.Attribute) and call.func.attr.value in _OF_TEXTS)
+        or _only_makes_policies(program, source, call)
         for call in walk(value, into=False)
         if isinstance(call, cst.Call)
     )
+
+
+def _only_makes_policies(program: Program, source: Source, call: cst.Call) -> bool:
+    """Whether a function of the project does nothing but make a wrap policy or settings and return it."""
+    if not isinstance(call.func, cst.Name):
+        return False
+    found = list(definitions(program, source, call.func.value, source.tree))
+    home, function = found[0] if len(found) == 1 else (source, None)
+    if not isinstance(function, cst.FunctionDef):
+        return False
+    lines: list[cst.CSTNode] = []
+    for line in function.body.body:
+        lines += line.body if isinstance(line, cst.SimpleStatementLine) else (line,)
+    for one in lines:
+        if isinstance(one, cst.FunctionDef):
+            continue
+        plain = isinstance(one, cst.Expr) and isinstance(one.value, cst.BaseString)
+        bound = isinstance(one, cst.Assign) and all(
+            isinstance(t.target, cst.Name) for t in one.targets
+        )
+        if not (plain or bound or isinstance(one, cst.Return)):
+            return False
+        made = getattr(one, "value", None)
+        inner = (
+            [n for n in walk(made, into=False) if isinstance(n, cst.Call)]
+            if made is not None
+            else []
+        )
+        if any(
+            (meaning(program, home, n.func) or dotted(n.func)) not in {*_SETTINGS, *_PURE}
+            for n in inner
+        ):
+            return False
+    return bool(lines)
 
 
 def _is_symbol(name: str) -> bool:

@@ -79,14 +79,19 @@ def contexts(program: Program) -> Iterator[Step | Left]:
         if local and still:
             yield Left(source, call, LOCAL_WHY, LOCAL_TODO)
             continue
-        edits = tuple(_away(source, call))
+        edits, made = tuple(_away(source, call)), _maker(program, source, call)
+        if made is not None:
+            edits = tuple(_without_maker(*made))
         if still or not edits:
             yield Left(
                 source, call, still or "what it is part of is put together at run time", _TODO
             )
         else:
-            account = Account(source, call, "changed", LOCAL_CHANGED if local else _WHY)
-            yield Step((*edits, *unimports(program, source)), (account,))
+            around = made[1] if made is not None else call
+            account = Account(source, around, "changed", LOCAL_CHANGED if local else _WHY)
+            touched = dict.fromkeys(edit.source for edit in edits)
+            gone = (one for source in touched for one in unimports(program, source))
+            yield Step((*edits, *gone), (account,))
 
 
 def _unreached(program: Program) -> Iterator[Left]:
@@ -244,6 +249,57 @@ def _away(source: Source, call: cst.CSTNode) -> Iterator[Edit]:
             yield Remove(source, outer)
     elif isinstance(parent, cst.Assign) and len(parent.targets) == 1:
         yield from _kept_in_a_name(source, parent)
+
+
+Items = tuple[tuple[Source, cst.With, cst.WithItem], ...]
+
+
+def _maker(
+    program: Program, source: Source, call: cst.CSTNode
+) -> tuple[Source, cst.FunctionDef, Items] | None:
+    """The function that only makes the context and returns it, with each ``with`` that enters what it returns."""
+    layout = Layout.of(source)
+    returned = layout.parents[call]
+    function = function_of(source, call)
+    if not isinstance(returned, cst.Return) or not isinstance(function, cst.FunctionDef):
+        return None
+    if function.decorators or not all(_only_prepares(line) for line in function.body.body[:-1]):
+        return None
+    if layout.block(returned) is not function.body:
+        return None
+    name, items = function.name.value, list[tuple[Source, cst.With, cst.WithItem]]()
+    for other in program.sources:
+        parents = Layout.of(other).parents
+        for node in walk(other.tree) if name in other.text else ():
+            if not isinstance(node, cst.Name) or node.value != name or node is function.name:
+                continue
+            parent = parents[node]
+            if isinstance(parent, cst.ImportAlias):
+                continue
+            if isinstance(parent, cst.Attribute) and parent.attr is node:
+                parent = parents[parent]
+            item = parents[parent] if isinstance(parent, cst.Call) else parent
+            holder = parents[item] if isinstance(item, cst.WithItem) and not item.asname else None
+            if not isinstance(holder, cst.With) or not isinstance(item, cst.WithItem):
+                return None
+            items.append((other, holder, item))
+    return (source, function, tuple(items)) if items else None
+
+
+def _only_prepares(line: cst.CSTNode) -> bool:
+    """Whether a statement is a docstring or gives a name a value."""
+    return isinstance(line, cst.SimpleStatementLine) and all(
+        isinstance(one, cst.Assign | cst.AnnAssign)
+        or (isinstance(one, cst.Expr) and isinstance(one.value, cst.BaseString))
+        for one in line.body
+    )
+
+
+def _without_maker(source: Source, function: cst.FunctionDef, items: Items) -> Iterator[Edit]:
+    """The function goes, and so does each ``with``."""
+    yield Remove(source, function)
+    for other, holder, item in items:
+        yield _without(other, holder, item)
 
 
 def _without(source: Source, holder: cst.With, item: cst.WithItem) -> Edit:

@@ -41,6 +41,7 @@ FSDP1 = "torch.distributed.fsdp.FullyShardedDataParallel"
 def contexts(program: Program) -> Iterator[Step | Left]:
     """What becomes of the calls of ``wrap``, by the context around them."""
     inside: dict[cst.WithItem, list[Events]] = {}
+    outside: list[tuple[Source, cst.Call]] = []
     for events in program.sites(Wrapping):
         at = events[0][1].at
         node = at.node
@@ -48,12 +49,17 @@ def contexts(program: Program) -> Iterator[Step | Left]:
             continue
         item = _context(program, at.source, node)
         if item is None:
-            why = "its `enable_wrap` context is in another function"
-            yield Left(at.source, node, why, TODO.format(why=why))
+            outside.append((at.source, node))
         else:
             inside.setdefault(item, []).append(events)
+    why = "its `enable_wrap` context is in another function"
+    yield from (Left(source, node, why, TODO.format(why=why)) for source, node in outside)
     for item, calls in inside.items():
-        yield _without(program, item, calls)
+        if outside:  # without the context those calls would give their modules back
+            why = "a class that calls `wrap` is built inside of the context"
+            yield Left(calls[0][0][1].at.source, item.item, why, TODO.format(why=why))
+        else:
+            yield _without(program, item, calls)
     yield from _bare(program)
 
 

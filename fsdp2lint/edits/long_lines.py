@@ -58,6 +58,8 @@ def _on_several(layout: Layout, node: cst.BaseExpression, indent: str) -> str:
     if found is None:
         return layout.text[start:end]
     inside, items = found
+    if isinstance(inside, _Comprehension):
+        return _comprehension(layout, (start, end), inside, indent)
     first, last = layout.span(items[0])[0], layout.span(items[-1])[1]
     deeper = indent + layout.unit
     said = [layout.text[slice(*layout.span(one))].rstrip(", ") for one in items]
@@ -76,14 +78,52 @@ def _on_several(layout: Layout, node: cst.BaseExpression, indent: str) -> str:
     return f"{head}{body}{layout.newline}{indent}{tail}"
 
 
+_Comprehension = cst.ListComp | cst.SetComp | cst.DictComp | cst.GeneratorExp
+
+
+def _comprehension(
+    layout: Layout,
+    whole: tuple[int, int],
+    node: cst.ListComp | cst.SetComp | cst.DictComp | cst.GeneratorExp,
+    indent: str,
+) -> str:
+    """A comprehension with what it collects, each ``for`` and each ``if`` on lines of their own."""
+
+    def text(one: cst.CSTNode) -> str:
+        return layout.text[slice(*layout.whole(one))]
+
+    if isinstance(node, cst.DictComp):
+        first = layout.whole(node.key)[0]
+        said = [f"{text(node.key)}: {text(node.value)}"]
+    else:
+        first = layout.whole(node.elt)[0]
+        said = [text(node.elt)]
+    last = first
+    loop: cst.CompFor | None = node.for_in
+    while loop is not None:
+        word = "async for" if loop.asynchronous is not None else "for"
+        said.append(f"{word} {text(loop.target)} in {text(loop.iter)}")
+        said += [f"if {text(one.test)}" for one in loop.ifs]
+        last = layout.whole(loop.ifs[-1].test if loop.ifs else loop.iter)[1]
+        loop = loop.inner_for_in
+    line = layout.newline + indent
+    body = "".join(f"{line}{layout.unit}{one}" for one in said)
+    start, end = whole
+    return f"{layout.text[start:first].rstrip()}{body}{line}{layout.text[last:end].lstrip()}"
+
+
 def _bracketed(
     node: cst.BaseExpression,
 ) -> tuple[cst.BaseExpression, Sequence[cst.CSTNode]] | None:
     """The last brackets of an expression that hold something, and what they hold."""
     while True:
         if isinstance(node, cst.Call) and node.args:
-            generator = isinstance(node.args[0].value, cst.GeneratorExp)
-            return None if generator and len(node.args) == 1 else (node, node.args)
+            only = node.args[0].value if len(node.args) == 1 else None
+            if isinstance(only, cst.GeneratorExp):
+                return None if len(only.lpar) > 1 else (only, (only,))
+            return node, node.args
+        if isinstance(node, cst.ListComp | cst.SetComp | cst.DictComp):
+            return node, (node,)
         if isinstance(node, cst.Call):
             node = node.func
         elif isinstance(node, cst.Attribute):

@@ -30,8 +30,8 @@ ANYWAY = ("FSDP230",)
 """Rules whose fixes belong to the migration also where the old text had the finding: old import paths."""
 
 
-ADVICE = ("FSDP205", "FSDP222", "FSDP314", "FSDP410", "FSDP509")
-"""Rules that advise what FSDP1 did not do either: the groups, the dtype of the weights and of inputs, which
+ADVICE = ("FSDP205", "FSDP206", "FSDP222", "FSDP314", "FSDP410", "FSDP509")
+"""Rules that advise what FSDP1 did not do either: the groups, what is in none, the dtype of the weights and inputs, which
 ranks read a file, and the order of the data stay those of FSDP1, and the ledger says it."""
 
 
