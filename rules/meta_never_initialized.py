@@ -43,8 +43,8 @@ Asked path by path: a load on the resume branch initialises that branch only, an
 handed a layer, a module around it or one of its parameters counts as an initialisation, unless it is known to give no
 values; so does `apply`, and a loop over all parameters. A loop over all modules initialises those of the classes that
 it asks for. Layers of `torch.nn` are seen, and
-whole models of Transformers that `from_config` builds; other libraries' models and a module's own `nn.Parameter` are
-not. Silent when the model is never trained (measurements of memory do that on purpose).
+whole models of Transformers that `from_config` builds, and the `nn.Parameter`s of project modules without submodules,
+such as an RMSNorm; other libraries' models and a parameter beside submodules are not. Silent when the model is never trained (measurements of memory do that on purpose).
 
 ## References
 
@@ -76,8 +76,15 @@ from fsdp2lint.api import (
 
 from ._common.fixes import own_statement, path_text, receiver_of
 from ._common.fixes_values import values_for
-from ._common.meta import born_on_meta, first_forward, on_path, values_given, way_without_values
-from ._common.shared import class_name, together
+from ._common.meta import (
+    born_on_meta,
+    first_forward,
+    on_path,
+    own_parameters_on_meta,
+    values_given,
+    way_without_values,
+)
+from ._common.shared import class_name, parts_of, together
 
 
 @rule(code="FSDP251", group="correctness")
@@ -142,6 +149,18 @@ def _uninitialised(
         if layer is module or not _computes(trace, moved, layer):
             continue
         way = way_without_values(trace, moved, forward, layer, guards, giving=giving)
+        if way is not None and path in (None, way):
+            path = way
+            left.append(called)
+    for called, guards, holder in own_parameters_on_meta(trace):
+        if holder is module or not trace.inside(holder, module) or parts_of(trace, holder):
+            continue
+        if called.order > moved.order or not together(guards, moved.guards):
+            continue
+        if not _computes(trace, moved, holder):
+            continue
+        both = guards.and_(moved.guards)
+        way = way_without_values(trace, moved, forward, holder, both, giving=giving)
         if way is not None and path in (None, way):
             path = way
             left.append(called)

@@ -3,8 +3,9 @@
 ## What it does
 
 Finds models of `torch.nn` layers that are built after `torch.manual_seed(…)` (or a helper of a library) with
-a value made of the rank, and that are then sharded and trained without a load, a broadcast or an
-initialisation in between, on some path of the run: a load on the resume branch leaves a fresh start as it was.
+a value made of the rank, and that are then sharded and trained without a load, a broadcast or constants
+in between, on some path of the run: a load on the resume branch leaves a fresh start as it was, and so does a
+random initialisation before the sharding (`nn.init.normal_`, `reset_parameters`), which draws with the same seed.
 
 ## Why is this bad
 
@@ -36,8 +37,8 @@ dropout.
 ## Known limits
 
 Without any seed PyTorch draws a seed per process, so ranks differ then too; that is not reported, since
-launchers and libraries may seed. Any call that is handed a layer, a model around it or a parameter between its making
-and the first step counts as one that may make the ranks equal, unless it is known to write nothing.
+launchers and libraries may seed. A random initialisation after the sharding is left alone: DTensors draw in step. Any other call that is handed a
+layer, a model around it or a parameter between its making and the first step counts as one that may make the ranks equal, unless it is known to write nothing.
 
 ## References
 
@@ -51,6 +52,7 @@ from collections.abc import Iterator
 
 from fsdp2lint.api import (
     Called,
+    Event,
     Finding,
     Part,
     Stepped,
@@ -60,7 +62,7 @@ from fsdp2lint.api import (
     rule,
 )
 
-from ._common.meta import is_meta, out_of_sight, way_without_values
+from ._common.meta import is_meta, out_of_sight, values_given, way_without_values
 from ._common.shared import Shard, class_name, differs_by_rank, shards_after, together
 
 _SEEDS = (
@@ -72,6 +74,11 @@ _SEEDS = (
     "lightning.seed_everything",
     "pytorch_lightning.seed_everything",
 )
+_DRAWING = frozenset(
+    "normal_ uniform_ trunc_normal_ kaiming_normal_ kaiming_uniform_ xavier_normal_ xavier_uniform_ orthogonal_ sparse_ "
+    "reset_parameters _reset_parameters exponential_ log_normal_ cauchy_".split()
+)
+"""Functions of ``torch.nn.init`` and methods of tensors and layers that draw random values."""
 _DRAWN = "Linear Embedding Conv1d Conv2d Conv3d LSTM GRU Bilinear MultiheadAttention".split()
 
 
@@ -133,13 +140,34 @@ def _trained_as_is(trace: Trace, seed: Called, built: Called, shard: Shard) -> b
     A path does not count that is chosen by what the seed is made of: ``seed + rank * share`` is one seed without ``share``.
     """
     stepped = next(trace.after(shard.event, Stepped), None)
-    if stepped is None or out_of_sight(trace, stepped, shard.module):
+    if stepped is None or not together(built.guards, stepped.guards):
         return False
-    way = way_without_values(trace, built, stepped, built.result, built.guards)
+    if out_of_sight(trace, stepped, shard.module):
+        return False
+    giving = [
+        event
+        for event in values_given(trace, built, stepped, built.result)
+        if not (event.order < shard.order and _draws(event))
+    ]
+    way = way_without_values(trace, built, stepped, built.result, stepped.guards, giving=giving)
     if way is None:
         return False
     asked = {guard.test for clause in way.since(stepped.guards) for guard in clause}
     return not any(part in asked for part in _parts(seed.argument(0, "seed")))
+
+
+def _draws(event: Event) -> bool:
+    """Whether an event only draws values anew, with the same seed, or writes into a bias."""
+    if not isinstance(event, Called):
+        return False
+    if event.name.rpartition(".")[2] in _DRAWING and (
+        event.receiver is not None or event.name.startswith("torch.nn.init.")
+    ):
+        return True
+    written = event.receiver if event.receiver is not None else event.argument(0, "tensor")
+    while isinstance(written, Part) and written.key in (".data", ".detach()"):
+        written = written.owner
+    return isinstance(written, Part) and written.key == ".bias"
 
 
 def _parts(value: Value | None) -> Iterator[Value]:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from libcst import CSTNode
+
 from fsdp2lint.api import (
     Assigned,
+    Bound,
     Called,
     Class,
     Escaped,
     Event,
     External,
     Forward,
+    Function,
     Guard,
     Guards,
     Instance,
@@ -74,12 +78,26 @@ def born_on_meta(trace: Trace) -> list[tuple[Called, Guards]]:
     return [(called, guards) for called in trace.of(Called) for guards in _on_meta(trace, called)]
 
 
+def own_parameters_on_meta(trace: Trace) -> Iterator[tuple[Called, Guards, Module]]:
+    """The calls of ``nn.Parameter`` on the meta device, under which guards, and the one module that holds each."""
+    for called in trace.calls("torch.nn.Parameter"):
+        holders = {unwrapped(one) for one in trace.memory.held_by.get(called.result, ())}
+        for guards in _under_meta(called) if len(holders) == 1 else ():
+            (holder,) = holders
+            if isinstance(holder, Module) and isinstance(holder.cls, Class):
+                yield called, guards, holder
+
+
 def _on_meta(trace: Trace, called: Called) -> Iterator[Guards]:
-    device = called.keywords.get("device")
-    if device is None and not called.within:
+    if called.keywords.get("device") is None and not called.within:
         return  # nearly all
-    if not (has_parameters(trace, called.result, 0) or _LIBRARY_MODELS.fullmatch(called.name)):
-        return
+    if has_parameters(trace, called.result, 0) or _LIBRARY_MODELS.fullmatch(called.name):
+        yield from _under_meta(called)
+
+
+def _under_meta(called: Called) -> Iterator[Guards]:
+    """The guards under which the device of a call, or of the context around it, is the meta device."""
+    device = called.keywords.get("device")
     devices = [device] if device is not None else list(called.within)
     for one in devices:
         for guards, value in cases(called, one):
@@ -201,9 +219,13 @@ def on_path(end: Event, way: Guards) -> str:
 def first_forward(trace: Trace, moved: Moved) -> Forward | None:
     """The first forward after memory was given to a model, when it is an ordinary one of the sharded model."""
     module = unwrapped(moved.module)
+    initialising: set[CSTNode] = set()
     for forward in trace.after(moved, Forward):
         if forward.how.lstrip("_").startswith(_INITIALISING):
+            initialising.add(forward.at.node)
             continue
+        if any(site.node in initialising for site in forward.moment.calls):
+            continue  # a method that computes a value for a parameter or a buffer
         if not _overlap(trace, forward.module, module):
             continue
         found = sharded(trace, forward, forward.module)
@@ -249,9 +271,11 @@ _NO_VALUES = frozenset(
     ".parameters .named_parameters .modules .named_modules .children .named_children .buffers .named_buffers "
     ".register_buffer .register_parameter .train .eval .to .cuda .cpu .half .bfloat16 .float .to_empty .numel "
     ".size .nelement .dim .element_size .zero_grad .requires_grad_ .backward .step .item .state_dict .compile "
-    ".load_state_dict .set_requires_gradient_sync .set_reshard_after_backward .unshard .reshard "
-    "builtins.print builtins.len builtins.list builtins.sum builtins.id builtins.type builtins.isinstance "
+    ".load_state_dict .gradient_checkpointing_enable .gradient_checkpointing_disable .enable_input_require_grads "
+    ".set_requires_gradient_sync .set_reshard_after_backward .unshard .reshard "
+    "copy.copy copy.deepcopy builtins.print builtins.len builtins.list builtins.sum builtins.id builtins.type builtins.isinstance "
     "builtins.hasattr builtins.repr builtins.str torch.compile torch.nn.utils.clip_grad_norm_ "
+    "torch.nn.utils.clip_grads_with_norm_ torch.nn.utils.get_total_norm torch.nn.utils.clip_grad_value_ "
     ".detach .clone .full_tensor .to_local .sum .mean .norm .std .max .min .square .tolist .register_hook "
     "torch.save torch.equal torch.allclose builtins.float builtins.dict builtins.zip builtins.enumerate builtins.reversed "
     ".values .items .keys torch.device".split()
@@ -310,10 +334,9 @@ def values_given(
 def _gives(trace: Trace, event: Event, module: Value, itself: bool = False) -> bool:
     """Whether an event may give a module's parameters values."""
     if isinstance(event, Called):
-        given = (event.receiver, *event.arguments, *event.keywords.values())
         return not _gives_none(event) and any(
             touches(trace, one, module, itself) and not passes_over(trace, event, one, module)
-            for one in given
+            for one in _written_into(event)
         )
     if isinstance(event, Escaped):
         return event.value in set(trace.memory.holders(module))
@@ -328,9 +351,21 @@ def _gives(trace: Trace, event: Event, module: Value, itself: bool = False) -> b
     return False
 
 
+def _written_into(called: Called) -> tuple[Value | None, ...]:
+    """What a call may write into: of a tensor's in-place method its receiver, of another call all that it is given."""
+    if called.receiver is not None and _IN_PLACE.fullmatch(called.name):
+        return (called.receiver,)
+    return (called.receiver, *called.arguments, *called.keywords.values())
+
+
+_IN_PLACE = re.compile(r"\.(add|addcdiv|addcmul|clamp|copy|div|fill|lerp|mul|sub)_")
+
+
 def _gives_none(called: Called) -> bool:
     if called.name.startswith("torch.nn.") and called.name.count(".") == 2:
         return True  # a layer or a list is made of others
+    if called.name == ".apply" and all(isinstance(v, Bound | Function) for v in called.arguments):
+        return True  # what the function does is written down call by call
     return (
         called.name in _NO_VALUES
         or called.name.startswith(_NO_VALUES_BELOW)
@@ -371,7 +406,11 @@ def touches(trace: Trace, value: Value | None, module: Value, itself: bool = Fal
             if isinstance(seen, Module):
                 break  # another part of the model: what holds it is not meant
             holders = trace.memory.held_by.get(seen, ())
-            if any(map(meets, holders)):
+            if _is_tensor(seen) and all(isinstance(unwrapped(h), Module) for h in holders):
+                # a buffer of a module is no part of the layers in it
+                if any(h is module or (not itself and trace.inside(h, module)) for h in holders):
+                    return True
+            elif any(map(meets, holders)):
                 return True
             seen = seen.owner if isinstance(seen, Part) else None
     return False

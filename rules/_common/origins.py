@@ -135,10 +135,11 @@ class _Origins:
             for _, entry in self.trace.memory.entries(one):
                 self.shared.setdefault(entry, order)
 
-    def of(self, value: Value, until: int, beyond: bool) -> Iterator[Value]:
+    def of(self, value: Value, until: int, beyond: bool, wide: bool = True) -> Iterator[Value]:
         """A value and all that it is computed from before ``until``, as far as that was not shared by the ranks.
 
-        ``beyond`` the outputs of modules are their inputs.
+        ``beyond`` the outputs of modules are their inputs; ``wide`` asks too for the tests that chose among several
+        values, and for what divides them.
         """
         todo, seen = deque([value]), set[Value]()
         while todo and len(seen) < _MOST:
@@ -154,17 +155,17 @@ class _Origins:
             yield one
             if one in self.returned and not beyond:
                 continue
-            todo += self._below(one, called)
+            todo += self._below(one, called, wide)
             if called is not None and called.name.startswith("torch."):  # `counts[0] += …`
                 todo += [entry for _, entry in self.trace.memory.entries(one)]
             todo += [v for order, v in self.grown.get(one, ()) if order < until]
 
-    def _below(self, value: Value, called: Called | None) -> list[Value]:
+    def _below(self, value: Value, called: Called | None, wide: bool) -> list[Value]:
         """What a value is made of directly."""
         if isinstance(value, Either):  # a flag or a counter says what decided it
             shown = [(guards, one) for guards, one in value.options if not _of_one_process(guards)]
             asked = [g.test for guards, _ in shown for g in guards if not is_choice(g.test)]
-            return [*(one for _, one in shown), *asked]
+            return [*(one for _, one in shown), *(asked if wide else ())]
         if isinstance(value, Not):
             return [value.test]
         if isinstance(value, Logic):
@@ -184,6 +185,8 @@ class _Origins:
         if is_choice(value) or how in ("is", "is not", "call") or name in _ABOUT_FORM:
             return []
         owner = [] if value.owner is None else [value.owner]
+        if how in ("/", "//") and not wide:
+            return owner
         return owner + [one for one in operands if isinstance(one, Value)]
 
     @staticmethod
@@ -264,8 +267,9 @@ def may_be_gradients(trace: Trace, collective: Collective) -> bool:
     """Whether a collective may communicate gradients or parameters, not the loss or another number of the step."""
     if collective.about is None:
         return True
-    returned = _origins(trace).returned
-    for one in origins(trace, collective.about, collective.order, beyond=False):
+    known = _origins(trace)
+    returned = known.returned
+    for one in known.of(collective.about, collective.order, beyond=False, wide=False):
         if isinstance(one, Parameters) or (isinstance(one, Part) and one.key in (".grad", ".data")):
             return True
         if isinstance(one, Unknown) and one not in returned:
