@@ -98,6 +98,7 @@ def test_a_command_names_the_settings(project: Path, file: str, text: str, path:
         "accelerate launch --config_file configs/ddp.yaml train.py\n",
         "accelerate launch --config_file configs/fsdp.yaml other.py\n",
         "accelerate launch --config_file configs/fsdp.yaml --fsdp_version 1 train.py\n",
+        "accelerate launch --use_fsdp train.py\n",
         "accelerate launch --config_file configs/fsdp.yaml --cpu train.py\n",
         "accelerate launch --config_file $CONFIG train.py\n",
         COMMAND + "accelerate launch --config_file configs/ddp.yaml train.py\n",
@@ -107,6 +108,86 @@ def test_a_command_names_the_settings(project: Path, file: str, text: str, path:
 def test_no_command_says_so_alone(project: Path, text: str) -> None:
     (project / "run.sh").write_text(text)
     assert "train.py" not in found(project, ".")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "accelerate launch --use_fsdp --fsdp_version 2 --num_processes=8 train.py",
+        "accelerate launch --use-fsdp --fsdp-version=2 train.py 2>&1 | tee log",
+        "python -m accelerate.commands.launch --config_file configs/fsdp.yaml train.py",
+        "accelerate launch --config_file configs/old.yaml --fsdp_version 2 train.py",
+        "cd src && accelerate launch --config_file configs/fsdp.yaml -m train",
+    ],
+)
+def test_options_of_the_launcher_count_more_than_its_file(project: Path, command: str) -> None:
+    (project / "configs" / "old.yaml").write_text(FSDP1)
+    (project / "run.sh").write_text(command + "\n")
+    assert SAVED in found(project, ".")
+
+
+HUNG = "sft.py:7:5: FSDP401"
+
+
+@pytest.mark.parametrize(
+    ("command", "settings"),
+    [
+        ("torchrun --nproc_per_node=8 sft.py --fsdp 'full_shard auto_wrap'", ""),
+        ("torchrun sft.py \\\n  --output_dir o \\\n  --fsdp full_shard", ""),
+        ("python -m torch.distributed.run sft.py --fsdp=full_shard --fsdp_config a.json", "{}"),
+        ("torchrun sft.py a.json", '{"output_dir": "o", "fsdp": "full_shard"}'),
+        (
+            "torchrun sft.py --config a.json",
+            '{"fsdp": "full_shard", "fsdp_config": {"version": 2}}',
+        ),
+    ],
+)
+def test_a_command_with_the_arguments_of_a_trainer(
+    project: Path, command: str, settings: str
+) -> None:
+    (project / "sft.py").write_text(TRAINER)
+    if settings:
+        (project / "a.json").write_text(settings)
+    (project / "run.sh").write_text(command + "\n")
+    assert HUNG in found(project, ".")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "torchrun sft.py --output_dir o",
+        "torchrun sft.py --fsdp --lr 1",
+        "torchrun sft.py --fsdp 1",
+        "torchrun other.py --fsdp full_shard",
+        "# pass --fsdp full_shard to sft.py",
+        "torchrun sft.py b.json",
+    ],
+)
+def test_a_command_without_the_arguments_of_a_trainer(project: Path, command: str) -> None:
+    (project / "sft.py").write_text(TRAINER)
+    (project / "b.json").write_text('{"output_dir": "o", "fsdp": ""}')
+    (project / "run.sh").write_text(command + "\n")
+    assert "sft.py" not in found(project, ".")
+
+
+def test_the_version_of_a_command(project: Path) -> None:
+    (project / "sft.py").write_text(TRAINER.replace("if trainer.is_world_process_zero():", "if 1:"))
+    (project / "run.sh").write_text(
+        "torchrun sft.py --fsdp full_shard --fsdp_config "
+        '\'{"version": 2, "state_dict_type": "SHARDED_STATE_DICT"}\'\n'
+    )
+    assert "sft.py:7:5: FSDP608" in found(project, ".")
+
+
+def test_arguments_that_the_script_reads_from_beside_it(project: Path) -> None:
+    read = "HfArgumentParser(TrainingArguments).parse_yaml_file('args.yaml')"
+    (project / "sft.py").write_text(
+        TRAINER.replace("HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()", read)
+    )
+    (project / "args.yaml").write_text("output_dir: o\nfsdp: full_shard\n")
+    assert HUNG in found(project, ".")
+    (project / "args.yaml").write_text("output_dir: o\nlearning_rate: 1\n")
+    assert "sft.py" not in found(project, ".")
 
 
 def test_settings_of_version_1(project: Path) -> None:

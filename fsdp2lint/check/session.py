@@ -237,18 +237,22 @@ class Session:
 
     @cached_property
     def launched(self) -> Launched:
-        """The scripts that settings of accelerate around them launch with FSDP."""
+        """The scripts that settings or commands around them launch with FSDP."""
         files = self.means.files(digests=False)
         settings = [path for path in self.files if path.endswith(SETTINGS)]
         scripts = [path for path in self.files if path.endswith(".py")]
-        if not settings and (self.covered or not self._may_be_launched(scripts, files)):
+        if not settings and not self._may_be_launched(scripts, files):
             return ()
         from fsdp2lint.frameworks.launches import launched
 
         return launched(scripts, settings, self.covered, files)
 
     def _may_be_launched(self, scripts: Sequence[str], files: Files) -> bool:
-        """Whether one script was passed, with what accelerate shards."""
+        """Whether one script was passed, with what accelerate shards, or folders in which a command asks for FSDP."""
+        if self.covered:
+            from fsdp2lint.frameworks import commands
+
+            return bool(scripts) and commands.may_ask(commands.below(self.covered), files)
         if len(scripts) != 1:
             return False
         try:

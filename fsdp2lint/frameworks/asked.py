@@ -143,9 +143,10 @@ class Asked:
 
 
 class Launch(NamedTuple):
-    """What settings of accelerate say of a script that they launch with FSDP."""
+    """What settings or a command say of a script that they launch with FSDP."""
 
-    version: int
+    version: int | None
+    """None where the default of the Trainer's release decides."""
     state_dict_type: str = ""
     """``FULL_STATE_DICT`` or its like; empty when several launches differ."""
 
@@ -243,7 +244,7 @@ def _of_arguments(top: Mapping) -> Asked | None:
         return None  # accelerate's file, which asks for something else
     holder, section = _section(top)
     words = top.get("fsdp")
-    asking = words is not None and _asks(plain(words.value))
+    asking = words is not None and asks_by_words(plain(words.value))
     if section is None and not asking:
         return None
     if top.get("base_model") is not None:
@@ -263,7 +264,7 @@ def _is_of_swift(name: str) -> bool:
     return name in ("fsdp", "fsdp_config") or name.startswith("_")
 
 
-def _asks(value: Any) -> bool:
+def asks_by_words(value: Any) -> bool:
     """Whether ``fsdp: …`` asks for it: a word or a list of words that TrainingArguments knows, or true."""
     said = words_of(value)
     return value is True or (

@@ -1,36 +1,41 @@
 """Which settings a script is launched with: by the commands around it, or because they lie beside it.
 
 ``accelerate launch --config_file fsdp.yaml train.py`` in a shell or Slurm script, a Makefile, a workflow or a README says
-it. Without a command, the only file of accelerate's settings in a script's folder is taken for its own.
+it, and so do ``--use_fsdp`` and the Trainer's own ``--fsdp full_shard``. Without a command, the only file of accelerate's
+settings in a script's folder is taken for its own.
+
+Sources: accelerate/commands/launch.py (``_validate_launch_command``: what the command line says counts more than the file;
+1.15), transformers/training_args.py (``_process_fsdp_args``; 5.23).
 """
 
 from __future__ import annotations
 
+import json
 import os
-import re
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
-from fsdp2lint.frameworks.asked import Launch
-from fsdp2lint.frameworks.document import MAX_CHARACTERS
+from fsdp2lint.frameworks import commands
+from fsdp2lint.frameworks.asked import Asked, Launch, asks_by_words
+from fsdp2lint.frameworks.commands import Command, read
 from fsdp2lint.frameworks.text import SettingsText
 from fsdp2lint.source.source import Source, Unreadable
-from fsdp2lint.system.discover import EXCLUDED, project_of
 from fsdp2lint.system.files import SETTINGS, Files
 
 Launched = tuple[tuple[str, Launch], ...]
 """Scripts by their absolute paths, each with the settings that it is launched with."""
 
-COMMANDS = (
-    *(".sh", ".bash", ".slurm", ".sbatch", ".job", ".mk", ".md", ".yml", ".yaml", "Makefile"),
-)
-MAX_FILES = 400
-"""So many files around the scripts are looked at for commands."""
-
-_COMMAND = re.compile(r"accelerate[ \t-]launch\b(?:\\\r?\n|[^\n])*")
-_CONFIG = re.compile(r"--config[_-]file(?:=|[ \t]|\\\r?\n)+[\"']?(?P<file>[^\s\"'\\]+)")
-_SCRIPT = re.compile(r"(?<![\w.-])[\w./${}-]*[\w-]+\.py\b")
-_OTHERWISE = re.compile(r"--(cpu|multi_gpu|use_deepspeed|tpu|fsdp_version)\b")
+_OTHERWISE = ("cpu", "multi_gpu", "use_deepspeed", "tpu", "use_megatron_lm")
 _OF_ACCELERATE = b"distributed_type"
+_TYPES = {"1": "FULL_STATE_DICT", "2": "LOCAL_STATE_DICT", "3": "SHARDED_STATE_DICT"}
+
+
+class _Known(NamedTuple):
+    """The settings files that ask for FSDP, by their paths."""
+
+    accelerate: dict[str, Launch]
+    trainer: dict[str, Launch]
+    """Arguments of a training, or the file of their ``fsdp_config`` alone."""
 
 
 def launched(
@@ -41,26 +46,26 @@ def launched(
     Commands are looked for below the ``folders``, and from the scripts' own folders up to their project.
     """
     own = {os.path.dirname(os.path.abspath(path)) for path in scripts if path.endswith(".py")}
-    near = list(_near(own, files)) if len(own) == 1 and not folders else []
-    beside = [path for path in near if path.endswith(SETTINGS)]
-    launches = dict(_launches((*settings, *beside), files))
-    if not launches:
-        return ()
-    texts = [*near, *_below(folders)]
-    chosen: dict[str, set[str]] = {}
+    near = list(commands.near(own)) if len(own) == 1 and not folders else []
+    beside = [path for path in _listed(own if near else ()) if path.endswith(SETTINGS)]
+    known = _known((*settings, *near, *beside), files)
+    texts = [*near, *commands.below(folders)]
+    chosen: dict[str, list[Launch | None]] = {}
     paths = [os.path.abspath(path) for path in scripts]
-    for config, script in _commands(texts, files):
-        found = _one(script, paths)
-        if found is not None:
-            chosen.setdefault(found, set()).add(_one(config, [*launches]) or "")
+    for command in commands.commands(texts, files):
+        script = _one(command.script, paths)
+        if script is not None and _asks(command):
+            chosen.setdefault(script, []).append(_of_command(command, known))
     for path in paths:
-        if path not in chosen:
-            alone = _beside(path, launches, files)
-            if alone is not None:
-                chosen[path] = {alone}
-    made = ((path, [launches.get(one) for one in own]) for path, own in chosen.items())
-    agreed = ((path, _agreed(of)) for path, of in made)
+        if path not in chosen and (alone := _beside(path, known, files)) is not None:
+            chosen[path] = [alone]
+    agreed = ((path, _agreed(of)) for path, of in chosen.items())
     return tuple(sorted((path, launch) for path, launch in agreed if launch is not None))
+
+
+def _listed(folders: Iterable[str]) -> Iterator[str]:
+    for folder in folders:
+        yield from (os.path.join(folder, name) for name in sorted(os.listdir(folder)))
 
 
 def _agreed(launches: Sequence[Launch | None]) -> Launch | None:
@@ -72,51 +77,113 @@ def _agreed(launches: Sequence[Launch | None]) -> Launch | None:
     return first if len(types) == 1 else Launch(first.version)
 
 
-def _launches(paths: Iterable[str], files: Files) -> Iterator[tuple[str, Launch]]:
-    """The settings files that ask accelerate for FSDP."""
+# -- settings files ----------------------------------------------------------------------------------------------
+
+
+def _known(paths: Iterable[str], files: Files) -> _Known:
+    known = _Known({}, {})
     for path in dict.fromkeys(map(os.path.abspath, paths)):
+        if not path.endswith(SETTINGS):
+            continue
         try:
             source = Source.decode(files.read(path), path)
             asked = source.asked if isinstance(source, SettingsText) else None
         except (OSError, Unreadable):
             continue
-        if asked is not None and asked.framework == "accelerate" and asked.version is not None:
-            kept = asked.value("state_dict_type")
-            named = {"1": "FULL_STATE_DICT", "3": "SHARDED_STATE_DICT"}
-            default = "FULL_STATE_DICT" if asked.version == 1 else "SHARDED_STATE_DICT"
-            kind = str(default if kept is None else kept).upper()
-            yield path, Launch(asked.version, named.get(kind, kind))
-
-
-def _beside(script: str, launches: dict[str, Launch], files: Files) -> str | None:
-    """The settings in a script's folder, if no other settings of accelerate lie there and the script asks for them."""
-    folder = os.path.dirname(script)
-    here = [path for path in launches if os.path.dirname(path) == folder]
-    if len(here) != 1:
-        return None
-    try:
-        others = [os.path.join(folder, name) for name in os.listdir(folder)]
-        raw = files.read(script)
-    except OSError:
-        return None
-    if b"Accelerator(" not in raw and b"Trainer(" not in raw:
-        return None
-    rivals = (p for p in others if p.endswith(SETTINGS) and p not in here)
-    return None if any(_OF_ACCELERATE in _read(p, files) for p in rivals) else here[0]
-
-
-def _commands(texts: Iterable[str], files: Files) -> Iterator[tuple[str, str]]:
-    """The settings file and the script of each launch that names both."""
-    for path in texts:
-        if not path.endswith(COMMANDS):
+        if asked is None:
             continue
-        text = _read(path, files).decode("utf-8", "replace")
-        for command in _COMMAND.findall(text) if "launch" in text else ():
-            config = _CONFIG.search(command)
-            rest = command if config is None else command[config.end() :]
-            script = _SCRIPT.search(rest)
-            if config is not None and script is not None and not _OTHERWISE.search(command):
-                yield config["file"], script[0]
+        if asked.framework == "accelerate" and asked.version is not None:
+            default = "FULL_STATE_DICT" if asked.version == 1 else "SHARDED_STATE_DICT"
+            known.accelerate[path] = Launch(asked.version, _type(asked) or default)
+        elif asked.framework == "the Trainer":
+            known.trainer[path] = Launch(asked.version, _type(asked))
+    return known
+
+
+def _type(asked: Asked) -> str:
+    kept = str(asked.value("state_dict_type") or "").upper()
+    return _TYPES.get(kept, kept)
+
+
+def _beside(script: str, known: _Known, files: Files) -> Launch | None:
+    """The settings in a script's folder that it reads: accelerate's, if no others of accelerate lie there and the script
+    builds what they are for, and arguments of the Trainer whose file the script names.
+    """
+    folder = os.path.dirname(script)
+    here = [path for path in known.accelerate if os.path.dirname(path) == folder]
+    named = [path for path in known.trainer if os.path.dirname(path) == folder]
+    if not here and not named:
+        return None
+    raw = read(script, files)
+    for path in named:
+        if b"Trainer(" in raw and os.path.basename(path).encode() in raw:
+            return known.trainer[path]
+    if len(here) != 1 or not (b"Accelerator(" in raw or b"Trainer(" in raw):
+        return None
+    rivals = (p for p in _listed([folder]) if p.endswith(SETTINGS) and p not in here)
+    rival = any(_OF_ACCELERATE in read(path, files) for path in rivals)
+    return None if rival else known.accelerate[here[0]]
+
+
+# -- commands ----------------------------------------------------------------------------------------------------
+
+
+def _asks(command: Command) -> bool:
+    """Whether a command says how its script is trained: settings of accelerate, or words of FSDP."""
+    if command.by_accelerate and {"config_file", "use_fsdp"} & command.options.keys():
+        return True
+    return "fsdp" in command.arguments or any(w.endswith(SETTINGS) for w in command.words)
+
+
+def _of_command(command: Command, known: _Known) -> Launch | None:
+    """The settings that a command gives to its script; None where it asks for no FSDP, or names files that are not known."""
+    by_arguments = _of_arguments(command, known.trainer)
+    if by_arguments is not None or not command.by_accelerate:
+        return by_arguments
+    options = command.options
+    if any(name in options for name in _OTHERWISE):
+        return None
+    base = None
+    if "config_file" in options or "config-file" in options:
+        path = _one(options["config_file"], [*known.accelerate])
+        if path is None:
+            return None
+        base = known.accelerate[path]
+    elif "use_fsdp" not in options:
+        return None
+    said = options.get("fsdp_version", "")
+    version = int(said) if said in ("1", "2") else None if said else base.version if base else 1
+    if version is None:
+        return None
+    kind = options.get("fsdp_state_dict_type", "").upper()
+    default = "FULL_STATE_DICT" if version == 1 else "SHARDED_STATE_DICT"
+    return Launch(version, _TYPES.get(kind, kind) or (base.state_dict_type if base else default))
+
+
+def _of_arguments(command: Command, trainer: dict[str, Launch]) -> Launch | None:
+    """FSDP as the arguments of the script ask the Trainer for it: ``--fsdp``, or a file with the arguments of a training."""
+    given = command.arguments
+    if asks_by_words(given.get("fsdp", "")):
+        return _of_config(given.get("fsdp_config", ""), trainer)
+    files = (_one(word, [*trainer]) for word in command.words if word.endswith(SETTINGS))
+    if "fsdp_config" in given:
+        return None
+    return next((trainer[path] for path in files if path is not None), None)
+
+
+def _of_config(given: str, trainer: dict[str, Launch]) -> Launch:
+    """What ``--fsdp_config`` says beside ``--fsdp``: a file, or the settings as JSON."""
+    path = _one(given, [*trainer]) if given.endswith(SETTINGS) else None
+    if path is not None:
+        return trainer[path]
+    try:
+        config = json.loads(given)
+    except ValueError:
+        return Launch(None)
+    config = config if isinstance(config, dict) else {}
+    version = config.get("fsdp_version", config.get("version"))
+    kind = str(config.get("state_dict_type", config.get("fsdp_state_dict_type", ""))).upper()
+    return Launch(version if version in (1, 2) else None, kind)
 
 
 def _one(named: str, paths: Sequence[str]) -> str | None:
@@ -132,44 +199,3 @@ def _one(named: str, paths: Sequence[str]) -> str | None:
         if found:
             return found[0] if len(found) == 1 else None
     return None
-
-
-def _near(folders: Iterable[str], files: Files) -> Iterator[str]:
-    """The files in some folders and in those above them, up to their project."""
-    for folder in folders:
-        top = project_of(folder) or folder
-        current = folder
-        while True:
-            try:
-                names = sorted(os.listdir(current))
-            except OSError:
-                break
-            yield from (
-                os.path.join(current, name) for name in names[:MAX_FILES] if name.endswith(COMMANDS)
-            )
-            if current == top or os.path.dirname(current) == current:
-                break
-            current = os.path.dirname(current)
-
-
-def _below(folders: Iterable[str]) -> Iterator[str]:
-    """The files below some folders that may hold commands."""
-    count = 0
-    for folder in folders:
-        for current, inner, names in os.walk(folder):
-            inner[:] = sorted(name for name in inner if name not in EXCLUDED or name == ".github")
-            for name in sorted(names):
-                if name.endswith(COMMANDS):
-                    count += 1
-                    if count > MAX_FILES:
-                        return
-                    yield os.path.join(current, name)
-
-
-def _read(path: str, files: Files) -> bytes:
-    try:
-        if os.path.getsize(path) > MAX_CHARACTERS:
-            return b""
-        return files.read(path)
-    except OSError:
-        return b""

@@ -13,9 +13,10 @@ from fsdp2lint.prove import ladder
 from fsdp2lint.prove.equality import steps
 from fsdp2lint.prove.equality.drawing import chart
 from fsdp2lint.prove.equality.pairs import pair
+from fsdp2lint.prove.equality.settled import counted_by_shard, settings_of_version_1
 from fsdp2lint.prove.places import NoEntry, find
 from fsdp2lint.rehearse import workfolder
-from fsdp2lint.rehearse.outcome import RankReport, Step
+from fsdp2lint.rehearse.outcome import Call, Digest, RankReport, Step
 from fsdp2lint.rehearse.results import Checkpoint
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -252,3 +253,75 @@ def test_nothing_of_it_imports_pytorch() -> None:
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert json.loads(ran.stdout) is False
+
+
+ARGUMENTS = "out/checkpoint-2/training_args.bin"
+OLD = {
+    "fsdp_config.version": 1,
+    "fsdp_plugin_args.fsdp_version": 1,
+    "fsdp_plugin_args.use_orig_params": True,
+    "fsdp_plugin_args.cpu_offload": False,
+    "learning_rate": 1e-3,
+}
+NEW = {
+    "fsdp_config.version": 2,
+    "fsdp_plugin_args.fsdp_version": 2,
+    "fsdp_plugin_args.cpu_offload": True,
+}
+
+
+def test_saved_arguments_may_say_version_2_and_lack_what_it_has_not() -> None:
+    settled = settings_of_version_1(ARGUMENTS, OLD, NEW)
+    assert list(settled) == [*OLD][:3]
+    assert settled["fsdp_plugin_args.use_orig_params"].startswith("version 2 always keeps")
+
+
+@pytest.mark.parametrize(
+    ("file", "before", "after"),
+    [
+        ("model.pt", OLD, NEW),
+        (ARGUMENTS, OLD, OLD),
+        (ARGUMENTS, {"fsdp_config.version": 2}, {"fsdp_config.version": 1}),
+        (ARGUMENTS, {"fsdp_config.transformer_layer_cls_to_wrap": "A"}, {}),
+        (ARGUMENTS, {"use_orig_params": True, "lr": 1}, {"lr": 2}),
+    ],
+)
+def test_other_entries_are_differences(
+    file: str, before: dict[str, object], after: dict[str, object]
+) -> None:
+    assert settings_of_version_1(file, before, after) == {}
+
+
+@pytest.mark.parametrize(
+    ("file", "entry", "before", "after", "expected"),
+    [
+        ("out/trainer_state.json", "total_flos", 2390016.0, 4780032.0, True),
+        ("out/trainer_state.json", "log_history[3].total_flos", 1001.0, 2000.0, True),
+        ("out/trainer_state.json", "total_flos", 2390016.0, 2390017.0, False),
+        ("out/trainer_state.json", "total_flos", 4780032.0, 2390016.0, False),
+        ("out/trainer_state.json", "global_step", 1.0, 2.0, False),
+        ("out/metrics.json", "total_flos", 1.0, 2.0, False),
+    ],
+)
+def test_a_count_of_operations_by_shard(
+    file: str, entry: str, before: float, after: float, expected: bool
+) -> None:
+    assert bool(counted_by_shard(file, entry, before, after, 2)) is expected
+
+
+def test_a_module_may_be_called_with_a_part_of_the_batch() -> None:
+    x, y, z = Digest((4, 16), 1, 2.0), Digest((4, 4), 3, 4.0), Digest((4, 16), 9, 2.0)
+
+    def given(*tensors: Digest) -> list[RankReport]:
+        return [RankReport(0, steps=[Step([1.0], calls=[Call(given=list(tensors))])])]
+
+    def batches(after: list[RankReport]) -> tuple[bool, list[str]]:
+        found = next(c for c in steps.compare(given(y, x), after, 0.0) if c.what == "batches")
+        return found.equal, found.notes
+
+    equal, notes = batches(given(x))
+    assert equal
+    assert "1 of the 2 tensors" in notes[0]
+    assert not batches(given(z))[0]
+    assert not batches(given(x, x))[0]
+    assert not batches(given(x, y, z))[0]

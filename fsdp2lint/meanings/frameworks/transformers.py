@@ -167,7 +167,7 @@ def quiet(call: Call) -> Value | None:
 def _shards(call: Call) -> bool:
     """Whether the arguments say ``fsdp="full_shard …"``, ``fsdp=True`` or a list of options."""
     asked = _argument(call, "fsdp")
-    if is_left_open(asked) and launched_version(call) is not None:
+    if is_left_open(asked) and launch(call) is not None:
         return True
     return _asks(call, asked)
 

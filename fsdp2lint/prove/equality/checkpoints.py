@@ -9,6 +9,7 @@ import torch
 
 from fsdp2lint.prove.equality.contents import Contents, OptimizerState, Weights, is_tensor, named
 from fsdp2lint.prove.equality.reading import Unreadable, read
+from fsdp2lint.prove.equality.settled import settings_of_version_1
 from fsdp2lint.prove.equality.shards import Layout, merged
 from fsdp2lint.prove.equality.tensors import Sides, Slack
 from fsdp2lint.rehearse.results import Checkpoint, Compared, Difference
@@ -67,6 +68,12 @@ def compare_checkpoints(
             )
             compared.notes.append(text)
     _optimizers(old.optimizers, new.optimizers, sides, compared)
+    settled = settings_of_version_1(before[0].name, old.others, new.others)
+    for place, why in settled.items():
+        compared.notes.append(f"expected after the migration of the settings: `{place}`: {why}")
+        old.others.pop(place)
+        new.others.pop(place, None)
+    compared.count += len(settled)
     _others(old.others, new.others, sides, compared)
     sides.close()
     return compared

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fsdp2lint.prove.equality.printed import Apart, Line, compare, compare_keyed, keyed, lines
+from fsdp2lint.prove.equality.settled import counted_by_shard
 from fsdp2lint.prove.written import others
 from fsdp2lint.rehearse.outcome import RankReport
 from fsdp2lint.rehearse.results import Compared, Difference, Kind
@@ -89,7 +90,9 @@ def written(works: Sides, known: Sequence[str]) -> Iterator[Text]:
                 yield Text(str(name), None, lines(old), lines(new))
 
 
-def compare_files(works: Sides, known: Sequence[str], rtol: float, noise: Noise) -> Compared:
+def compare_files(
+    works: Sides, known: Sequence[str], rtol: float, noise: Noise, ranks: int = 1
+) -> Compared:
     """The files in two working folders that are no checkpoints: whether AFTER has each, and its numbers."""
     compared = Compared("other files")
     old, new = (others(work, known) for work in works)
@@ -106,11 +109,24 @@ def compare_files(works: Sides, known: Sequence[str], rtol: float, noise: Noise)
         elif None in (_text(mine), _text(theirs)):
             compared.notes.append(f"`{name}` is not the same, and its format is not known")
     for text in written(works, known):
-        _say(compared, "file", text, text.apart(rtol, noise))
+        apart = text.apart(rtol, noise)
+        settled = [(one, why) for one in apart if (why := _expected(text, one, ranks))]
+        compared.notes += [f"{_told(text, one)}, as expected: {why}" for one, why in settled]
+        _say(compared, "file", text, [one for one in apart if one not in dict(settled)])
     if more := sorted(set(new) - {partner for _, partner in paired}):
         shown = f" and {len(more) - 1} more" if len(more) > 1 else ""
         compared.notes.append(f"only AFTER writes `{more[0]}`{shown}")
     return compared
+
+
+def _expected(text: Text, apart: Apart, ranks: int) -> str:
+    """Why the two lines differ where the training does not; empty when nothing explains it."""
+    after = apart.after
+    numbers = apart.before.numbers
+    if after is None or not numbers or numbers[:-1] != after.numbers[:-1]:
+        return ""
+    old, new = float(numbers[-1]), float(after.numbers[-1])
+    return counted_by_shard(text.where, apart.before.words, old, new, ranks)
 
 
 def _printed(path: Path, rank: RankReport, stream: int) -> list[Line]:

@@ -1,0 +1,141 @@
+"""Commands that start training scripts: in shell and Slurm scripts, Makefiles, workflows and pages."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from fsdp2lint.system.discover import EXCLUDED, project_of
+from fsdp2lint.system.files import Files
+
+MAX_CHARACTERS = 1_000_000
+"""A page or a script is smaller."""
+
+MAX_FILES = 400
+"""So many files around the scripts are looked at for commands."""
+
+_FILES = (
+    *(".sh", ".bash", ".slurm", ".sbatch", ".job", ".mk", ".md", ".yml", ".yaml", "Makefile"),
+)
+_COMMAND = re.compile(
+    r"(?:\baccelerate[ \t-]launch|\btorchrun|\bpython3?(?:\.\d+)?)[ \t](?:\\\r?\n|[^\n])*"
+)
+_CONTINUED = re.compile(r"\\\r?\n")
+_ENDS = re.compile(r"[;&|><)`#].*|\d>.*")
+"""What ends a command in a shell, at the begin of a word."""
+
+_LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
+
+
+@dataclass(frozen=True)
+class Command:
+    """One start of a script: the launcher's options, and what the script is given."""
+
+    by_accelerate: bool
+    script: str
+    """As the command writes it; a module as the path of its file."""
+    options: dict[str, str] = field(default_factory=dict)
+    arguments: dict[str, str] = field(default_factory=dict)
+    words: tuple[str, ...] = ()
+    """Everything behind the script."""
+
+
+def commands(paths: Iterable[str], files: Files) -> Iterator[Command]:
+    """The starts of scripts in some files."""
+    for path in paths:
+        text = read(path, files).decode("utf-8", "replace")
+        for line in _COMMAND.findall(text):
+            command = _parsed(_CONTINUED.sub(" ", line))
+            if command is not None:
+                yield command
+
+
+def _parsed(line: str) -> Command | None:
+    """The parts of a command line; None where it names no script."""
+    try:
+        words = shlex.split(line)
+    except ValueError:  # prose, or a quote that another line closes
+        words = line.split()
+    end = next((n for n, word in enumerate(words) if _ENDS.fullmatch(word)), len(words))
+    words = [word.rstrip(";`") for word in words[:end]]
+    accelerated = words[0].startswith("accelerate")
+    rest = words[2:] if words[0] == "accelerate" else words[1:]
+    for number, word in enumerate(rest):
+        before = rest[number - 1] if number else ""
+        if before in ("-m", "--module") and not word.startswith("-") and not word.endswith(".py"):
+            if word in _LAUNCHERS:
+                accelerated = word.startswith("accelerate")
+                continue
+            script = word.replace(".", "/") + ".py"
+        elif word.endswith(".py"):
+            script = word
+        else:
+            continue
+        behind = rest[number + 1 :]
+        return Command(
+            accelerated, script, _options(rest[:number]), _options(behind), tuple(behind)
+        )
+    return None
+
+
+def _options(words: Sequence[str]) -> dict[str, str]:
+    """The options among some words, without dashes; a switch has an empty value."""
+    found: dict[str, str] = {}
+    for number, word in enumerate(words):
+        if not word.startswith("--"):
+            continue
+        name, given, value = word[2:].partition("=")
+        if not given and number + 1 < len(words) and not words[number + 1].startswith("--"):
+            value = words[number + 1]
+        found[name.replace("-", "_")] = value
+    return found
+
+
+def near(folders: Iterable[str]) -> Iterator[str]:
+    """The files that may hold commands in some folders and in those above them, up to their project."""
+    for folder in folders:
+        top = project_of(folder) or folder
+        current = folder
+        while True:
+            try:
+                names = sorted(os.listdir(current))
+            except OSError:
+                break
+            yield from (
+                os.path.join(current, name) for name in names[:MAX_FILES] if name.endswith(_FILES)
+            )
+            if current == top or os.path.dirname(current) == current:
+                break
+            current = os.path.dirname(current)
+
+
+def below(folders: Iterable[str]) -> Iterator[str]:
+    """The files below some folders that may hold commands."""
+    count = 0
+    for folder in folders:
+        for current, inner, names in os.walk(folder):
+            inner[:] = sorted(name for name in inner if name not in EXCLUDED or name == ".github")
+            for name in sorted(names):
+                if name.endswith(_FILES):
+                    count += 1
+                    if count > MAX_FILES:
+                        return
+                    yield os.path.join(current, name)
+
+
+def may_ask(paths: Iterable[str], files: Files) -> bool:
+    """Whether a file among these may hold a command that asks for FSDP by its own words."""
+    return any(b"--fsdp" in raw or b"--use_fsdp" in raw for raw in (read(p, files) for p in paths))
+
+
+def read(path: str, files: Files) -> bytes:
+    """The bytes of a file; none where it cannot be read, or is too large."""
+    try:
+        if os.path.getsize(path) > MAX_CHARACTERS:
+            return b""
+        return files.read(path)
+    except OSError:
+        return b""
