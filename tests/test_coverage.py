@@ -119,6 +119,21 @@ def test_functions_that_no_program_reaches(tmp_path: Path) -> None:
     )
 
 
+def test_a_function_of_the_program_that_its_run_does_not_reach(tmp_path: Path) -> None:
+    """Its sharding is checked alone, so the program was not followed wholly."""
+    aside = "import elsewhere\nfrom torch.distributed.fsdp import fully_shard\n\n\ndef aside(model):\n    fully_shard(model[0])\n\n\n"
+    project(
+        tmp_path,
+        train=aside + WHOLE.replace("    main()\n", "    elsewhere.call(main)\n    main()\n"),
+    )
+    assert said(tmp_path).splitlines()[1] == (
+        "1 `fully_shard` call is reached by no training program."
+    )
+    (one,) = check(Batch.of_files([str(tmp_path / "train.py")])).programs
+    assert not one.whole
+    assert [site.line for site in one.idle] == [6]
+
+
 def test_the_limit_that_cut_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "MAX_STEPS", 20)
     path = tmp_path / "train.py"

@@ -41,6 +41,9 @@ STARTS = {
     "hydra": "import hydra\n@hydra.main(version_base=None, config_path='conf')\ndef main(cfg):\n"
     f"    work(cfg)\n{MAIN}main()\n",
     "jsonargparse": f"from jsonargparse import auto_cli\ndef main(cfg):\n    work(cfg)\n{MAIN}auto_cli(main)\n",
+    "fastcore": "from fastcore.script import *\n@call_parse\ndef main(cfg: str = 'c'):\n    work(cfg)\n",
+    "fastcore, called": "from fastcore.script import call_parse\n@call_parse()\ndef main(cfg: str = 'c'):\n"
+    "    work(**locals())\n",
     "elastic_launch": "from torch.distributed.launcher.api import LaunchConfig, elastic_launch\n"
     f"{MAIN}elastic_launch(LaunchConfig(1, 1, 8), work)({{}})\n",
     "spawn": f"import torch.multiprocessing as mp\ndef w(rank, cfg):\n    work(cfg)\n{MAIN}mp.spawn(w, args=({{}},))\n",

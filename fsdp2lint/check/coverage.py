@@ -20,6 +20,8 @@ class Seen(NamedTuple):
     """Whether the model behind it is known."""
     linked: bool = False
     """Whether that model is one that the same run shards."""
+    reached: bool = True
+    """Whether the run of a program comes there; else its function was checked alone."""
 
 
 class Lost(NamedTuple):
@@ -53,7 +55,12 @@ class Program(NamedTuple):
     @property
     def whole(self) -> bool:
         """Whether everything that it does to the model was followed."""
-        return not self.lost
+        return not self.lost and not (self.begins and self.idle)
+
+    @property
+    def idle(self) -> tuple[Seen, ...]:
+        """Its sharding calls in functions that its run does not reach."""
+        return tuple(seen for seen in self.shards if not seen.reached)
 
     @property
     def trains(self) -> bool:
@@ -96,8 +103,11 @@ def _union(one: Sequence[Seen], other: Sequence[Seen]) -> tuple[Seen, ...]:
     for seen in (*one, *other):
         place = seen.file, seen.line
         known = found.get(place)
-        if known is None or (seen.resolved, seen.linked) > (known.resolved, known.linked):
+        if known is None:
             found[place] = seen
+            continue
+        better = max(known, seen, key=lambda one: (one.resolved, one.linked))
+        found[place] = better._replace(reached=known.reached or seen.reached)
     return tuple(found[place] for place in sorted(found))
 
 
@@ -117,7 +127,7 @@ def gaps(every: Sequence[Program]) -> str:
     if not begun:
         alone = "No training program leads to {}; the functions around were checked alone."
         return alone.format(f"the {calls}") if idle else ""
-    partly = [one for one in begun if not one.whole]
+    partly = [one for one in begun if one.lost]
     unreached = (
         f"{calls} {'is' if idle == 1 else 'are'} reached by no training program" if idle else ""
     )
@@ -136,9 +146,8 @@ def gaps(every: Sequence[Program]) -> str:
 
 def _unreached(every: Sequence[Program]) -> int:
     """How many sharding calls stand in functions that no program reaches."""
-    reached = {(s.file, s.line) for one in every if one.begins for s in one.shards}
-    others = {(s.file, s.line) for one in every if not one.begins for s in one.shards}
-    return len(others - reached)
+    sites = [(site.reached, (site.file, site.line)) for one in every for site in one.shards]
+    return len({place for _, place in sites} - {place for reached, place in sites if reached})
 
 
 def details(every: Sequence[Program]) -> list[str]:
@@ -147,6 +156,8 @@ def details(every: Sequence[Program]) -> list[str]:
     for one in every:
         name = one.file if one.begins else f"{one.file} (no program that runs it was found)"
         lines.append(f"{name}: {_counts(one)}")
+        for site in one.idle if one.begins else ():
+            lines.append(f"  its run does not reach the sharding at {site.file}:{site.line}")
         for lost in one.lost:
             lines.append(f"  lost {lost.what} at {lost.place}: {lost.why}")
             if lost.remedy:
@@ -185,6 +196,6 @@ def table(every: Sequence[Program]) -> list[str]:
         how = ("wholly" if one.whole else "partly") if one.begins else "no program runs it"
         lines.append(f"{one.file:<{wide}}  " + "  ".join(cells) + f"  {how}")
     for one in every:
-        if one.lost:
+        if one.lost or (one.begins and one.idle):
             lines += ["", *details([one])]
     return lines

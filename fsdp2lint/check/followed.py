@@ -60,7 +60,6 @@ class Followed:
             if is_program and "__main__" in trace.source.text:
                 self._idle.add(file)
             return
-        seen = {kind: tuple(s.seen for s in sights if s.kind == kind) for kind in KINDS}
         lost = tuple(dict.fromkeys(_losses(trace, sights))) if is_program else ()
         if not is_program and file in self._idle:
             is_program = True
@@ -71,6 +70,10 @@ class Followed:
                 start = _spot(sights[0].event.moment.calls[0])
                 why = f"nothing that was followed from `__main__` calls `{trace.entry}`"
                 lost = (Lost(f"the way to `{trace.entry}`", why, *start),)
+        seen = {
+            kind: tuple(s.seen._replace(reached=is_program) for s in sights if s.kind == kind)
+            for kind in KINDS
+        }
         self._found.append(Program(file, is_program, **seen, lost=lost))
 
     def programs(self) -> tuple[Program, ...]:

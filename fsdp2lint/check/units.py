@@ -279,19 +279,24 @@ def _is_started(path: str, launched: Collection[str]) -> bool:
 
 def _is_program(path: str, raw: bytes) -> bool:
     """Whether running a file may train something."""
-    may = b"__main__" in raw or path.endswith(NOTEBOOK) or _MAY_ACT.search(raw) is not None
+    may = _says_main(raw) or path.endswith(NOTEBOOK) or _MAY_ACT.search(raw) is not None
     return may and _TRAINING.search(raw) is not None and _begins(path, raw)
 
 
 def _is_main(path: str, files: Files) -> bool:
-    return b"__main__" in files.read(path)
+    return _says_main(files.read(path))
+
+
+def _says_main(raw: bytes) -> bool:
+    """Whether a file does something only when it is run: fastcore's decorator asks as ``if __name__`` does."""
+    return b"__main__" in raw or b"call_parse" in raw
 
 
 def _begins(path: str, raw: bytes) -> bool:
     """Whether running a file does anything: a library only imports and defines."""
     if os.path.basename(path) == "__init__.py":
         return False
-    if b"__main__" in raw or path.endswith(NOTEBOOK):
+    if _says_main(raw) or path.endswith(NOTEBOOK):
         return True
     tree = _parsed(raw)
     return tree is None or any(map(_acts, tree.body))

@@ -112,8 +112,9 @@ def _training_first(source: Source) -> tuple[bool, bool]:
 
 
 def _is_main(source: Source) -> bool:
-    """Whether a file is meant to be run: it asks for ``__main__``."""
-    return "__main__" in source.text and "__name__" in source.text
+    """Whether a file is meant to be run: it asks for ``__main__``, itself or by a decorator of fastcore."""
+    text = source.text
+    return ("__main__" in text and "__name__" in text) or "call_parse" in text
 
 
 def _forget() -> None:

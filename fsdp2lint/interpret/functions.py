@@ -23,6 +23,7 @@ from fsdp2lint.model.values import (
     External,
     Function,
     Instance,
+    Literal,
     Optimizer,
     Part,
     Unknown,
@@ -48,6 +49,8 @@ _KINDS = {
 _OF_THE_CLASS = frozenset({"__class_getitem__", "__init_subclass__"})
 """Methods that Python binds to the class without being told."""
 _ACCESSORS = ("getter", "setter", "deleter")
+_STARTING = frozenset({"fastcore.script.call_parse", "fastcore.all.call_parse"})
+"""Decorators that call their function in the program that runs (``fastcore/script.py``)."""
 _KEEPING = frozenset({"functools.cache", "functools.cached_property", "functools.lru_cache"})
 
 
@@ -102,7 +105,16 @@ def define(machine: Machine, node: cst.FunctionDef) -> Value:
         else:
             _register(machine, decorator.decorator, made)
     made.decorators = tuple(reversed(decorators))
+    if any(isinstance(d, External) and d.name in _STARTING for d in decorators):
+        _start(machine, made, machine.site(node))
     return value
+
+
+def _start(machine: Machine, function: Function, site: Site) -> None:
+    """Call the function with arguments from the command line if its file is the program that runs."""
+    name = function.scope.read("__name__", machine.here)
+    if isinstance(name, Literal) and name.value == "__main__":
+        machine.call(function, [], {}, site, True)
 
 
 def _register(machine: Machine, decorator: cst.BaseExpression, function: Function) -> None:

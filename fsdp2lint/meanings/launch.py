@@ -1,7 +1,7 @@
 """Code that starts a function of the script in other processes, or at its command line.
 
 Sources: torch/multiprocessing/spawn.py (``spawn`` calls ``fn(i, *args)``), multiprocessing.Process, and the
-documentation of fire, typer, absl and click.
+documentation of fire, typer, absl and click, fastcore/script.py (``call_parse``).
 """
 
 from __future__ import annotations
@@ -153,6 +153,15 @@ def command_line(call: Call) -> Value | None:
     if not isinstance(target, Function | Bound | Partial):
         return None
     return call.machine.call(target, (), {}, call.site, True)
+
+
+@calls("fastcore.script.call_parse", "fastcore.all.call_parse")
+def call_parse(call: Call) -> Value | None:
+    """``@call_parse()`` decorates as ``@call_parse`` does: ``functions.define`` starts the program."""
+    given = call.get(0, "func")
+    if given is None:
+        return call.machine.external("fastcore.script.call_parse")
+    return given
 
 
 def _settings(call: Call, target: Value | None) -> Value | None:
