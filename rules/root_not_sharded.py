@@ -67,6 +67,7 @@ from fsdp2lint.api import (
     Site,
     Trace,
     Value,
+    Wrapping,
     rule,
     unwrapped,
 )
@@ -83,7 +84,6 @@ from ._common.shared import (
     shards,
     shards_before,
     together,
-    wrapped_before,
 )
 from ._common.walks import reached, walk_of
 
@@ -104,7 +104,7 @@ def check(trace: Trace) -> Iterator[Finding]:
         ):
             continue
         parts = [s for s in shards_before(trace, forward) if trace.inside(s.module, root)]
-        if not parts or not _trained(trace, forward, root):
+        if not parts or not _trained(trace, forward, root, parts):
             continue
         covered = _covered(trace, parts)
         left = None if covered is None else _uncovered(trace, root, covered, forward)
@@ -122,9 +122,19 @@ def check(trace: Trace) -> Iterator[Finding]:
         )
 
 
-def _trained(trace: Trace, forward: Forward, root: Value) -> bool:
-    """Whether the model is surely trained, and by nothing but ``fully_shard`` kept in step."""
-    if not trace.known(root) or wrapped_before(trace, forward, root, "ddp", "fsdp1"):
+def _trained(trace: Trace, forward: Forward, root: Value, parts: list[Shard]) -> bool:
+    """Whether the model is surely trained, and by nothing but ``fully_shard`` kept in step.
+
+    What wraps it where its parts are not sharded does not matter.
+    """
+    if not trace.known(root):
+        return False
+    wrapped = (
+        w
+        for w in trace.before(forward, Wrapping)
+        if w.by in ("ddp", "fsdp1") and trace.inside(root, w.module)
+    )
+    if any(not w.guards.excludes(part.guards) for w in wrapped for part in parts):
         return False
     if any(trace.inside(root, s.module) for s in shards(trace)):
         return False

@@ -24,6 +24,7 @@ from fsdp2lint.model.values import (
     Function,
     Instance,
     Literal,
+    Module,
     Optimizer,
     Part,
     Partial,
@@ -50,6 +51,8 @@ def get(machine: Machine, value: Value, name: str, site: Site) -> Value:
     if name in machine.memory.tags and of_parameters(value):
         machine.record(Read(machine.moment(site), value, name))
     stored = machine.memory.read(value, f".{name}", machine.here)
+    if stored is None and isinstance(value, Module):  # entries of a ModuleDict are its attributes
+        stored = machine.memory.read(value, f"[{name!r}]", machine.here)
     if stored is None and isinstance(value, Instance):
         if value in machine.memory.strangers:
             found = stranger_attribute(machine, value, name)

@@ -26,7 +26,7 @@ TOTAL_STEPS = 330_000
 PROGRAM_STEPS = 5
 """So many times the usual steps a program may take, as long as all together have taken no more than these:"""
 
-ALL_PROGRAMS_STEPS = 800_000
+ALL_PROGRAMS_STEPS = 500_000
 
 LEAST_STEPS = 1_500
 """What each entry gets at the least."""

@@ -122,7 +122,8 @@ class _Origins:
                 grown = self.grown.setdefault(called.receiver, [])
                 grown += [(called.order, one) for one in called.arguments]
         for returned in trace.of(Returned):
-            self.returned.setdefault(returned.result, []).append(returned)
+            for result in _alternatives(returned.result):
+                self.returned.setdefault(result, []).append(returned)
         self.escaped: dict[Value, int] = {}
         for escaped in trace.of(Escaped):
             self.escaped.setdefault(escaped.value, escaped.order)
@@ -267,6 +268,8 @@ def may_be_gradients(trace: Trace, collective: Collective) -> bool:
     """Whether a collective may communicate gradients or parameters, not the loss or another number of the step."""
     if collective.about is None:
         return True
+    if _is_copy(trace, collective.about):
+        return False
     known = _origins(trace)
     returned = known.returned
     for one in known.of(collective.about, collective.order, beyond=False, wide=False):
@@ -275,6 +278,20 @@ def may_be_gradients(trace: Trace, collective: Collective) -> bool:
         if isinstance(one, Unknown) and one not in returned:
             return True
     return False
+
+
+_MOVING = (".cuda()", ".to()", ".cpu()", ".float()", ".double()")
+
+
+def _is_copy(trace: Trace, value: Value) -> bool:
+    """Whether a tensor was made of numbers by ``torch.tensor``: nothing else holds its memory."""
+    while isinstance(value, Part) and value.owner is not None:
+        how = value.key[0] if isinstance(value.key, tuple) else value.key
+        if how not in _MOVING:
+            break
+        value = value.owner
+    made = _origins(trace).made.get(value)
+    return made is not None and made.name == "torch.tensor"
 
 
 def differing(trace: Trace, test: Value, until: int, *kinds: str) -> Origin | None:
