@@ -6,6 +6,7 @@ from fsdp2lint.ask.unreached import is_unreached
 from fsdp2lint.ask.wrapped import (
     excludes_fsdp2,
     is_of_the_project,
+    is_unit,
     kinds,
     told_apart,
     unseen_methods,
@@ -99,6 +100,7 @@ __all__ = [
     "imported_module",
     "inventory",
     "is_of_the_project",
+    "is_unit",
     "is_unreached",
     "kinds",
     "name_for",

@@ -32,9 +32,9 @@ _PRIVATE = (
 _FLAT = "torch.distributed.fsdp.FlatParameter"
 _OF_FLAT = ("_flat_param", "_is_flat_param", "_shard_param_infos")
 """Attributes of units and of flat parameters."""
-_OF_UNITS = ("_handle", "_is_root", "_has_params", "_fsdp_use_orig_params")
+OF_UNITS = ("_handle", "_is_root", "_has_params", "_fsdp_use_orig_params")
 """Attributes of FSDP1's units that other classes may have too (torch/distributed/fsdp/_common_utils.py)."""
-_OF_WRAPPERS = ("world_size", "rank", "params", "process_group", "_streams", "_handles")
+OF_WRAPPERS = ("world_size", "rank", "params", "process_group", "_streams", "_handles")
 """What FSDP1 sets on the wrapper itself, which hides what the module inside has
 (torch/distributed/fsdp/_init_utils.py)."""
 
@@ -78,7 +78,7 @@ def insides(program: Program, handled: tuple[str, ...]) -> Iterator[Left]:
     for reference in program.references(*(f"{_FSDP}{name}.*" for name in _PRIVATE)):
         if reference.name not in handled and not reference.name.startswith(_FLAT):
             why = "it is a part of FSDP1's own working"
-            yield Left(reference.source, reference.node, why, _todo(reference.name))
+            yield Left(reference.source, reference.node, why, instead(reference.name))
     why = "FSDP2 has no flat parameters"
     todo = "FSDP2 has no flat parameters: use the module's own parameters, which are DTensors"
     for reference in program.references(_FLAT, f"{_FLAT}.*"):
@@ -91,7 +91,7 @@ def insides(program: Program, handled: tuple[str, ...]) -> Iterator[Left]:
                     if not any(isinstance(n, cst.Import | cst.ImportFrom) for n in around):
                         yield Left(source, node, why, todo)
     for source, node in _of_units(program):
-        yield Left(source, node, "an attribute of FSDP1's wrapper", _todo(node.attr.value))
+        yield Left(source, node, "an attribute of FSDP1's wrapper", instead(node.attr.value))
 
 
 def _of_units(program: Program) -> Iterator[tuple[Source, cst.Attribute]]:
@@ -99,7 +99,7 @@ def _of_units(program: Program) -> Iterator[tuple[Source, cst.Attribute]]:
     found: dict[cst.Attribute, Source] = {}
     for _, read in program.of(Read):
         node = read.at.node
-        if read.name in (*_OF_UNITS, *_OF_WRAPPERS) and wrapper(read.owner) == "fsdp1":
+        if read.name in (*OF_UNITS, *OF_WRAPPERS) and wrapper(read.owner) == "fsdp1":
             if isinstance(node, cst.Attribute) and node.attr.value == read.name:
                 found[node] = read.at.source
     found |= dict(_of_listed(program))
@@ -107,11 +107,11 @@ def _of_units(program: Program) -> Iterator[tuple[Source, cst.Attribute]]:
         source = reference.source
         around = list(Layout.of(source).ancestors(reference.node))
         asked = next((n for n in around if _is_test(n)), None)
-        if isinstance(asked, cst.Call) and any(name in source.text for name in _OF_UNITS):
+        if isinstance(asked, cst.Call) and any(name in source.text for name in OF_UNITS):
             model = source.code(asked.args[0].value)
             scope = next((n for n in around if isinstance(n, cst.FunctionDef)), source.tree)
             for node in walk(scope):
-                if isinstance(node, cst.Attribute) and node.attr.value in _OF_UNITS:
+                if isinstance(node, cst.Attribute) and node.attr.value in OF_UNITS:
                     if source.code(node.value) == model:
                         found[node] = source
     return ((source, node) for node, source in found.items())
@@ -130,7 +130,7 @@ def _of_listed(program: Program) -> Iterator[tuple[cst.Attribute, Source]]:
         bound = {n.value for n in walk(loop.target) if isinstance(n, cst.Name)}
         inside = layout.parents[loop] if isinstance(loop, cst.CompFor) else loop.body
         for node in walk(inside):
-            if isinstance(node, cst.Attribute) and node.attr.value in (*_OF_UNITS, *_OF_WRAPPERS):
+            if isinstance(node, cst.Attribute) and node.attr.value in (*OF_UNITS, *OF_WRAPPERS):
                 if isinstance(node.value, cst.Name) and node.value.value in bound:
                     yield node, reference.source
 
@@ -139,7 +139,8 @@ def _is_test(node: cst.CSTNode) -> bool:
     return isinstance(node, cst.Call) and len(node.args) == 2 and dotted(node.func) == "isinstance"
 
 
-def _todo(name: str) -> str:
+def instead(name: str) -> str:
+    """What to do where something of FSDP1's own working is used."""
     parts = name.split(".")
     what = parts[-1]
     known = next(

@@ -3,7 +3,9 @@
 ## What it does
 
 Rewrites `_get_fsdp_handles(model)` to the model's parameters, and `handle.flat_param` to the parameter, where a
-function only goes through them and computes entry by entry: an average of weights, a copy, a scaling.
+function only goes through them and computes entry by entry: an average of weights, a copy, a scaling. The `params` of
+a wrapper, in a loop over `FSDP.fsdp_modules(model)` or of a model itself, become the parameters of that unit where
+`torch._foreach_*` gets them.
 
 ## Why
 
@@ -34,7 +36,7 @@ parameters their own and shards each. What is computed for each entry by itself 
 
 ## What it leaves
 
-- Handles that are used for anything else: their sizes, their storage, their unsharding.
+- Handles and `params` that are used for anything else: their sizes, their storage, their unsharding.
 - Models of which FSDP1 leaves some parameters alone: a handle never had those.
 - Functions that the project never calls with a model that FSDP1 wraps.
 
@@ -42,6 +44,7 @@ parameters their own and shards each. What is computed for each entry by itself 
 
 - `torch/distributed/fsdp/_traversal_utils.py` (`_get_fsdp_handles`)
 - `torch/distributed/fsdp/_flat_param.py` (`FlatParamHandle.flat_param`)
+- `torch/distributed/fsdp/_init_utils.py` (`state.params.append(handle.flat_param)`)
 """
 
 from __future__ import annotations
@@ -57,17 +60,22 @@ from fsdp2lint.api import (
     Layout,
     Left,
     Program,
+    Read,
     Reference,
     Replace,
+    Source,
     Step,
     Value,
     codemod,
+    is_unit,
     kinds,
 )
 
 from .._common.loop_ignored import ignores_some
+from .._common.loop_insides import OF_WRAPPERS, instead
+from .._common.loop_models import FSDP_MODULE
 from .._common.loop_text import around, receiver_text, text_of
-from .._common.shared import unimports
+from .._common.shared import Helpers, Naming, unimports
 from .flat import Flat
 
 UTILS = "torch.distributed.fsdp._traversal_utils"
@@ -92,6 +100,8 @@ def rewrite(program: Program) -> Iterator[Step | Left]:
             given = [model for call in calls for model in models.get(call, ())]
             if kinds(program, given) == {"fsdp1"} and not ignores_some(program, given):
                 yield from _step(program, function, references)
+    for source, reads in of_units(program).items():
+        yield from _steps_of(program, source, reads)
 
 
 def _is_plain(call: cst.CSTNode) -> bool:
@@ -118,3 +128,41 @@ def _step(
     yield Step(
         (*edits, *unimports(program, source, UTILS), *unimports(program, source, HANDLES)), accounts
     )
+
+
+def of_units(program: Program) -> dict[Source, list[cst.Attribute]]:
+    """Where a unit that FSDP1 has wrapped is asked for what only FSDP1 gives it: ``unit.params``."""
+    found: dict[Source, dict[cst.Attribute, None]] = {}
+    for _, read in program.of(Read):
+        node = read.at.node
+        if read.name in OF_WRAPPERS and isinstance(node, cst.Attribute) and is_unit(read.owner):
+            found.setdefault(read.at.source, {})[node] = None
+    return {source: list(nodes) for source, nodes in found.items()}
+
+
+def _steps_of(
+    program: Program, source: Source, reads: Sequence[cst.Attribute]
+) -> Iterator[Step | Left]:
+    """One step for those of a file whose entries alone matter."""
+    params = [n for n in reads if n.attr.value == "params"]
+    ready = [n for n in params if Flat(source, around(source, n), []).is_added(n)]
+    for node in reads:
+        if node not in ready:
+            yield Left(source, node, "an attribute of FSDP1's wrapper", instead(node.attr.value))
+    if not ready:
+        return
+    starts = Layout.of(source).span
+    helpers = Helpers.above(source, min(ready, key=lambda n: starts(n)[0]))
+    name = helpers.add("own_parameters", _own_parameters)
+    edits = [Replace(source, n, f"{name}({text_of(source, n.value)})") for n in ready]
+    accounts = tuple(Account(source, n, "changed", WHY, own=True) for n in ready)
+    yield Step((*edits, *helpers.all_edits()), accounts)
+
+
+def _own_parameters(name: str, named: Naming) -> str:
+    cls = named(FSDP_MODULE)
+    return f'''def {name}(unit):
+    """The parameters of a sharded module, without those of sharded modules inside it."""
+    inside = [m for m in unit.modules() if m is not unit and isinstance(m, {cls})]
+    theirs = {{p for m in inside for p in m.parameters()}}
+    return [p for p in unit.parameters() if p not in theirs]'''

@@ -33,6 +33,17 @@ class Flat:
         self.entrywise = all(self._are_handles(call) for call in calls)
         """Whether nothing but the entries of flat parameters matters to the function."""
 
+    def is_added(self, tensors: cst.BaseExpression) -> bool:
+        """Whether a list of tensors is only added to one that ``torch._foreach_*`` alone gets, or is given to it."""
+        parent, call = self.layout.parents[tensors], self._call_of(tensors)
+        if isinstance(parent, cst.AugAssign):
+            return isinstance(parent.operator, cst.AddAssign) and self._is_for_each(parent.target)
+        if call is None:
+            return False
+        if isinstance(call.func, cst.Attribute) and call.func.attr.value == "extend":
+            return self._is_for_each(call.func.value)
+        return dotted(call.func).startswith(_FOREACH)
+
     def _are_handles(self, call: cst.Call) -> bool:
         """Whether what a call gives is only gone through, by itself or by name."""
         parent = self.layout.parents[call]
@@ -125,7 +136,9 @@ class Flat:
     def _is_list(self, use: cst.Name) -> bool:
         parent = self.layout.parents[use]
         if isinstance(parent, cst.Attribute):
-            return parent.value is use and parent.attr.value == "append"
+            return parent.value is use and parent.attr.value in ("append", "extend")
+        if isinstance(parent, cst.AugAssign):
+            return parent.target is use
         call = self._call_of(use)
         return self._is_bound_to_a_list(use) or (
             call is not None and dotted(call.func).startswith(_FOREACH)

@@ -17,7 +17,7 @@ from fsdp2lint.edits.names import Names, loads
 from fsdp2lint.model.events import Called, Clipped, Event, SyncPaused
 from fsdp2lint.model.guards import Guard, Guards
 from fsdp2lint.model.trace import Trace, options
-from fsdp2lint.model.values import Class, External, Module, Value, Wrapped
+from fsdp2lint.model.values import Class, External, Module, Part, Value, Wrapped
 from fsdp2lint.source.source import Source
 from fsdp2lint.source.walk import statements, walk
 
@@ -39,6 +39,14 @@ def wrapper(value: Value) -> str:
             return one.by
         one = one.of
     return "plain" if isinstance(one, Module) else "unknown"
+
+
+def is_unit(value: Value) -> bool:
+    """Whether this is a model that FSDP1 has wrapped, or one of the wrapped modules that ``fsdp_modules`` lists."""
+    listed = value.owner if isinstance(value, Part) else None
+    if isinstance(listed, Part) and listed.key == ".fsdp_modules()":
+        return True
+    return wrapper(value) == "fsdp1"
 
 
 def kinds(program: Program, values: Iterable[Value]) -> frozenset[str]:
