@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -284,6 +285,45 @@ def test_a_format_that_is_none(tmp_path: Path) -> None:
     assert (shown.returncode, shown.stderr, "FSDP201" in shown.stdout) == (2, "", True)
     assert "`output-format`: unknown output format `ful`, did you mean `full`?" in shown.stdout
     assert "--> fsdp2lint.toml:2:1" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(f"{key} = 'a\\u0000b'".replace("'", '"') for key in ("extend", "baseline", "cache-dir")),
+        'extend-exclude = ["a\\u0000/*"]',
+        'output-format = "json=a\\u0000b"',
+        '[per-file-ignores]\n"\\u0000" = ["FSDP2"]',
+    ],
+)
+def test_a_name_that_no_file_has(tmp_path: Path, text: str) -> None:
+    write(tmp_path, fsdp2lint__toml=text, x__py=LATE)
+    (line,) = misconfigured(tmp_path)
+    assert "NUL" in line
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes")
+@pytest.mark.parametrize("key", ["extend", "baseline", "output-format"])
+@pytest.mark.parametrize("where", ["pipe", "/dev/zero"])
+def test_a_file_without_end_is_not_waited_for(tmp_path: Path, key: str, where: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    value = f"json={where}" if key == "output-format" else where
+    write(tmp_path, fsdp2lint__toml=f"{key} = '{value}'\n", x__py=LATE)
+    shown = invoke("check", "-n", cwd=tmp_path)
+    assert shown.returncode == 2
+    assert "FSDP903" in shown.stdout
+    assert "FSDP201" in shown.stdout
+
+
+def test_what_a_link_leads_to_is_not_shown(tmp_path: Path) -> None:
+    (project := tmp_path / "project").mkdir()
+    (tmp_path / "secret").write_text("password = hunter2\n")
+    (project / "fsdp2lint.toml").symlink_to(tmp_path / "secret")
+    (project / "x.py").write_text(LATE)
+    for format_ in ("full", "json", "sarif", "junit"):
+        shown = invoke("check", "-n", "-f", format_, cwd=project)
+        assert (shown.returncode, "FSDP903" in shown.stdout) == (2, True)
+        assert "hunter2" not in shown.stdout + shown.stderr
 
 
 def test_a_configuration_that_is_a_folder(tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ def test_kept_results_depend_on_every_file_of_the_plugin(place: Path) -> None:
     ],
 )
 def test_a_plugin_that_fails_is_one_line(place: Path, rule: str, said: str) -> None:
-    (place / "site/acme_rules/late_seed.py").write_text(rule)
+    (place / "site/acme_rules/late_seed.py").write_text(f"import fsdp2lint\n{rule}")
     configured(place, "acme")
     (place / "project/late.py").write_text(LATE)
     for command in (["rule", "FSDP201"], ["check", "--show-settings"]):
@@ -156,6 +156,28 @@ def test_a_plugin_that_is_not_there_is_one_line(place: Path) -> None:
     (place / "project/late.py").write_text(LATE)
     (line,) = misconfigured(place / "project")
     assert "fsdp2lint.toml:1: `plugins`: `nowhere`: no module `nowhere` is installed" in line
+
+
+def test_an_installed_module_that_is_no_plugin_is_never_imported(place: Path) -> None:
+    """Importing `this` prints, `antigravity` opens a browser."""
+    (place / "site/other.py").write_text("open('ran', 'w')\n")
+    (place / "project/late.py").write_text(LATE)
+    for name in (
+        "this",
+        "other",
+        "antigravity",
+        "antigravity.inner",
+        "fsdp2lint.__main__",
+        "..",
+        "a b",
+    ):
+        configured(place, name)
+        done = run(place, "check", "-f", "concise")
+        assert done.returncode == 2
+        assert "late.py" in done.stdout
+        assert done.stdout.count("FSDP903 `plugins`") == 1
+        assert "Zen" not in done.stdout
+        assert not (place / "project/ran").exists()
 
 
 def test_code_of_the_checked_project_is_never_imported(place: Path) -> None:

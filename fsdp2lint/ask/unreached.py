@@ -13,6 +13,7 @@ import libcst as cst
 
 from fsdp2lint.source.walk import walk
 from fsdp2lint.system.discover import EXCLUDED, PROJECT_MARKS
+from fsdp2lint.system.files import read
 
 if TYPE_CHECKING:
     from fsdp2lint.ask.program import Program
@@ -117,8 +118,7 @@ def _project(path: str) -> str:
 
 def _read(path: str) -> bytes:
     try:
-        with open(path, "rb") as file:
-            return file.read(MAX_BYTES)
+        return read(path)[:MAX_BYTES]
     except OSError:
         return b""
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fsdp2lint.system.files import read
 from fsdp2lint.system.journal import NotWritten, Switch
 
 if TYPE_CHECKING:
@@ -125,6 +126,8 @@ def _check(old: Path, new: Path, force: bool) -> None:
         ) from problem
     if not old.exists():
         raise CannotConvert(f"{old}: there is no such file or folder")
+    if not (old.is_file() or old.is_dir()):
+        raise CannotConvert(f"{old}: neither a file nor a folder")
     if old.is_dir() and not (old / _METADATA).is_file() and _index(old) is None:
         raise CannotConvert(
             f"{old}: no checkpoint of torch.distributed.checkpoint, there is no {_METADATA} in it"
@@ -148,7 +151,11 @@ def _read_file(path: Path, trust: bool) -> dict[Any, Any]:
         return dict(_safetensors().load_file(path))
     try:
         mapped = zipfile.is_zipfile(path)  # what torch < 1.6 wrote cannot be mapped
+        if mapped:
+            _check_size(path)
         states = torch.load(path, map_location="cpu", weights_only=not trust, mmap=mapped)
+    except CannotConvert:
+        raise
     except pickle.UnpicklingError as problem:
         if "operand" in str(problem) or "load key" in str(problem):
             raise CannotConvert(f"{path}: cannot be read: no checkpoint of torch.save") from problem
@@ -171,9 +178,9 @@ def _index(path: Path) -> Path | None:
 def _read_indexed(folder: Path, index: Path, trust: bool) -> dict[Any, Any]:
     """The tensors of several files, each mapped into memory."""
     try:
-        places = json.loads(index.read_bytes())["weight_map"]
+        places = json.loads(read(str(index)))["weight_map"]
         names = sorted(set(places.values()))
-    except (ValueError, KeyError, TypeError, AttributeError) as problem:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
         raise CannotConvert(f"{index}: cannot be read: it has no `weight_map`") from problem
     states: dict[Any, Any] = {}
     for name in names:
@@ -264,11 +271,32 @@ class _Metadata(pickle.Unpickler):
 def _check_metadata(path: Path) -> None:
     try:
         with path.open("rb") as file:
-            _Metadata(file).load()
+            metadata = _Metadata(file).load()
+        for part in (metadata.storage_data or {}).values():
+            _check_part(path.parent, part.relative_path)
+    except CannotConvert:
+        raise
     except pickle.UnpicklingError as problem:
         raise CannotConvert(_refused(str(path), problem)) from problem
     except Exception as problem:  # a pickle that is cut off or no pickle raises almost anything
         raise CannotConvert(f"{path}: cannot be read: {_line(problem)}") from problem
+
+
+def _check_part(folder: Path, name: str) -> None:
+    """A checkpoint is read from files of its own folder: the metadata could name any on this machine."""
+    file = folder / name
+    if Path(name).name != name or not file.is_file():
+        raise CannotConvert(
+            f"{folder}: cannot be read: there is no file `{name}` in it, which {_METADATA} names"
+        )
+
+
+def _check_size(path: Path) -> None:
+    """torch.save compresses nothing: what unpacks to more than it is was made to fill the memory."""
+    with zipfile.ZipFile(path) as archive:
+        packed = [one.filename for one in archive.infolist() if one.compress_type]
+    if packed:
+        raise CannotConvert(f"{path}: cannot be read: `{packed[0]}` in it is compressed")
 
 
 def _refused(where: str, problem: BaseException) -> str:

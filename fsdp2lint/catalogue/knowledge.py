@@ -11,6 +11,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from fsdp2lint.catalogue.declare import (
@@ -29,6 +31,10 @@ if TYPE_CHECKING:
 
 ENTRY_POINTS = "fsdp2lint.rules"
 """The group of entry points under which installed packages offer rules."""
+
+
+MAX_PLUGIN_FILES = 1_000
+"""Python files of a plugin that are searched for a word of ours."""
 
 
 class BadKnowledge(Exception):
@@ -101,11 +107,27 @@ def _mark(module: str, name: str) -> str:
             f"no module `{top}` is installed beside fsdp2lint, and no entry point of {ENTRY_POINTS}"
         )
         raise BadSetting(f"`{name}`: {said} has this name", name)
+    if not _may_declare(module, spec.submodule_search_locations or [spec.origin or ""]):
+        raise BadSetting(f"plugin `{module}` declares no rule", name)
     mark = blake2b(digest_size=16)
     for path in _files(spec.submodule_search_locations or [spec.origin or ""]):
         found = os.stat(path)
         mark.update(f"{path} {found.st_size} {found.st_mtime_ns}\n".encode("utf-8", "replace"))
     return mark.hexdigest()
+
+
+def _may_declare(module: str, places: Sequence[str]) -> bool:
+    """Whether a module, or one inside of it, mentions us at all: one that does not is never imported.
+
+    The configuration of somebody else's project could name any module that is installed, and importing some of
+    them opens a browser or starts a program.
+    """
+    top, *inner = module.split(".")
+    if top == "fsdp2lint":
+        return False
+    below = [os.path.join(place, *inner) for place in places] if inner else places
+    files = islice(_files([*(f"{path}.py" for path in below), *below]), MAX_PLUGIN_FILES)
+    return any(b"fsdp2lint" in Path(path).read_bytes() for path in files)
 
 
 def _files(places: Sequence[str]) -> Iterator[str]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from fsdp2lint.catalogue.toolrules import ALWAYS_ON
 from fsdp2lint.check.diagnostics import shown
+from fsdp2lint.system.files import read
 from fsdp2lint.system.journal import NotWritten, replace_all
 
 if TYPE_CHECKING:
@@ -59,11 +60,10 @@ class Baseline:
         from fsdp2lint.check.stored import StoredBaseline
 
         try:
-            with open(file, "rb") as stream:
-                stored = msgspec.json.decode(stream.read(), type=StoredBaseline)
+            stored = msgspec.json.decode(read(file), type=StoredBaseline)
         except OSError as error:
             raise BadBaseline(f"{file}: {error.strerror or error}") from error
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise BadBaseline(f"{file}: no baseline: {error}") from error
         if stored.version != VERSION:
             raise BadBaseline(

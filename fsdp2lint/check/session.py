@@ -120,13 +120,9 @@ class Session:
 
         found = []
         for (file, line), said in self.faults:
-            try:
-                text = self.means.files(digests=False).read(os.path.abspath(file))
-            except OSError:
-                text = b""
-            source = Source(file, text.decode("utf-8", "replace"))
             at = Range(max(line, 1), 1, max(line, 1), 1)
-            found.append(Diagnostic(WRONG_SETTING, said, Place(source, at)))
+            # without its text: the file may be a link to one that nobody else is to read
+            found.append(Diagnostic(WRONG_SETTING, said, Place(Source(file, ""), at)))
         return found
 
     def about_unread(self) -> Iterator[str]:

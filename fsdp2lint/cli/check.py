@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from typing import TYPE_CHECKING, Any, TextIO
@@ -248,9 +249,12 @@ def _targets(session: Session, given: Given) -> Targets:
     for target in targets:
         if target.file in (None, given["output_file"]) or place == INLINE:
             continue
-        if not is_below(str(target.file), (session.main.folder,)):
-            outside = f"{target.file} lies outside of the project; name such a file with"
-            session.note(Fault(place, f"`output-format`: {outside} --output-format"))
+        why = "" if is_below(str(target.file), (session.main.folder,)) else "outside of the project"
+        if os.path.exists(str(target.file)) and not os.path.isfile(str(target.file)):
+            why = why or "where there is no regular file"  # a pipe would be waited for
+        if why:
+            name = "name such a file with --output-format"
+            session.note(Fault(place, f"`output-format`: {target.file} lies {why}; {name}"))
             return parse_targets(("full",), given["output_file"])
     return targets
 

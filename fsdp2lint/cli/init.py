@@ -13,6 +13,7 @@ import click
 
 from fsdp2lint import __version__
 from fsdp2lint.config import toml
+from fsdp2lint.system.files import MAX_TEXT, read
 from fsdp2lint.system.journal import NotWritten, replace_all
 
 _KEYS = """\
@@ -141,8 +142,7 @@ def _requirement() -> str:
 
 def _text(path: str) -> str:
     try:
-        with open(path, encoding="utf-8", newline="") as file:
-            return file.read()
+        return read(path, MAX_TEXT).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise click.ClickException(f"{path}: {error}") from error
 

@@ -10,6 +10,7 @@ import click
 
 from fsdp2lint.config.settings import unknown
 from fsdp2lint.reporters import formats, render
+from fsdp2lint.system.plain import Plain
 
 if TYPE_CHECKING:
     from fsdp2lint.check.diagnostics import Report
@@ -60,9 +61,11 @@ def write(
 
             _put(os.environ["GITHUB_STEP_SUMMARY"], step_summary(report, view), "a")
         if target.file is None:
-            stream = stream or sys.stdout
-            stream.write(render(target.format, report, view))
-            stream.flush()
+            out = stream or sys.stdout
+            if target.format == "github" and isinstance(out, Plain):
+                out = out.with_commands()
+            out.write(render(target.format, report, view))
+            out.flush()
             continue
         text = render(target.format, report, view._replace(colour=False))
         save(target.file, text)

@@ -114,7 +114,7 @@ def _json(seen: Sequence[tuple[Trace, Sequence[Event]]]) -> str:
     """Each run with its events: what happens, where, under which conditions, through which calls."""
     import msgspec
 
-    from fsdp2lint.system.plain import in_json
+    from fsdp2lint.system.plain import encoded, in_json
 
     said = [
         {
@@ -134,7 +134,7 @@ def _json(seen: Sequence[tuple[Trace, Sequence[Event]]]) -> str:
         }
         for trace, events in seen
     ]
-    return in_json(msgspec.json.format(msgspec.json.encode(said), indent=2).decode() + "\n")
+    return in_json(msgspec.json.format(encoded(said), indent=2).decode() + "\n")
 
 
 def _spot(site: Site) -> dict[str, Any]:

@@ -170,7 +170,7 @@ def _right(
     number: str = "",
 ) -> Any:
     """What may stand at a path, as the member with a number, of a value that stands there; UNSET for nothing."""
-    error = _error(whole(value))
+    error = _error(whole(value)) or _nul(value)
     if error is None:
         return value
     if isinstance(value, list) and _error(whole([])) is None:
@@ -180,13 +180,28 @@ def _right(
         )
         return [one for one in members if one is not UNSET]
     if isinstance(value, Mapping) and _error(whole({})) is None:
-        entries = (
+        entries = [
             (key, _right(one, _chain(whole, partial(_entry, key)), (*path, key), wrong))
             for key, one in value.items()
-        )
+            if not _nul(key)
+        ]
+        if len(entries) < len(value):
+            wrong.append(Wrong(f"`{_spelled(path)}{number}`: {_NUL}", path))
         return {key: one for key, one in entries if one is not UNSET}
     wrong.append(Wrong(f"`{_spelled(path)}{number}`: {error}", path))
     return UNSET
+
+
+_NUL = "no path and no name holds a NUL"
+
+
+def _nul(value: Any) -> str | None:
+    """What is wrong with a value that no system call takes."""
+    if isinstance(value, Mapping):
+        return next((_NUL for pair in value.items() if any(map(_nul, pair))), None)
+    if isinstance(value, list):
+        return next((_NUL for one in value if _nul(one)), None)
+    return _NUL if isinstance(value, str) and "\0" in value else None
 
 
 def _entry(key: str, value: Any) -> dict[str, Any]:

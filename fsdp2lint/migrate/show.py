@@ -16,7 +16,7 @@ from fsdp2lint.check.fixing import diff
 from fsdp2lint.migrate.contract import site_of
 from fsdp2lint.migrate.engine import Migration, Stage
 from fsdp2lint.migrate.ledger import FATES, Entry, Status
-from fsdp2lint.system.plain import in_json, no_command, one_line
+from fsdp2lint.system.plain import encoded, in_json, no_command, one_line
 
 FORMATS = ("text", "markdown", "json", "html")
 
@@ -115,7 +115,7 @@ def markdown(migration: Migration, applied: Applied = DRY) -> str:
 def json(migration: Migration, applied: Applied = DRY) -> str:
     """Everything, for a program: entries, sums, files, findings that are left."""
     data = _data(migration, applied)
-    return msgspec.json.format(msgspec.json.encode(data), indent=2).decode() + "\n"
+    return msgspec.json.format(encoded(data), indent=2).decode() + "\n"
 
 
 def html(migration: Migration, applied: Applied = DRY) -> str:

@@ -60,6 +60,6 @@ def render(name: str, report: Report, view: View) -> str:
     text: str = module.render(report, view)
     if name == "github":
         return text  # commands are what it is made of
-    if name in ("json", "json-lines", "sarif", "gitlab"):
+    if name in ("coverage", "json", "json-lines", "sarif", "gitlab"):
         return in_json(text)
     return no_command(text, "##&#91;" if name == "junit" else "## [")

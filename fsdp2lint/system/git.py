@@ -16,6 +16,9 @@ from typing import NamedTuple
 
 from fsdp2lint.system.discover import SUFFIXES
 
+MAX_SECONDS = 300
+"""How long git is waited for."""
+
 Wanted = Callable[[str], bool]
 """Whether a file, spelled from the current folder, is one that the run looks at."""
 
@@ -299,7 +302,10 @@ def _run(
             check=False,
             cwd=inside,
             env={**os.environ, **_ENVIRONMENT, **(environment or {})},
+            timeout=MAX_SECONDS,
         )
+    except subprocess.TimeoutExpired as error:  # its files may be pipes
+        raise GitNotStarted(f"git gave no answer within {MAX_SECONDS} s") from error
     except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
         raise GitProblem(f"git cannot be run: {error.strerror or error}") from error
     except OSError as error:

@@ -71,7 +71,8 @@ def _candidates() -> Iterator[str]:
     import tempfile  # only where it must be: it costs more to import than all of this
 
     user = os.getuid() if hasattr(os, "getuid") else os.environ.get("USERNAME", "")
-    yield os.path.join(tempfile.gettempdir(), f"fsdp2lint-{user}")
+    with suppress(OSError):  # there is none that can be written to
+        yield os.path.join(tempfile.gettempdir(), f"fsdp2lint-{user}")
 
 
 def _is_own(status: os.stat_result, others: int) -> bool:

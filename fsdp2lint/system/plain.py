@@ -47,6 +47,26 @@ def in_json(text: str) -> str:
     return no_command(_BREAK_IN_JSON.sub(lambda m: f"\\u{ord(m[0]):04x}", text), "##\\u005b")
 
 
+def encoded(data: Any) -> bytes:
+    """Data as JSON; names of files that are not UTF-8 are shown by the numbers of their bytes."""
+    import msgspec
+
+    try:
+        return msgspec.json.encode(data)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(_encodable(msgspec.to_builtins(data)))
+
+
+def _encodable(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {_encodable(key): _encodable(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_encodable(value) for value in data]
+    if isinstance(data, str):
+        return data.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return data
+
+
 class Plain:
     """A stream to which text goes without control characters, but for colours if the user sees them."""
 
@@ -61,6 +81,10 @@ class Plain:
             text = self._pattern.sub(_number, text)
         return self._stream.write(text if self._commands else no_command(text))
 
+    def with_commands(self) -> Plain:
+        """The same stream, for a format that is made of commands to a CI."""
+        return Plain(self._stream, commands=True)
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
@@ -70,8 +94,7 @@ def guard_streams() -> None:
 
     Standard error on a terminal is left out: the progress that is shown there moves the cursor.
     """
-    # a format may have commands of its own
-    sys.stdout = Plain(sys.stdout, commands=True)
+    sys.stdout = Plain(sys.stdout, commands=False)
     if not sys.stderr.isatty():
         sys.stderr = Plain(sys.stderr, commands=False)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from tests.faults.hostile import Hostile, build
+from tests.faults.hostile import NAMES, OLD, Hostile, build
 from tests.faults.messages import Client, framed
 from tests.running import ROOT
 from tests.test_leaving import harmless
@@ -118,6 +118,45 @@ def test_what_only_reads(unchanged: Hostile, words: str) -> None:
     harmless(done.stdout + done.stderr)
     if words.startswith("migrate-checkpoint"):
         assert done.returncode == 2
+
+
+@pytest.mark.parametrize("name", NAMES[:4])
+def test_names_that_are_no_words_of_ours(unchanged: Hostile, name: str) -> None:
+    book = json.dumps(
+        {"version": 1, "findings": [{"file": name, "code": "FSDP201", "line": name, "count": 1}]}
+    )
+    (listed := unchanged.root.parent / "listed.json").write_text(book)
+    for words in (
+        ["trace", name], ["trace", "-f", "json", name], ["trace", "--coverage", name], ["plan", name],
+        ["check", "-n", "-v", name], ["check", "-n", "--show-files", name], ["migrate", name],
+        ["baseline", "show", "--baseline", str(listed)],
+    ):  # fmt: skip
+        done = run(unchanged, *words)
+        harmless(done.stdout + done.stderr)
+        assert done.stdout or words[0] == "plan"
+
+
+def test_reports_in_files_are_as_harmless(made: Hostile) -> None:
+    (made.root / os.fsdecode(b"n\xff.py")).write_text(OLD)
+    formats = [name for name in FORMATS if name != "github"]
+    run(
+        made,
+        "check",
+        "-n",
+        *(word for name in formats for word in ("-f", f"{name}=out/{name}")),
+        ".",
+    )
+    formats += ["text", "markdown", "html"]
+    kinds = [("text", "text"), ("markdown", "markdown"), ("html", "html"), ("json", "ledger")]
+    run(
+        made,
+        "migrate",
+        *(word for kind, name in kinds for word in ("-f", f"{kind}=out/{name}")),
+        ".",
+    )
+    for name in (*formats, "ledger"):
+        harmless((made.root / "out" / name).read_text("utf-8"))
+    json.loads((made.root / "out" / "ledger").read_text())
 
 
 @pytest.mark.parametrize(

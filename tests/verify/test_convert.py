@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import pickle
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +156,51 @@ def test_a_damaged_folder(tmp_path: Path) -> None:
     with pytest.raises(CannotConvert, match="folder: cannot be read"):
         convert(tmp_path / "folder", tmp_path / "new.pt")
     assert not (tmp_path / "new.pt").exists()
+
+
+@pytest.mark.parametrize("name", ["../secret", "/etc/hostname", "pipe", "gone"])
+def test_a_folder_is_read_from_its_own_files(tmp_path: Path, name: str) -> None:
+    """The metadata could name any file of the machine, or one that never ends."""
+    flat_file(tmp_path / "old.pt")
+    folder = tmp_path / "folder"
+    convert(tmp_path / "old.pt", folder)
+    (tmp_path / "secret").write_bytes((folder / "__0_0.distcp").read_bytes())
+    os.mkfifo(folder / "pipe")
+    metadata = pickle.loads((folder / ".metadata").read_bytes())
+    for part in metadata.storage_data.values():
+        part.relative_path = name
+    (folder / ".metadata").write_bytes(pickle.dumps(metadata))
+    with pytest.raises(CannotConvert, match="there is no file"):
+        convert(folder, tmp_path / "new.pt")
+    assert not (tmp_path / "new.pt").exists()
+
+
+def test_a_file_that_unpacks_to_more_than_it_is(tmp_path: Path) -> None:
+    """torch.save compresses nothing; its reader would unpack whatever it finds."""
+    file = tmp_path / "old.pt"
+    flat_file(file)
+    with (
+        zipfile.ZipFile(file) as archive,
+        zipfile.ZipFile(tmp_path / "bomb.pt", "w", zipfile.ZIP_DEFLATED) as bomb,
+    ):
+        for one in archive.infolist():
+            bomb.writestr(
+                one.filename,
+                archive.read(one) + bytes(50_000_000) * one.filename.endswith("data.pkl"),
+            )
+    assert (tmp_path / "bomb.pt").stat().st_size < 1_000_000
+    with pytest.raises(CannotConvert, match="is compressed"):
+        convert(tmp_path / "bomb.pt", tmp_path / "new")
+
+
+def test_an_index_without_end(tmp_path: Path) -> None:
+    (tmp_path / "hub").mkdir()
+    (tmp_path / "hub" / "model.safetensors.index.json").write_text("[" * 200_000)
+    with pytest.raises(CannotConvert, match="no `weight_map`"):
+        convert(tmp_path / "hub", tmp_path / "new")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(CannotConvert, match="neither a file nor a folder"):
+        convert(tmp_path / "pipe", tmp_path / "new")
 
 
 def test_flat_parameters_are_refused(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from fsdp2lint.prove.report.changes import changes
 from fsdp2lint.prove.report.data import Report
 from fsdp2lint.prove.report.looks import FILTER, STYLE
 from fsdp2lint.prove.report.markup import Markup, join, prose, raw, tag
+from fsdp2lint.system.plain import lines
 
 _BADGES = {
     "equal": "good",
@@ -42,7 +43,8 @@ def html(report: Report) -> str:
         tag("footer", tag("p", f"fsdp2lint {__version__}", class_="dim")),
         tag("script", raw(FILTER)),
     )
-    return f"<!doctype html>\n{tag('html', _meta(report), body, lang='en')}\n"
+    made = f"<!doctype html>\n{tag('html', _meta(report), body, lang='en')}\n"
+    return lines(made).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _meta(report: Report) -> Markup:
