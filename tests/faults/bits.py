@@ -7,19 +7,22 @@ run would read it, and must count as missing; for one in ``--check`` of them (1,
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from unittest import mock
 
 from fsdp2lint import __version__
-from fsdp2lint.check.cache import Cache
+from fsdp2lint.check.cache import Cache, Question
 from fsdp2lint.cli.sessions import CACHE_FOLDER
 from fsdp2lint.system.home import SECRET, own_folder
 from tests.running import invoke
+from tests.test_config import LATE
 from tests.test_git import HELPER, TRAIN
 
 
@@ -35,7 +38,7 @@ class Flips(NamedTuple):
 
 
 def fill(folder: Path) -> str:
-    """A project of which every kind of entry is kept; its report."""
+    """A project of which every kind of entry is kept, by every command that keeps any; its report."""
     long_ago = time.time() - 100
     for number in range(70):
         file = folder / f"x{number}.py"
@@ -43,6 +46,21 @@ def fill(folder: Path) -> str:
         os.utime(file, (long_ago, long_ago))
     (folder / "train.py").write_text(TRAIN.format(module="helper"))
     (folder / "helper.py").write_text(HELPER)
+    cell = {
+        "cell_type": "code",
+        "metadata": {},
+        "execution_count": None,
+        "outputs": [],
+        "source": LATE,
+    }
+    book = {"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+    (folder / "book.ipynb").write_text(json.dumps(book))
+    (folder / "notes.md").write_text(f"```python\n{LATE}```\n")
+    settings = "distributed_type: FSDP\nfsdp_config:\n  fsdp_version: 2\n  fsdp_sharding_strategy: FULL_SHARD\n"
+    (folder / "accelerate.yaml").write_text(settings)
+    invoke("check", "-j1", "notes.md", cwd=folder)
+    invoke("check", "-j1", "--diff", cwd=folder)
+    invoke("baseline", "create", "--baseline", "elsewhere.json", cwd=folder)
     return report(folder)
 
 
@@ -53,8 +71,29 @@ def report(folder: Path) -> str:
 
 
 def entries(folder: Path) -> list[Path]:
-    """Every file that holds something kept."""
-    return sorted((folder / CACHE_FOLDER / __version__).iterdir())
+    """Every file that the commands have kept, whatever its kind: the list is that of the folder."""
+    found = [path for path in (folder / CACHE_FOLDER).rglob("*") if path.is_file()]
+    return sorted(path for path in found if path.parent.name == __version__)
+
+
+def kinds(folder: Path) -> dict[str, set[str]]:
+    """The kinds of entries that the commands keep, as the cache itself is asked for them, each with its files."""
+    asked: dict[str, set[str]] = {}
+    write, put = Cache._write, Cache.put
+
+    def written(cache: Cache, name: str, raw: bytes) -> None:
+        asked.setdefault(current[-1] if current else name.partition("-")[0], set()).add(name)
+        write(cache, name, raw)
+
+    def kept(cache: Cache, question: Question, *given: Any) -> None:
+        current.append(question.kind)
+        put(cache, question, *given)
+        current.pop()
+
+    current: list[str] = []
+    with mock.patch.object(Cache, "_write", written), mock.patch.object(Cache, "put", kept):
+        fill(folder)
+    return asked
 
 
 def flip(folder: Path, wanted: str, every: int, check: int) -> Iterator[Flips]:
