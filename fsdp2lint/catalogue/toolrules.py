@@ -28,7 +28,7 @@ UNANALYSABLE = _tool_rule(
     """A file that uses FSDP cannot be analysed.
 
 ## What it does
-Reports a syntax error, an encoding that cannot be decoded, a file that may not be read, a
+Reports a syntax error, an encoding that cannot be decoded, a file or folder that may not be read, a
 broken notebook or one in another language, a file over 2 MB, or code nested so deeply that the parser would overflow.
 
 ## Why is this bad

@@ -112,9 +112,11 @@ class Session:
             if not path.endswith(SETTINGS) or self._is_named(path) or self._asks(path)
         ]
 
-    def about_settings(self) -> list[Diagnostic]:
-        """A finding for each of the :attr:`faults`."""
-        from fsdp2lint.catalogue.toolrules import WRONG_SETTING
+    def beside_files(self) -> list[Diagnostic]:
+        """A finding for each of the :attr:`faults`, and for each folder that could not be read."""
+        if not self.faults and not self.unread:
+            return []
+        from fsdp2lint.catalogue.toolrules import UNANALYSABLE, WRONG_SETTING
         from fsdp2lint.check.diagnostics import Diagnostic, Place
         from fsdp2lint.source.source import Range, Source
 
@@ -123,6 +125,10 @@ class Session:
             at = Range(max(line, 1), 1, max(line, 1), 1)
             # without its text: the file may be a link to one that nobody else is to read
             found.append(Diagnostic(WRONG_SETTING, said, Place(Source(file, ""), at)))
+        for error in self.unread:
+            place = Place(Source(str(error.filename), ""), Range(1, 1, 1, 1))
+            said = f"this folder could not be read: {error.strerror}"
+            found.append(Diagnostic(UNANALYSABLE, said, place))
         return found
 
     def about_unread(self) -> Iterator[str]:

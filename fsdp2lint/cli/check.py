@@ -265,8 +265,6 @@ def _finish(
     """Write the report and tell the exit code."""
     from fsdp2lint.cli.known import compared
 
-    for line in session.about_unread():
-        click.echo(line, err=True)
     for path in report.unchecked:
         kinds = "neither Python, a notebook, a document nor settings that ask for FSDP"
         click.echo(f"{path}: not checked: {kinds}", err=True)
@@ -276,12 +274,13 @@ def _finish(
     if given["fix_only"]:
         report = report.but(found=[], stale=False)
         view = view._replace(quiet=view.quiet or not report.fixed)
-    if session.faults:
+    if beside := session.beside_files():
         from fsdp2lint.check.report import order
 
-        found = sorted((*report.found, *session.about_settings()), key=order)
-        report, view = report.but(found=found, went_wrong=True), view._replace(quiet=given["quiet"])
-        if view.fixing:
+        wrong = report.went_wrong or bool(session.faults)
+        report = report.but(found=sorted((*report.found, *beside), key=order), went_wrong=wrong)
+        view = view._replace(quiet=given["quiet"])
+        if view.fixing and session.faults:
             click.echo(NOT_FIXED, err=True)
     write(targets, report, view, stream)
     return _exit_code(report, given)

@@ -46,7 +46,7 @@ def fill(folder: Path) -> str:
         os.utime(file, (long_ago, long_ago))
     (folder / "train.py").write_text(TRAIN.format(module="helper"))
     (folder / "helper.py").write_text(HELPER)
-    cell = {
+    cell: dict[str, object] = {
         "cell_type": "code",
         "metadata": {},
         "execution_count": None,
