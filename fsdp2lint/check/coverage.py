@@ -23,6 +23,11 @@ class Seen(NamedTuple):
     reached: bool = True
     """Whether the run of a program comes there; else its function was checked alone."""
 
+    @property
+    def fsdp2(self) -> bool:
+        """Whether it shards by ``fully_shard``, not by FSDP1's class."""
+        return self.what.startswith("sharded ")
+
 
 class Lost(NamedTuple):
     """What could not be followed, why, and where."""
@@ -122,32 +127,33 @@ def gaps(every: Sequence[Program]) -> str:
     Empty where everything that trains was followed.
     """
     begun = programs_of(every)
-    idle = _unreached(every)
-    calls = "1 `fully_shard` call" if idle == 1 else f"{idle} `fully_shard` calls"
+    unreached = _unreached(every)
+    idle = len(unreached)
+    called = "`fully_shard`" if all(s.fsdp2 for s in unreached) else "sharding"
+    calls = f"{idle} {called} call{'' if idle == 1 else 's'}"
     if not begun:
-        alone = "No training program leads to {}; the functions around were checked alone."
-        return alone.format(f"the {calls}") if idle else ""
+        said = f"No training program leads to the {calls}; the functions around were checked alone."
+        return said if idle else ""
     partly = [one for one in begun if one.lost]
-    unreached = (
-        f"{calls} {'is' if idle == 1 else 'are'} reached by no training program" if idle else ""
-    )
+    alone = f"{calls} {'is' if idle == 1 else 'are'} reached by no training program" if idle else ""
     if not partly:
-        return f"{unreached}." if idle else ""
+        return f"{alone}." if idle else ""
     first = min(partly, key=lambda one: (one.is_test, -len(one.shards), -len(one.steps), one.file))
     lost = first.lost[0]
     said = f"{first.file} lost {lost.what} at {lost.place}"
     more = sum(len(one.lost) for one in partly) - 1
-    tail = "".join((f"; {unreached}" if idle else "", " (all with `-v`)" if more else ""))
+    tail = "".join((f"; {alone}" if idle else "", " (all with `-v`)" if more else ""))
     whole = len(begun) - len(partly)
     if len(begun) == 1:
         return f"Followed the training program only partly: {said}{tail}."
     return f"Followed {whole} of {len(begun)} training programs; {len(partly)} only partly: {said}{tail}."
 
 
-def _unreached(every: Sequence[Program]) -> int:
-    """How many sharding calls stand in functions that no program reaches."""
-    sites = [(site.reached, (site.file, site.line)) for one in every for site in one.shards]
-    return len({place for _, place in sites} - {place for reached, place in sites if reached})
+def _unreached(every: Sequence[Program]) -> list[Seen]:
+    """The sharding calls in functions that no program reaches."""
+    sites = {(site.file, site.line): site for one in every for site in one.shards}
+    reached = {(site.file, site.line) for one in every for site in one.shards if site.reached}
+    return [site for place, site in sites.items() if place not in reached]
 
 
 def details(every: Sequence[Program]) -> list[str]:

@@ -115,6 +115,7 @@ class _Sight:
 def _sights(trace: Trace) -> list[_Sight]:
     """What a program does, a place each, in the order in which it first happens."""
     sharded = [unwrapped(m) for e in trace.of(events.Sharded) for m in e.modules]
+    sharded += [unwrapped(w.module) for w in trace.of(events.Wrapping) if w.by == "fsdp1"]
     linked = _linked_to(trace, list(dict.fromkeys(sharded))[:MAX_SHARDED])
     found: dict[tuple[str, cst.CSTNode], _Sight] = {}
     for deed in _deeds(trace):

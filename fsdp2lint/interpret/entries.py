@@ -105,10 +105,12 @@ def _passing(machine: Machine, made: Iterator[Trace]) -> Iterator[Trace]:
     forget(since)
 
 
-def _training_first(source: Source) -> tuple[bool, bool]:
-    """Training programs before others, tests last: they share a budget."""
-    named = "train" in source.path or "finetune" in source.path
-    return is_second_rate(source.path), not named and "optimizer" not in source.text
+def _training_first(source: Source) -> tuple[bool, bool, int]:
+    """Training programs before others, tests last, those nearest to the root first: they share a budget."""
+    path = source.path.replace("\\", "/")
+    named = "train" in path or "finetune" in path
+    trains = named or "optimizer" in source.text
+    return is_second_rate(source.path), not trains, path.count("/")
 
 
 def _is_main(source: Source) -> bool:
