@@ -61,7 +61,7 @@ def check(trace: Trace) -> Iterator[Finding]:
         if found is None:
             continue
         shard, module = found
-        if wrapped_before(trace, forward, module, "ddp", "fsdp1"):
+        if wrapped_before(trace, forward, module, "ddp", "fsdp1", where=shard.guards):
             continue
         if _hooks_may_run(forward, module, shard.module):
             continue

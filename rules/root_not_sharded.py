@@ -67,7 +67,6 @@ from fsdp2lint.api import (
     Site,
     Trace,
     Value,
-    Wrapping,
     rule,
     unwrapped,
 )
@@ -84,6 +83,7 @@ from ._common.shared import (
     shards,
     shards_before,
     together,
+    wrapped_before,
 )
 from ._common.walks import reached, walk_of
 
@@ -129,12 +129,9 @@ def _trained(trace: Trace, forward: Forward, root: Value, parts: list[Shard]) ->
     """
     if not trace.known(root):
         return False
-    wrapped = (
-        w
-        for w in trace.before(forward, Wrapping)
-        if w.by in ("ddp", "fsdp1") and trace.inside(root, w.module)
-    )
-    if any(not w.guards.excludes(part.guards) for w in wrapped for part in parts):
+    if any(
+        wrapped_before(trace, forward, root, "ddp", "fsdp1", where=part.guards) for part in parts
+    ):
         return False
     if any(trace.inside(root, s.module) for s in shards(trace)):
         return False

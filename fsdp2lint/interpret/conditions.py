@@ -198,10 +198,13 @@ def _of_either(
     return result, exact
 
 
-def joined(base: Guards, left: list[tuple[frozenset[Clause] | None, Guards]]) -> Guards:
+def joined(
+    base: Guards, left: list[tuple[frozenset[Clause] | None, Guards]], *, fatal: bool = False
+) -> Guards:
     """What holds behind branches: nothing more, unless some of them never come out.
 
-    ``left`` says for each branch under which clauses it was entered and what held at its end.
+    ``left`` says for each branch under which clauses it was entered and what held at its end; ``fatal`` whether
+    the program ends where one of them fails.
     """
     ends = [(entered, here) for entered, here in left if entered is not None]
     open_ends = [(entered, here) for entered, here in ends if not here.impossible]
@@ -213,20 +216,27 @@ def joined(base: Guards, left: list[tuple[frozenset[Clause] | None, Guards]]) ->
             return base
         result = base
         for (entered, here), more in zip(open_ends, gained, strict=True):
-            for lasting, survived in ((more - here.survived, False), (more & here.survived, True)):
+            soft = more & here.survived
+            for lasting, survived, deadly in (
+                (more - here.survived, False, False),
+                (soft - here.fatal, True, False),
+                (soft & here.fatal, True, True),
+            ):
                 added = either(negated(entered), lasting) if entered else lasting
-                result = result.also(added, survived=survived)
+                result = result.also(added, survived=survived, fatal=deadly)
         return result
     failed = all(here is FAILED for _, here in ends if here.impossible)
     if len(open_ends) == 1:
         entered, here = open_ends[0]
-        result = base.also(entered, survived=failed)
+        result = base.also(entered, survived=failed, fatal=failed and fatal)
+        result = result.also(gained[0] & here.fatal, survived=True, fatal=True)
         result = result.also(gained[0] & here.survived, survived=True)
         return result.also(gained[0])
     result = base
     for entered, here in ends:
         if here.impossible:
-            result = result.also(negated(entered), survived=here is FAILED)
+            failed = here is FAILED
+            result = result.also(negated(entered), survived=failed, fatal=failed and fatal)
     return result
 
 

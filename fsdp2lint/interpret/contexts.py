@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import libcst as cst
+from libcst.helpers import get_full_name_for_node
 
 from fsdp2lint.interpret.functions import Generator, generate
 from fsdp2lint.model.values import Instance, Value
@@ -41,6 +42,8 @@ def _enter(machine: Machine, node: cst.With, index: int, body: Callable[[], None
     if isinstance(context, Generator) and context.function.kind == "contextmanager":
         _run_around(machine, context, inside, site)
         return
+    suppressing = _suppresses(item.item)
+    machine.catching += suppressing
     within = machine.within
     machine.within = (*within, context)
     entered: Value = context
@@ -49,12 +52,23 @@ def _enter(machine: Machine, node: cst.With, index: int, body: Callable[[], None
         entered = machine.call(start, (), {}, site)
     inside(entered)
     machine.within = within
+    machine.catching -= suppressing
     end = machine.method(context, "__exit__") or machine.method(context, "__aexit__")
     if end is not None and isinstance(context, Instance):
         here = machine.here
         nothing = machine.literal(None)
         machine.call(end, (nothing, nothing, nothing), {}, site)
         machine.here = here
+
+
+_SUPPRESSING = frozenset({"assertRaises", "assertRaisesRegex", "raises", "suppress"})
+"""``contextlib.suppress``, and what tests expect to be raised."""
+
+
+def _suppresses(item: cst.BaseExpression) -> bool:
+    """Whether the program goes on behind a context in which something is raised."""
+    called = get_full_name_for_node(item.func) if isinstance(item, cst.Call) else None
+    return called is not None and called.rpartition(".")[2] in _SUPPRESSING
 
 
 def _run_around(

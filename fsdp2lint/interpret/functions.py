@@ -235,7 +235,7 @@ def _run_body(machine: Machine, function: Function, frame: Frame, here: Guards) 
     run_body(machine, function.node.body)
     found = list(reversed(frame.returned))
     if not machine.here.impossible and not (found and here.implies(found[-1][0])):
-        found.append((machine.here, machine.literal(None)))
+        found.append((machine.here.lasting, machine.literal(None)))
     return choose(found, here) or machine.unknown()
 
 

@@ -95,6 +95,8 @@ class Machine:
         self.stage = 0
         self.looping = 0
         self.repeating = 0
+        self.catching = 0
+        """How many handlers around the present point may keep the program going when something is raised here."""
         self.lives = 0
         """How many models that are known by an annotation are being built inside each other."""
         self.frames: list[Frame] = []

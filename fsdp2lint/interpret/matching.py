@@ -37,7 +37,7 @@ def match(machine: Machine, node: cst.Match) -> None:
         machine.here = base
     if refused is not None:
         left.append((refused, base.also(refused)))
-    machine.here = conditions.joined(base, left)
+    machine.here = conditions.joined(base, left, fatal=not machine.catching)
 
 
 def _fits(machine: Machine, subject: Value, pattern: cst.MatchPattern) -> Value:

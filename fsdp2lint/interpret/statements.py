@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import libcst as cst
+from libcst.helpers import get_full_name_for_node
 
 from fsdp2lint.interpret import classes, conditions, contexts, functions, imports, loops, matching
 from fsdp2lint.interpret.displays import store
@@ -163,7 +164,7 @@ def _starred(machine: Machine, value: Value, before: int, behind: int) -> Value:
 def return_(machine: Machine, node: cst.Return) -> None:
     value = machine.eval(node.value) if node.value is not None else machine.literal(None)
     if not machine.here.impossible:
-        machine.frame.returned.append((machine.here, value))
+        machine.frame.returned.append((machine.here.lasting, value))
     leave(machine, node, "return")
 
 
@@ -204,7 +205,7 @@ def assert_(machine: Machine, node: cst.Assert) -> None:
         machine.eval(node.msg)
     added = conditions.clauses(machine, test, True, machine.site(node))
     if added is not None and not rank_dependent(test):
-        machine.here = machine.here.also(added, survived=True)
+        machine.here = machine.here.also(added, survived=True, fatal=not machine.catching)
     if isinstance(test, Literal) and not test.value:
         _known_otherwise(machine, node.test)
 
@@ -296,7 +297,7 @@ def if_(machine: Machine, node: cst.If) -> None:
         branch = branch.orelse
     if refused is not None:
         left.append((refused, base.also(refused)))
-    machine.here = conditions.joined(base, left)
+    machine.here = conditions.joined(base, left, fatal=not machine.catching)
 
 
 @handles(cst.Match)
@@ -327,7 +328,10 @@ def try_(machine: Machine, node: cst.Try | cst.TryStar) -> None:
     """The body may stop anywhere: each handler stands under a guard of its own ("it was raised")."""
     base = machine.here
     raised = Unknown("an exception was raised")
+    catching = any(map(_swallows, node.handlers))
+    machine.catching += catching
     run_body(machine, node.body)
+    machine.catching -= catching
     body_end = machine.here
     site = machine.site(node)
     not_raised = conditions.clauses(machine, raised, False, site) or frozenset()
@@ -362,6 +366,25 @@ def try_(machine: Machine, node: cst.Try | cst.TryStar) -> None:
         machine.here = body_end.also(not_raised, survived=True) if handled else body_end
     else:
         machine.here = base
+
+
+_FOR_OTHERS = frozenset({"ImportError", "KeyboardInterrupt", "ModuleNotFoundError"})
+"""Exceptions that no ``assert`` and no test before a ``raise`` raises."""
+_ENDING = frozenset({"exit", "os._exit", "os.abort", "quit", "sys.exit"})
+
+
+def _swallows(handler: cst.ExceptHandler | cst.ExceptStarHandler) -> bool:
+    """Whether the program may go on behind a handler of what is raised in a ``try``."""
+    types = handler.type.elements if isinstance(handler.type, cst.Tuple) else ()
+    caught = [e.value for e in types] if types else [handler.type] if handler.type else []
+    if caught and all(get_full_name_for_node(one) in _FOR_OTHERS for one in caught):
+        return False
+    last: cst.CSTNode | None = handler.body.body[-1] if handler.body.body else None
+    if isinstance(last, cst.SimpleStatementLine):
+        last = last.body[-1]
+    if isinstance(last, cst.Expr) and isinstance(last.value, cst.Call):
+        return get_full_name_for_node(last.value.func) not in _ENDING
+    return not isinstance(last, cst.Raise)
 
 
 # -- definitions and imports -----------------------------------------------------------------------

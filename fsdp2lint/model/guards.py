@@ -106,23 +106,37 @@ class Guards:
     A clause that another one makes needless is not among them: beside ``a`` there is no ``a or b``.
     """
 
-    __slots__ = ("_excluded", "_joined", "_speaking", "_units", "clauses", "impossible", "survived")
+    __slots__ = (
+        "_excluded",
+        "_joined",
+        "_lasting",
+        "_speaking",
+        "_units",
+        "clauses",
+        "fatal",
+        "impossible",
+        "survived",
+    )
 
     def __init__(
         self,
         clauses: frozenset[Clause] = frozenset(),
         impossible: bool = False,
         survived: frozenset[Clause] = frozenset(),
+        fatal: frozenset[Clause] = frozenset(),
     ) -> None:
         self.clauses = clauses
         self.impossible = impossible
         self.survived = survived
         """The clauses without which the program would have failed: an ``assert``, a test before a ``raise``. Nobody
         chose them."""
+        self.fatal = fatal
+        """Those of them behind which nothing goes on, because nobody catches what is raised."""
+        self._lasting: Guards | None = None
         self._units: dict[Value, Guard] | None = None
         self._speaking: dict[Value, list[Clause]] | None = None
         self._excluded: dict[Guards, bool] | None = None
-        self._joined: dict[tuple[int, bool], tuple[frozenset[Clause], Guards]] | None = None
+        self._joined: dict[tuple[int, int], tuple[frozenset[Clause], Guards]] | None = None
 
     @property
     def units(self) -> dict[Value, Guard]:
@@ -148,26 +162,38 @@ class Guards:
     def __bool__(self) -> bool:
         return self.impossible or bool(self.clauses)
 
-    def also(self, clauses: frozenset[Clause], *, survived: bool = False) -> Guards:
+    @property
+    def lasting(self) -> Guards:
+        """What a value that is bound here depends on: not on what the whole program fails without."""
+        if not self.fatal:
+            return self
+        if self._lasting is None:
+            left = self.clauses - self.fatal
+            self._lasting = Guards(left, survived=self.survived & left) if left else ALWAYS
+        return self._lasting
+
+    def also(
+        self, clauses: frozenset[Clause], *, survived: bool = False, fatal: bool = False
+    ) -> Guards:
         """These guards and ``clauses`` beside them; impossible when they contradict.
 
-        With ``survived`` the run ends in failure where one of the clauses does not hold.
+        With ``survived`` what runs ends in failure where one of the clauses does not hold, with ``fatal`` the program.
         """
         if self.impossible or not clauses:
             return self
         if not self.clauses:
-            return self._join(clauses, survived)
+            return self._join(clauses, survived, fatal)
         # by identity: equal guards that were asked at different places must stay apart
         if self._joined is None:
             self._joined = {}
             _remembering.append(self)
-        key = id(clauses), survived
+        key = id(clauses), int(survived) + int(fatal)
         known = self._joined.get(key)
         if known is None:
-            known = self._joined[key] = (clauses, self._join(clauses, survived))
+            known = self._joined[key] = (clauses, self._join(clauses, survived, fatal))
         return known[1]
 
-    def _join(self, clauses: frozenset[Clause], survived: bool) -> Guards:
+    def _join(self, clauses: frozenset[Clause], survived: bool, fatal: bool) -> Guards:
         added = clauses - self.clauses
         if not added:
             return self
@@ -178,7 +204,9 @@ class Guards:
         if not fresh:
             return self
         tags = self.survived | fresh if survived else self.survived
-        joined = Guards(kept | fresh, survived=tags)
+        joined = Guards(
+            kept | fresh, survived=tags, fatal=self.fatal | fresh if fatal else self.fatal
+        )
         joined._units = {**self.units, **learnt}
         return joined
 
@@ -241,7 +269,8 @@ class Guards:
         both = self.also(other.clauses)
         if other.survived and not both.impossible and not other.survived <= both.survived:
             tags = both.survived | (other.survived & both.clauses)
-            tagged = Guards(both.clauses, survived=tags)
+            deadly = both.fatal | (other.fatal & both.clauses)
+            tagged = Guards(both.clauses, survived=tags, fatal=deadly)
             tagged._units = both._units
             return tagged
         return both

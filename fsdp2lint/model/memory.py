@@ -49,6 +49,7 @@ class Variable:
         """Bind under the guards ``here``; what it surely shadows is forgotten."""
         if here.impossible:
             return
+        here = here.lasting
         self._known = None
         left = [(g, v) for g, v in self.bindings if not g.implies(here)] if here.clauses else []
         self.bindings = [*left, (here, value)]
@@ -56,6 +57,7 @@ class Variable:
     def forget(self, here: Guards) -> None:
         """Delete the bindings that hold only where ``here`` holds."""
         if not here.impossible:
+            here = here.lasting
             self._known = None
             self.bindings = [(g, v) for g, v in self.bindings if not g.implies(here)]
 

@@ -234,10 +234,18 @@ def wrapped_by(value: Value, *wrappers: str) -> bool:
     return False
 
 
-def wrapped_before(trace: Trace, event: Event, module: Value, *wrappers: str) -> bool:
-    """Whether ``module`` may have been put into one of these wrappers before ``event``."""
+def wrapped_before(
+    trace: Trace, event: Event, module: Value, *wrappers: str, where: Guards | None = None
+) -> bool:
+    """Whether ``module`` may have been put into one of these wrappers before ``event``.
+
+    ``where`` says what else holds: on the other way a script may wrap what it shards on this one.
+    """
     return any(
-        w.by in wrappers and trace.inside(module, w.module) for w in trace.before(event, Wrapping)
+        w.by in wrappers
+        and trace.inside(module, w.module)
+        and not (where is not None and w.guards.excludes(where))
+        for w in trace.before(event, Wrapping)
     )
 
 
@@ -419,9 +427,9 @@ def state_shard(trace: Trace, event: Event, state: StateDict) -> Shard | None:
         for model in models:
             if told_apart(guards, unwrapped(model)):
                 continue
-            if wrapped_before(trace, taken, model, "ddp", "fsdp1"):
-                continue
             for shard in shards_before(trace, taken):
+                if wrapped_before(trace, taken, model, "ddp", "fsdp1", where=shard.guards):
+                    continue
                 possible = together(shard.guards, guards) and together(shard.guards, event.guards)
                 if possible and overlap(trace, unwrapped(model), shard.module) is not None:
                     return shard
