@@ -6,12 +6,15 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 from lsprotocol import types
 
+from fsdp2lint.server.app import _path
+from fsdp2lint.server.desk import Desk
 from tests.editor import edited, editing, live
 from tests.notebooks import LATE as CELLS
 from tests.running import CLEAN, ROOT, invoke
@@ -377,3 +380,15 @@ def test_check_does_not_import_the_server(tmp_path: Path) -> None:
         cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.stdout.endswith("[]\n"), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    "uri", ["file:///a%00b.py", "file://[x/a.py", "file:", "", "untitled:", "x\0.py"]
+)
+def test_an_address_of_no_file_spoils_no_other(tmp_path: Path, uri: str) -> None:
+    """The analysis is of all open documents: one that cannot be anywhere must not end it."""
+    path = _path(uri)
+    os.path.exists(path)
+    buffers = {path: LATE.encode(), str(tmp_path / "late.py"): LATE.encode()}
+    found = Desk().check(buffers, threading.Event())
+    assert str(tmp_path / "late.py") in {os.path.abspath(one.place.source.path) for one in found}

@@ -256,7 +256,11 @@ def _path(uri: str) -> str:
     if uri.startswith("untitled:"):
         name = uri.rpartition(":")[2].replace("/", "-")
         return os.path.abspath(name if name.endswith(".py") else f"{name}.py")
-    return os.path.abspath(to_fs_path(uri) or uri)
+    try:
+        path = to_fs_path(uri) or uri
+    except ValueError:  # `file://[`: no address at all
+        path = uri
+    return os.path.abspath(path.replace("\0", "-"))
 
 
 def _before(one: types.Position, other: types.Position) -> bool:
