@@ -88,13 +88,16 @@ def every_option() -> set[str]:
     return known
 
 
-OTHERS = {"--bless", "--nproc-per-node", "--nproc_per_node", "--nnodes", "--standalone", "--strict"}
+OTHERS = {
+    "--bless", "--nproc-per-node", "--nproc_per_node", "--nnodes", "--standalone", "--strict",
+    "--use_fsdp", "--fsdp_version", "--fsdp_state_dict_type",
+}  # fmt: skip
 """Options of other programs that the pages name."""
 
 
 @EACH
 def test_options_in_the_text_exist(page: Path) -> None:
-    named = set(re.findall(r"`(--[a-z][a-z-]+)", page.read_text("utf-8")))
+    named = set(re.findall(r"`(--[a-z][a-z_-]+)", page.read_text("utf-8")))
     assert named <= every_option() | OTHERS
 
 
