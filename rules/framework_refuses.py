@@ -1,9 +1,10 @@
-"""accelerate or the Trainer raises here: FSDP does not go with what it is given.
+"""accelerate, the Trainer or Lightning raises here: FSDP does not go with what it is given.
 
 ## What it does
 
-Reports calls of accelerate and the Trainer that raise a ValueError under FSDP: `Accelerator.prepare` with a model and without
-its optimizer, or with two models, under FSDP2; a Trainer whose arguments and `fsdp_config` both ask for activation
+Reports calls of accelerate, the Trainer and Lightning that raise under FSDP: `Accelerator.prepare` with a model and without
+its optimizer, or with two models, under FSDP2; a model in which there is no class of a name that the settings or the plugin ask to
+wrap; Lightning's `ModelParallelStrategy` with a LightningModule that has no `configure_model`; a Trainer whose arguments and `fsdp_config` both ask for activation
 checkpointing; `save_only_model` beside `load_best_model_at_end` or beside SHARDED_STATE_DICT.
 
 ## Why is this bad
@@ -30,11 +31,14 @@ them there.
 ## Known limits
 
 The version must be known: from the plugin, or from the settings that the script is launched with. A call below a
-condition that names FSDP is left alone, and so is one with an object that may be an optimizer.
+condition that names FSDP is left alone, and so is one with an object that may be an optimizer. Wrap classes are looked for only
+in models whose layers are all known: a model of a library may have any.
 
 ## References
 
 - https://github.com/huggingface/accelerate/blob/v1.15.0/src/accelerate/accelerator.py (`prepare`)
+- https://github.com/huggingface/accelerate/blob/v1.15.0/src/accelerate/utils/fsdp_utils.py (`fsdp2_prepare_auto_wrap_policy`)
+- https://github.com/Lightning-AI/pytorch-lightning/blob/2.6.6/src/lightning/pytorch/strategies/model_parallel.py (`setup`)
 - https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/trainer.py (`create_accelerator_and_postprocess`)
 """
 
@@ -49,4 +53,5 @@ from fsdp2lint.api import Finding, Refused, Trace, rule
 def check(trace: Trace) -> Iterator[Finding]:
     """Calls that raise."""
     for refused in trace.of(Refused):
-        yield Finding(at=refused, message=f"{refused.by} raises a ValueError here: {refused.why}")
+        error = f"{'an' if refused.error[0] in 'AEIOU' else 'a'} {refused.error}"
+        yield Finding(at=refused, message=f"{refused.by} raises {error} here: {refused.why}")

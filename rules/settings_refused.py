@@ -4,7 +4,8 @@
 
 Reports, for accelerate: a strategy of FSDP1 in `fsdp_reshard_after_forward` and LOCAL_STATE_DICT, both with version 2; unknown
 names of a wrap policy or a state-dict type; `fsdp_sync_module_states: false` without
-`fsdp_cpu_ram_efficient_loading: false`; `fsdp_activation_checkpointing_offload` without activation checkpointing. For the Trainer
+`fsdp_cpu_ram_efficient_loading: false`; `fsdp_activation_checkpointing_offload` without activation checkpointing; wrap classes as a
+YAML list or with blanks behind their commas. For the Trainer
 and ms-swift: hybrid strategies and `no_shard` with version 2.
 
 ## Why is this bad
@@ -108,7 +109,28 @@ def _of_accelerate(trace: Trace, asked: Asked) -> Iterator[Refused]:
             why = "raises a ValueError at the launch: `fsdp_cpu_ram_efficient_loading`, which is true "
             why += "unless it is set to false, needs it to be true"
             yield sync, why, None
+    wrapped = asked.option("transformer_layer_cls_to_wrap")
+    if wrapped is not None and str(asked.value("auto_wrap_policy")).upper() == _POLICIES[0]:
+        yield from _wrap_classes(trace, wrapped)
     offload = asked.option("activation_checkpointing_offload")
     if offload is not None and plain(offload.value) is True:
         if asked.value("activation_checkpointing") is not True:
             yield offload, "raises a ValueError without `fsdp_activation_checkpointing: true`", None
+
+
+def _wrap_classes(trace: Trace, entry: Entry) -> Iterator[Refused]:
+    """Names that accelerate does not find: it cuts the text of the value at each comma, and keeps blanks and brackets."""
+    value = plain(entry.value)
+    names = [str(one) for one in value] if isinstance(value, list) else str(value).split(",")
+    if isinstance(value, list):
+        why = "raises a ValueError: accelerate reads the list as text, and finds no class of such a name"
+    elif any(name != name.strip() for name in names if name.strip()):
+        why = "raises a ValueError: accelerate keeps the blanks as parts of the names"
+    else:
+        return
+    text = ",".join(name.strip() for name in names if name.strip())
+    if all(name.strip().isidentifier() for name in names):
+        note = "the same classes, found by their names"
+        yield entry, why, written(trace, entry, text, f"write `{text}`", note)
+    else:
+        yield entry, why, None

@@ -265,3 +265,57 @@ def test_preparing_the_model_alone_under_the_launch(tmp_path: Path) -> None:
     assert "train.py:10:13: FSDP607" in found(tmp_path, "train.py")
     (tmp_path / "fsdp.yaml").write_text(FSDP1)
     assert "FSDP607" not in found(tmp_path, "train.py")
+
+
+BLOCKS = """\
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+
+
+class Model(nn.Module):
+    def __init__(self, depth):
+        super().__init__()
+        self.depth = 3
+        self.blocks = nn.ModuleList(Block() for _ in range(3))
+
+
+def main"""
+WRAPPING = FSDP2 + "  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "reported"),
+    [("Block", False), ("Block,Linear", False), ("Blok", True), ("Block,Head", True)],
+)
+def test_a_wrap_class_that_the_model_does_not_have(
+    project: Path, name: str, reported: bool
+) -> None:
+    text = TRAIN.replace("def main", BLOCKS, 1).replace(
+        "model = nn.Linear(8, 8)", "model = Model(1)"
+    )
+    (project / "train.py").write_text(text)
+    settings = WRAPPING + f"  fsdp_transformer_layer_cls_to_wrap: {name}\n"
+    (project / "configs" / "fsdp.yaml").write_text(settings)
+    (project / "run.sh").write_text(COMMAND)
+    assert ("FSDP607" in found(project, ".")) is reported
+
+
+@pytest.mark.parametrize(
+    "held", ["build()", "nn.TransformerEncoderLayer(8, 2)", "AutoModel.from_pretrained('m')"]
+)
+def test_a_wrap_class_in_a_model_that_is_not_known_whole(project: Path, held: str) -> None:
+    text = TRAIN.replace("def main", BLOCKS, 1).replace(
+        "model = nn.Linear(8, 8)", "model = Model(1)"
+    )
+    text = text.replace("self.depth = 3", f"self.body = {held}")
+    text = text.replace("from torch import nn", "from lib import build\nfrom torch import nn")
+    text = text.replace(
+        "from torch import nn", "from transformers import AutoModel\nfrom torch import nn"
+    )
+    (project / "train.py").write_text(text)
+    settings = WRAPPING + "  fsdp_transformer_layer_cls_to_wrap: Blok\n"
+    (project / "configs" / "fsdp.yaml").write_text(settings)
+    (project / "run.sh").write_text(COMMAND)
+    assert "FSDP607" not in found(project, ".")

@@ -94,6 +94,16 @@ def launched(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path | str],
 Launched = Callable[[Path | str], Seen | str]
 
 
+@pytest.mark.parametrize("name", ["blanks", "classes"])
+def test_wrap_classes_are_cut_at_commas(name: str, launched: Launched) -> None:
+    seen = launched(RULES / "settings_refused" / f"bad_{name}.yaml")
+    good = launched(RULES / "settings_refused" / "good_classes.yaml")
+    assert isinstance(seen, dict)
+    assert isinstance(good, dict)
+    assert not all(one.isidentifier() for one in seen["classes"])
+    assert all(one.isidentifier() for one in good["classes"])
+
+
 @pytest.mark.parametrize("name", ["reshard", "state", "policy", "sync", "offload"])
 def test_what_is_refused_raises(name: str, launched: Launched) -> None:
     error = launched(RULES / "settings_refused" / f"bad_{name}.yaml")

@@ -149,6 +149,8 @@ class Launch(NamedTuple):
     """None where the default of the Trainer's release decides."""
     state_dict_type: str = ""
     """``FULL_STATE_DICT`` or its like; empty when several launches differ."""
+    wrapped: tuple[str, ...] = ()
+    """The names of the classes that are sharded each for itself; none when the policy asks for no names."""
 
 
 def strategy_of(value: Any) -> str | None:

@@ -74,7 +74,12 @@ def _agreed(launches: Sequence[Launch | None]) -> Launch | None:
     if first is None or any(one is None or one.version != first.version for one in launches):
         return None
     types = {one.state_dict_type for one in launches if one is not None}
-    return first if len(types) == 1 else Launch(first.version)
+    wrapped = {one.wrapped for one in launches if one is not None}
+    return Launch(
+        first.version,
+        first.state_dict_type if len(types) == 1 else "",
+        first.wrapped if len(wrapped) == 1 else (),
+    )
 
 
 # -- settings files ----------------------------------------------------------------------------------------------
@@ -94,7 +99,7 @@ def _known(paths: Iterable[str], files: Files) -> _Known:
             continue
         if asked.framework == "accelerate" and asked.version is not None:
             default = "FULL_STATE_DICT" if asked.version == 1 else "SHARDED_STATE_DICT"
-            known.accelerate[path] = Launch(asked.version, _type(asked) or default)
+            known.accelerate[path] = Launch(asked.version, _type(asked) or default, _classes(asked))
         elif asked.framework == "the Trainer":
             known.trainer[path] = Launch(asked.version, _type(asked))
     return known
@@ -103,6 +108,14 @@ def _known(paths: Iterable[str], files: Files) -> _Known:
 def _type(asked: Asked) -> str:
     kept = str(asked.value("state_dict_type") or "").upper()
     return _TYPES.get(kept, kept)
+
+
+def _classes(asked: Asked) -> tuple[str, ...]:
+    """The names by which accelerate wraps: it cuts the text of the value at its commas."""
+    if str(asked.value("auto_wrap_policy")).upper() != "TRANSFORMER_BASED_WRAP":
+        return ()
+    value = asked.value("transformer_layer_cls_to_wrap")
+    return tuple(value.split(",")) if isinstance(value, str) and value else ()
 
 
 def _beside(script: str, known: _Known, files: Files) -> Launch | None:
@@ -157,7 +170,11 @@ def _of_command(command: Command, known: _Known) -> Launch | None:
         return None
     kind = options.get("fsdp_state_dict_type", "").upper()
     default = "FULL_STATE_DICT" if version == 1 else "SHARDED_STATE_DICT"
-    return Launch(version, _TYPES.get(kind, kind) or (base.state_dict_type if base else default))
+    wrapped = (
+        () if "fsdp_transformer_layer_cls_to_wrap" in options or base is None else base.wrapped
+    )
+    state = _TYPES.get(kind, kind) or (base.state_dict_type if base else default)
+    return Launch(version, state, wrapped)
 
 
 def _of_arguments(command: Command, trainer: dict[str, Launch]) -> Launch | None:

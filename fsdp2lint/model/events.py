@@ -288,6 +288,7 @@ class Refused(Event):
 
     by: str
     why: str
+    error: str = "ValueError"
 
     def words(self) -> str:
         return f"{self.by} refuses: {self.why}"

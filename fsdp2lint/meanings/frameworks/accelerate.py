@@ -14,7 +14,7 @@ import os
 
 from fsdp2lint.frameworks.asked import Launch
 from fsdp2lint.meanings.call import Call
-from fsdp2lint.meanings.frameworks.objects import renewed, shard
+from fsdp2lint.meanings.frameworks.objects import layer_classes, renewed, shard
 from fsdp2lint.meanings.registry import calls, method
 from fsdp2lint.meanings.results import (
     constant,
@@ -34,6 +34,7 @@ from fsdp2lint.model.events import (
     StateDictTaken,
 )
 from fsdp2lint.model.values import (
+    Container,
     External,
     Instance,
     Optimizer,
@@ -92,6 +93,8 @@ def prepare(call: Call) -> Value | None:
     """``Accelerator.prepare(…)`` returns prepared objects in the order of the arguments."""
     if not made_by(call.receiver, _ACCELERATE) or call.open:
         return None
+    if call.name in (".prepare", ".prepare_model") and not _asked_for_fsdp(call):
+        _refuse_classes(call)
     second = call.name == ".prepare" and fsdp_version(call) == 2
     if second and not _asked_for_fsdp(call):
         why = _refusal(call)
@@ -126,6 +129,35 @@ def _refusal(call: Call) -> str:
     if optimizers and not models:
         return "with FSDP2, `prepare` takes the optimizer together with its model"
     return ""
+
+
+def _refuse_classes(call: Call) -> None:
+    """``set_auto_wrap_policy`` raises a ValueError for a name that no class in the model has, in both versions."""
+    names = _wrapped_classes(call)
+    for model in (v for v in call.args if names and call.is_module(v)):
+        known = layer_classes(call, model)
+        missing = [name for name in names if known is not None and name not in known]
+        if missing:
+            by_launch = is_left_open(setting(call, call.receiver, "fsdp_plugin"))
+            named = "settings of the launch name" if by_launch else "plugin names"
+            why = f"the {named} `{missing[0]}` to wrap, and the model has no class of this name"
+            call.emit(Refused, by="accelerate", why=why)
+
+
+def _wrapped_classes(call: Call) -> list[str]:
+    """The names that the plugin, or the settings of the launch, ask to wrap; none where they are not known."""
+    if constant(setting(call, call.receiver, "cpu")) is True or fsdp_version(call) is None:
+        return []
+    plugin = setting(call, call.receiver, "fsdp_plugin")
+    if is_left_open(plugin):
+        known = launch(call)
+        return [] if known is None else [*known.wrapped]
+    policy = constant(setting(call, plugin, "auto_wrap_policy"))
+    named = setting(call, plugin, "transformer_cls_names_to_wrap")
+    if str(policy).upper() != "TRANSFORMER_BASED_WRAP" or not isinstance(named, Container):
+        return []
+    names = [constant(one) for one in call.items(named)]
+    return [str(name) for name in names] if all(isinstance(n, str) for n in names) else []
 
 
 def _is_neither(value: Value) -> bool:

@@ -7,14 +7,21 @@ setup calls ``configure_optimizers``; ``on_fit_start`` comes after it.
 
 from __future__ import annotations
 
+from fsdp2lint.interpret.classes import outside
 from fsdp2lint.meanings.call import MAX_DEPTH, Call
 from fsdp2lint.meanings.registry import method
-from fsdp2lint.meanings.results import choices, constant, fresh, is_a, nothing, setting
-from fsdp2lint.model.events import Backward, Collective, Stepped
-from fsdp2lint.model.values import Class, Container, External, Optimizer, Value, lineage
+from fsdp2lint.meanings.results import choices, constant, fresh, is_a, made_by, nothing, setting
+from fsdp2lint.model.events import Backward, Collective, Refused, Stepped
+from fsdp2lint.model.values import Class, Container, External, Instance, Optimizer, Value, lineage
 
 _TRAINER = "lightning.pytorch.Trainer"
 _MODULES = ("lightning.pytorch.LightningModule", "lightning.pytorch.core.LightningModule")
+
+_ALL_BASES = {*_MODULES, "builtins.object", "torch.nn.Module", "abc.ABC"}
+_MODEL_PARALLEL = tuple(
+    f"lightning.pytorch.strategies.{inner}ModelParallelStrategy"
+    for inner in ("", "model_parallel.")
+)
 
 BEFORE = ("prepare_data", "setup", "configure_model")
 FITTING = ("on_fit_start", "on_train_start", "on_train_epoch_start", "training_step")
@@ -35,6 +42,7 @@ def fit(call: Call) -> Value | None:
     if not is_a(call.receiver, _TRAINER):
         return None
     for one in call.each(call.get(0, "model")):
+        _refuse(call, one)
         for name in BEFORE:
             call.escape(_hook(call, one, name))
         built = _hook(call, one, "configure_optimizers")
@@ -48,6 +56,18 @@ def fit(call: Call) -> Value | None:
             call.escape(_hook(call, one, name))
     call.escape_arguments()
     return nothing(call)
+
+
+def _refuse(call: Call, module: Value) -> None:
+    """``ModelParallelStrategy.setup`` raises a TypeError for a module that does not define ``configure_model``."""
+    strategy = setting(call, call.receiver, "strategy")
+    if not made_by(strategy, *_MODEL_PARALLEL) or not isinstance(module, Instance):
+        return
+    bases = {base.name for base in outside(module.cls)}
+    defined = call.machine.method(module, "configure_model") is not None
+    if isinstance(module.cls, Class) and bases <= _ALL_BASES and not defined:
+        why = "`ModelParallelStrategy` wants a `configure_model` in the LightningModule that calls `fully_shard`"
+        call.emit(Refused, by="Lightning", why=why, error="TypeError")
 
 
 def _hook(call: Call, module: Value, name: str) -> Value:

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from fsdp2lint.interpret.classes import seen_whole
 from fsdp2lint.meanings.call import Call
-from fsdp2lint.meanings.families import family, is_class_name
+from fsdp2lint.meanings.families import family, is_class_name, last
 from fsdp2lint.meanings.optim import optimizer_of_another_package
 from fsdp2lint.meanings.results import choices, instance
 from fsdp2lint.model.events import Sharded
-from fsdp2lint.model.values import Container, Literal, Optimizer, Parameters, Value, unwrapped
+from fsdp2lint.model.values import (
+    Class,
+    Container,
+    External,
+    Function,
+    Literal,
+    Module,
+    Optimizer,
+    Parameters,
+    Value,
+    unwrapped,
+)
 
 _FRAMEWORKS = (
     "axolotl.",
@@ -33,6 +45,43 @@ def framework_object(call: Call) -> Value | None:
         return found
     call.escape_arguments()
     return instance(call)
+
+
+_COMPOSED = ("Transformer", "MultiheadAttention")
+"""Modules of torch that hold others, by the start of their names."""
+
+
+def layer_classes(call: Call, model: Value) -> frozenset[str] | None:
+    """The names of the classes of a model and of all modules in it; None when some of them are not known."""
+    found: set[str] = set()
+    todo, seen = [model], set[Value]()
+    while todo:
+        one = todo.pop()
+        if one in seen:
+            continue
+        seen.add(one)
+        name = _layer(call, one)
+        if not name:
+            return None
+        found.add(name)
+        for _, held in call.machine.memory.entries(one, call.machine.here):
+            for value in choices(held):
+                if isinstance(value, Module):
+                    todo.append(value)
+                elif not isinstance(value, Literal | Container | Parameters | Function):
+                    return None
+    return frozenset(found)
+
+
+def _layer(call: Call, one: Value) -> str:
+    """The name of a module's class; empty when it may hold modules that are not seen."""
+    if not isinstance(one, Module) or one in call.machine.memory.foreign:
+        return ""
+    if isinstance(one.cls, Class):
+        return one.cls.name if seen_whole(one.cls) else ""
+    name = one.cls.name if isinstance(one.cls, External) else ""
+    leaf = name.startswith("torch.nn.") and not last(name).startswith(_COMPOSED)
+    return last(name) if leaf else ""
 
 
 def shard(call: Call, model: Value | None, *, again: bool = True) -> bool:
