@@ -4,6 +4,7 @@ from fsdp2lint.ask.inventory import Occurrence, inventory, occurrences
 from fsdp2lint.ask.program import Options, Program, Reference
 from fsdp2lint.ask.unreached import is_unreached
 from fsdp2lint.ask.wrapped import (
+    BOTH_CLASSES,
     excludes_fsdp2,
     is_of_the_project,
     is_unit,
@@ -44,6 +45,7 @@ from fsdp2lint.torch_api import Offer, exported, offer
 
 __all__ = [
     "ANNOTATED",
+    "BOTH_CLASSES",
     "DROPPED_SETTINGS",
     "EVERY_OTHER",
     "FLATTENERS",

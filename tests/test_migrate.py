@@ -371,11 +371,10 @@ def test_a_library_that_builds_no_model_is_told_what_its_code_accepts_now(tmp_pa
     """Its callers may still pass FSDP1 models: neither their class nor their clipping is known here."""
     uses = (
         "import torch\nfrom torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n\n"
-        "def clip(model, limit):\n    if isinstance(model, FSDP):\n        return model.clip_grad_norm_(limit)\n"
-        "    return torch.nn.utils.clip_grad_norm_(model.parameters(), limit)\n"
+        "def is_sharded(model):\n    return isinstance(model, FSDP)\n"
     )
     (tmp_path / "library.py").write_text(uses)
-    said = "the new code accepts only models of `fully_shard`"
+    said = "the new code accepts models of FSDP1 and of `fully_shard`"
     shown = program("migrate", "library.py", cwd=tmp_path)
     assert said in shown.stdout
     assert "library.py:6" in shown.stdout

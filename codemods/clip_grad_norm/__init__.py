@@ -52,6 +52,7 @@ from dataclasses import dataclass
 import libcst as cst
 
 from fsdp2lint.api import (
+    BOTH_CLASSES,
     Account,
     Arguments,
     Clipped,
@@ -79,6 +80,7 @@ from fsdp2lint.api import (
     wrapper,
 )
 
+from .._common.library import STAYS, is_for_fsdp1, is_library
 from .._common.loop_ignored import ignores_some
 from .._common.loop_models import DTENSOR, FSDP1
 from .._common.loop_tests import hasattr_steps
@@ -94,7 +96,7 @@ from .._common.loop_text import (
 )
 from .._common.shared import Build, Helpers, unimports
 from .branches import merged_branches
-from .norms import by_largest_entry, is_infinite, of_meshes, of_shards_and_whole
+from .norms import by_class, by_largest_entry, is_infinite, of_meshes, of_shards_and_whole
 
 CLIP = "torch.nn.utils.clip_grad_norm_"
 PARALLELIZE = "torch.distributed.tensor.parallel.parallelize_module"
@@ -125,7 +127,14 @@ def rewrite(program: Program) -> Iterator[Step | Left]:
         if not isinstance(call, cst.Call):
             continue
         models = [e.module for _, e in events if e.module is not None]
-        if models and all(_is_apart(trace, clipped) for trace, clipped in events):
+        library = (
+            is_library(program) and not told_apart(events[0][1], models[0]) if models else False
+        )
+        if library and is_for_fsdp1(program, source, call):
+            yield Step((), (Account(source, call, "preserved", STAYS),))
+        elif library and (own := _by_class(source, call, call.func in unbound)) is not None:
+            apart.setdefault(source, []).append(own)
+        elif models and all(_is_apart(trace, clipped) for trace, clipped in events):
             why = "the wrapping by FSDP1 is in branches that exclude this one"
             yield Step((), (Account(source, call, "preserved", why),))
         elif models and is_of_the_project(program, METHOD):
@@ -149,7 +158,13 @@ def rewrite(program: Program) -> Iterator[Step | Left]:
     parallel = any(program.references(PARALLELIZE))
     for source, node in unseen_methods(program, METHOD):
         call = Layout.of(source).parents[node]
-        if isinstance(call, cst.Call) and call.func is node:
+        if is_library(program) and isinstance(call, cst.Call) and call.func is node:
+            own = _by_class(source, call, call.func in unbound)
+            if is_for_fsdp1(program, source, call):
+                yield Step((), (Account(source, call, "preserved", STAYS),))
+            elif own is not None:
+                apart.setdefault(source, []).append(own)
+        elif isinstance(call, cst.Call) and call.func is node:
             own = _own_function(program, source, call, (), call.func in unbound, parallel)
             if parallel and own is not None:
                 apart.setdefault(source, []).append(own)
@@ -226,6 +241,16 @@ def _own_function(
         why = "torch.nn.utils cannot clip DTensor and plain gradients together; a helper in this file does"
         return _Own(call, METHOD, of_shards_and_whole(), (model, *rest), why)
     return None
+
+
+def _by_class(source: Source, call: cst.Call, unbound: bool) -> _Own | None:
+    """The function that clips models of FSDP1 and of ``fully_shard``, each as it must be."""
+    if any(a.star for a in call.args) or not isinstance(call.func, cst.Attribute):
+        return None
+    said = [source.text[slice(*Layout.of(source).span(a))].rstrip(", ") for a in call.args]
+    if not unbound:
+        said.insert(0, text_of(source, call.func.value))
+    return _Own(call, "clip_grad_norm", by_class(), tuple(said), BOTH_CLASSES)
 
 
 _PARALLEL = (

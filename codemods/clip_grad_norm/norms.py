@@ -5,12 +5,26 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from .._common.loop_models import DTENSOR
+from .._common.loop_models import DTENSOR, FSDP1
 from .._common.shared import Build, Naming
 
 _INFINITE = re.compile(
     r"""float\(\s*["']inf(inity)?["']\s*\)|(math|torch|np|numpy)\.inf|["']inf["']"""
 )
+
+
+def by_class() -> Build:
+    """The method of FSDP1's wrapper for its models, the function of torch for all others."""
+
+    def build(name: str, named: Naming) -> str:
+        return f'''def {name}(model, max_norm, norm_type=2.0):
+    """Clip the gradients by their norm over all ranks, of models of FSDP1 and of fully_shard."""
+    if isinstance(model, {named(FSDP1)}):
+        return model.clip_grad_norm_(max_norm, norm_type)
+    norm = {named("torch.nn.utils.clip_grad_norm_")}(model.parameters(), max_norm, norm_type)
+    return norm.full_tensor() if isinstance(norm, {named(DTENSOR)}) else norm'''
+
+    return build
 
 
 def is_infinite(text: str) -> bool:

@@ -15,15 +15,22 @@ without an error. FSDP1's `modules()` had the wrapper and the module inside; a t
 ## Example
 
 ```diff
+ from torch import nn
 -from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-+from torch.distributed.fsdp import FSDPModule
++from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel as FSDP
 
 
 -def units(model: FSDP) -> int:
 -    return sum(isinstance(module, FSDP) for module in model.modules())
 +def units(model: FSDPModule) -> int:
 +    return sum(isinstance(module, FSDPModule) for module in model.modules())
+
+
+ print(units(FSDP(nn.Linear(8, 8))))
 ```
+
+Where no file builds an FSDP1 model, callers pass theirs: then both classes are accepted, and what only FSDP1's has
+(`if isinstance(model, FSDP): model.clip_grad_norm_(1.0)`) stays behind its test.
 
 ## What it leaves
 
@@ -64,12 +71,14 @@ from fsdp2lint.api import (
     wrapper,
 )
 
+from .._common.library import is_library
 from .._common.loop_classes import class_test, is_one_of_many
 from .._common.loop_models import FSDP1, FSDP_MODULE
 from .._common.loop_quoted import quotations
 from .._common.loop_text import text_of
 from .._common.shared import unimports
 from .apart import beside_fsdp2, tests_apart
+from .both import both_classes
 from .exact import exact_types, type_names
 from .sharded import sharded_tensors
 
@@ -93,6 +102,9 @@ _TYPES = ("typing.", "builtins.", "collections.abc.", "typing_extensions.")
 @codemod(after=_BEFORE)
 def rewrite(program: Program) -> Iterator[Step | Left]:
     """FSDP1's class where it is asked for."""
+    if is_library(program):
+        yield from both_classes(program)
+        return
     apart = tests_apart(program)
     for reference in program.references(FSDP1):
         source, node = reference.source, reference.node

@@ -70,6 +70,7 @@ from fsdp2lint.api import (
     SyncPaused,
     Unimport,
     Unwrap,
+    Wrapping,
     codemod,
     dotted,
     kinds,
@@ -78,6 +79,7 @@ from fsdp2lint.api import (
     walk,
 )
 
+from .._common.library import STAYS, is_for_fsdp1, is_library
 from .._common.loop_tests import asked_by_name, hasattr_steps
 from .._common.loop_text import has_comment, is_path, text_of
 from .contexts import by_helper, by_name
@@ -87,6 +89,8 @@ _UNUSED = ("contextlib.nullcontext", "contextlib")
 _NOTHING_BACKWARDS = "no backward runs here: modules of FSDP2 take the default"
 _DDP = "DDP's own: modules of FSDP2 do not come here"
 WHY = "`set_requires_gradient_sync` replaces the context"
+ADDED_UP = "; gradients add up in `reduce_dtype` now, under FSDP1 in `param_dtype`"
+"""With mixed precision the sums of several micro-batches differ in their last digits."""
 
 
 @codemod()
@@ -102,10 +106,15 @@ def rewrite(program: Program) -> Iterator[Step | Left]:
         if others := _of_others(site.node):
             yield Step((), (Account(site.source, site.node, "preserved", others),))
             continue
+        if is_library(program) and is_for_fsdp1(program, site.source, site.node):
+            yield Step((), (Account(site.source, site.node, "preserved", STAYS),))
+            continue
         paused = [p for _, p in events if "fsdp1" in kinds(program, [p.module])]
         if all(told_apart(one, one.module) for one in paused):
             yield Step((), (Account(site.source, site.node, "preserved", _DDP),))
             continue
+        if is_library(program):
+            found |= {"ddp"}  # the helper asks for FSDP2's class and takes all others as they are
         step = None if "ddp" in found else _switched(program, site.source, site.node, events)
         if step is not None:
             yield step
@@ -120,15 +129,18 @@ def rewrite(program: Program) -> Iterator[Step | Left]:
         if others := _of_others(place):
             yield Step((), (Account(source, place, "preserved", others),))
             continue
+        if is_library(program) and is_for_fsdp1(program, source, place):
+            yield Step((), (Account(source, place, "preserved", STAYS),))
+            continue
         called = program.derived(_asked).get(place, [])
         if called and all(told_apart(c, c.receiver) for c in called if c.receiver is not None):
             yield Step((), (Account(source, place, "preserved", _DDP),))
             continue
         rest.setdefault(source, []).append(place)
-        if "ddp" in program.named_wrappers:
+        if "ddp" in program.named_wrappers or is_library(program):
             ddp.add(source)
     for source, calls in rest.items():
-        yield by_helper(source, calls, source in ddp)
+        yield by_helper(source, calls, source in ddp, added_up(program))
     yield from hasattr_steps(program, "no_sync")
     yield from _by_name(program)
 
@@ -180,7 +192,16 @@ def _switched(
     edits = _tried(source, block, model) if left_early else _plain(source, block, model, again)
     if edits is None:
         return None
-    return Step(edits, (Account(source, call, "changed", WHY),))
+    return Step(edits, (Account(source, call, "changed", WHY + added_up(program)),))
+
+
+def added_up(program: Program) -> str:
+    """What is to be said of sums of gradients where some model has mixed precision."""
+    lower = any(
+        event.by == "fsdp1" and "mixed_precision" in event.options
+        for _, event in program.of(Wrapping)
+    )
+    return ADDED_UP if lower else ""
 
 
 def _asks_for_it(block: Block) -> bool:

@@ -24,7 +24,9 @@ from .._common.shared import Build, Helpers, Naming
 WHY = "a helper context manager in this file switches the synchronisation off and on"
 
 
-def by_helper(source: Source, sites: Sequence[cst.BaseExpression], ddp: bool) -> Step:
+def by_helper(
+    source: Source, sites: Sequence[cst.BaseExpression], ddp: bool, more: str = ""
+) -> Step:
     """``no_sync(model)``, a function of the file, in place of ``model.no_sync()``.
 
     ``sites`` are calls of it, of a name that holds it, or the method where it is not called at once. What is
@@ -40,7 +42,7 @@ def by_helper(source: Source, sites: Sequence[cst.BaseExpression], ddp: bool) ->
     helpers = Helpers.above(source, min(asked, key=lambda n: layout.span(n)[0]))
     name = helpers.add("no_sync", _pausing(ddp))
     edits: list[Edit] = []
-    accounts = [Account(source, call, "changed", WHY) for call in sites]
+    accounts = [Account(source, call, "changed", WHY + more) for call in sites]
     for node in asked:
         if isinstance(node, cst.Call):
             assert isinstance(node.func, cst.Attribute)
@@ -51,7 +53,7 @@ def by_helper(source: Source, sites: Sequence[cst.BaseExpression], ddp: bool) ->
             partial = name_for(source, node, "functools.partial")
             model = text_of(source, node.value)
             edits += (Replace(source, node, f"{partial.text}({name}, {model})"), *partial.edits)
-            accounts.append(Account(source, node, "changed", WHY))
+            accounts.append(Account(source, node, "changed", WHY + more))
     return Step((*edits, *helpers.all_edits()), tuple(accounts))
 
 

@@ -39,6 +39,7 @@ from dataclasses import replace
 import libcst as cst
 
 from fsdp2lint.api import (
+    BOTH_CLASSES,
     Account,
     Edit,
     Layout,
@@ -57,6 +58,7 @@ from fsdp2lint.api import (
     wrapper,
 )
 
+from .._common.library import STAYS, is_for_fsdp1, is_library
 from .._common.loop_classes import has_test, others_behind_test, without_fsdp1
 from .._common.loop_models import DDP, FSDP1
 from .._common.loop_text import is_path, text_of
@@ -73,12 +75,23 @@ WHY = "fully_shard changes the module itself: nothing is inside it"
 def rewrite(program: Program) -> Iterator[Step | Left]:
     """Attributes that name what the wrapper holds."""
     known = {one.node for one in inventory(program)}
+    library = is_library(program)
     for (source, node), ddp in _inner(program).items():
-        step = _unwrapped(program, source, node, ddp)
+        either = library and node.attr.value == "module"
+        step = (_of_either if either else _unwrapped)(program, source, node, ddp)
         if isinstance(step, Step) and not ddp and node.attr not in known:
             # only a test beside it says whose it is
             step = replace(step, accounts=tuple(replace(a, own=True) for a in step.accounts))
         yield step
+
+
+def _of_either(program: Program, source: Source, node: cst.Attribute, ddp: bool) -> Step | Left:
+    """The inside of the wrapper for models of FSDP1, the model itself for those of FSDP2."""
+    model = text_of(source, node.value)
+    if is_for_fsdp1(program, source, node) or has_test(source, node, model, "module"):
+        return Step((), (Account(source, node, "preserved", STAYS),))
+    text = f'getattr({model}, "module", {model})'
+    return Step((Replace(source, node, text),), (Account(source, node, "changed", BOTH_CLASSES),))
 
 
 def _inner(program: Program) -> dict[tuple[Source, cst.Attribute], bool]:

@@ -27,6 +27,9 @@ _FSDP1 = f"torch.distributed.fsdp{_FSDP1_CLASS}"
 
 _DDP = ("torch.nn.parallel.DistributedDataParallel", "torch.nn.parallel.DataParallel")
 
+BOTH_CLASSES = "models of FSDP1 and of fully_shard are both accepted: no file here builds them"
+"""What the ledger says of code whose callers pass the models."""
+
 ASKED_FROM_AFAR = ("clip_grad_norm_", "no_sync")
 """The methods of the wrapper that are asked of models far from where they are wrapped."""
 

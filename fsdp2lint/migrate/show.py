@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from fsdp2lint.ask.wrapped import BOTH_CLASSES
 from fsdp2lint.catalogue.findings import Finding
 from fsdp2lint.check.diagnostics import Place
 from fsdp2lint.check.fixing import diff
@@ -170,9 +171,13 @@ def _conclusion(migration: Migration, applied: Applied) -> Iterator[str]:
         yield "No FSDP1 code found."
     narrowed = _narrowed(ledger.entries)
     if narrowed is not None:
+        example = f"{narrowed.path}:{narrowed.place}"
         yield (
-            "No file here builds an FSDP1 model, and the new code accepts only models of `fully_shard`: keep both "
-            f"classes where callers still pass FSDP1 models, for example at {narrowed.path}:{narrowed.place}."
+            "No file here builds an FSDP1 model: the new code accepts models of FSDP1 and of `fully_shard`, "
+            f"for example at {example}."
+            if any(one.why == BOTH_CLASSES for one in ledger.entries)
+            else "No file here builds an FSDP1 model, and the new code accepts only models of `fully_shard`: keep both "
+            f"classes where callers still pass FSDP1 models, for example at {example}."
         )
     if migration.todos:
         said = ", ".join(f"{todo.path}:{todo.place}" for todo in migration.todos)
