@@ -129,3 +129,49 @@ def test_a_wrapper_made_in_another_file_is_called_without_a_comment(tmp_path: Pa
     assert "fully_shard" in after(done, "making")
     assert after(done, "using") == using
     assert done.ledger.manual == []
+
+
+LOCAL = (
+    HEAD
+    + """\
+from torch.distributed.fsdp import StateDictType
+
+
+def save(model):
+    with FSDP.state_dict_type(model, StateDictType.LOCAL_STATE_DICT):
+        torch.save(model.state_dict(), "model.pt")
+
+
+model = FSDP(nn.Linear(8, 8))
+model(torch.randn(2, 8)).sum().backward()
+model.clip_grad_norm_(1.0)
+save(model)
+"""
+)
+
+
+def test_a_model_with_local_state_dicts_stays_whole(tmp_path: Path) -> None:
+    """A context of FSDP1 around a model of FSDP2 raises when it is left."""
+    text = after(made(tmp_path, train=LOCAL), "train")
+    assert "fully_shard" not in text
+    assert "model.clip_grad_norm_(1.0)" in text
+
+
+COPIED = """\
+from torch.distributed.fsdp._common_utils import _FSDPState, clean_tensor_name
+from torch.distributed.fsdp._flat_param import FlatParamHandle
+from torch.distributed.fsdp._runtime_utils import _lazy_init
+from torch.distributed.fsdp.api import ShardingStrategy
+
+
+def names(state: _FSDPState, handle: FlatParamHandle, found):
+    if state.sharding_strategy == ShardingStrategy.NO_SHARD:
+        _lazy_init(state, handle)
+    return [clean_tensor_name(one) for one in found]
+"""
+
+
+def test_a_copy_of_a_module_of_fsdp1_is_not_rewritten(tmp_path: Path) -> None:
+    done = made(tmp_path, train=WHOLE, _optim_utils=COPIED)
+    assert after(done, "_optim_utils") == COPIED
+    assert "fully_shard" in after(done, "train")

@@ -6,7 +6,25 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from fsdp2lint.api import Layout, Left, Program, Read, Source, dotted, walk, wrapper
+from fsdp2lint.api import (
+    Account,
+    External,
+    Layout,
+    Left,
+    Literal,
+    Program,
+    Read,
+    Replace,
+    Source,
+    Step,
+    Value,
+    Wrapping,
+    dotted,
+    name_for,
+    options,
+    walk,
+    wrapper,
+)
 
 from .loop_models import FSDP1
 
@@ -91,7 +109,56 @@ def insides(program: Program, handled: tuple[str, ...]) -> Iterator[Left]:
                     if not any(isinstance(n, cst.Import | cst.ImportFrom) for n in around):
                         yield Left(source, node, why, todo)
     for source, node in _of_units(program):
-        yield Left(source, node, "an attribute of FSDP1's wrapper", instead(node.attr.value))
+        if not _asks_all_ranks(program, source, node):
+            yield Left(source, node, "an attribute of FSDP1's wrapper", instead(node.attr.value))
+
+
+_OF_ALL_RANKS = {
+    "world_size": "torch.distributed.get_world_size",
+    "rank": "torch.distributed.get_rank",
+}
+
+
+def of_all_ranks(program: Program) -> Iterator[Step]:
+    """``model.world_size`` and ``model.rank`` where FSDP1 has all ranks for its group."""
+    for source, node in _of_units(program):
+        if _asks_all_ranks(program, source, node):
+            name = name_for(source, node, _OF_ALL_RANKS[node.attr.value])
+            why = "the wrapper's own attribute: it is sharded over all ranks"
+            edits = (Replace(source, node, f"{name.text}()"), *name.edits)
+            yield Step(edits, (Account(source, node, "changed", why, own=True),))
+
+
+def _asks_all_ranks(program: Program, source: Source, node: cst.Attribute) -> bool:
+    if node.attr.value not in _OF_ALL_RANKS:
+        return False
+    if isinstance(Layout.of(source).parents[node], cst.AssignTarget | cst.AugAssign | cst.Del):
+        return False
+    return program.derived(_is_over_all_ranks)
+
+
+def _is_over_all_ranks(program: Program) -> bool:
+    """Whether every FSDP1 model is sharded over all ranks: no group, no mesh, no strategy that makes one."""
+    for _, event in program.of(Wrapping):
+        if event.by != "fsdp1":
+            continue
+        for name in ("process_group", "device_mesh"):
+            value = event.options.get(name)
+            if value is not None and not all(_is_none(one) for one in options(value)):
+                return False
+        strategy = event.options.get("sharding_strategy")
+        for one in options(strategy) if strategy is not None else ():
+            known = isinstance(one, External) and one.name.endswith(_SHARDING_OVER_ALL)
+            if not known and not _is_none(one):
+                return False
+    return True
+
+
+_SHARDING_OVER_ALL = (".FULL_SHARD", ".SHARD_GRAD_OP", ".NO_SHARD")
+
+
+def _is_none(value: Value) -> bool:
+    return isinstance(value, Literal) and value.value is None
 
 
 def _of_units(program: Program) -> Iterator[tuple[Source, cst.Attribute]]:

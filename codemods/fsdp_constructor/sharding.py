@@ -24,6 +24,7 @@ from fsdp2lint.api import (
     Source,
     dotted,
     scope_of,
+    walk,
 )
 
 from .._common.names import function_scope, is_none, only_binding, uses
@@ -41,7 +42,7 @@ from .helpers import (
     unsharded_helper,
 )
 from .plan import Plan
-from .site import Argument, Construction, Fate, sources_of
+from .site import FSDP1, Argument, Construction, Fate, sources_of
 
 MEMBERS = frozenset("FULL_SHARD SHARD_GRAD_OP NO_SHARD HYBRID_SHARD _HYBRID_SHARD_ZERO2".split())
 HYBRID = frozenset({"HYBRID_SHARD", "_HYBRID_SHARD_ZERO2"})
@@ -143,14 +144,27 @@ def _at_run_time(
         name = site.free("strategy", "sharding_strategy")
         plan.before.append(f"{name} = {text}")
         text = name
+    shared = not meshed and "NO_SHARD" not in members and _gives_meshes(site, argument)
     unsharded = ""
     if meshed and "NO_SHARD" in members:
         unsharded = helpers.add("unsharded_mesh", unsharded_helper(device.text))
-    options = strategy_helper(members, device.text, meshed, unsharded)
+    options = strategy_helper(members, device.text, meshed or shared, unsharded)
     name = helpers.add("sharding_options", options)
-    given = f", {plan.shared.pop('mesh')}" if meshed else ""
+    given = f", {plan.shared.pop('mesh')}" if meshed else ", None" if shared else ""
     plan.spread.append(f"{name}({text}{given}{_handed(device)})")
     site.account(argument.node, "changed", "chosen at run time by `sharding_options()`")
+
+
+def _gives_meshes(site: Construction, argument: Argument) -> bool:
+    """Whether another call of the file is given a mesh with the same strategy: then one function serves both."""
+    said = site.text(argument.value)
+    for node in walk(site.source.tree):
+        if isinstance(node, cst.Call) and meaning(site.program, site.source, node.func) == FSDP1:
+            given = {a.keyword.value: a.value for a in node.args if a.keyword is not None}
+            if "device_mesh" in given and "sharding_strategy" in given:
+                if site.source.code(given["sharding_strategy"]) == said:
+                    return True
+    return False
 
 
 def _handed(device: Device) -> str:

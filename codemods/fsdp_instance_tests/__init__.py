@@ -30,7 +30,7 @@ without an error. FSDP1's `modules()` had the wrapper and the module inside; a t
 ```
 
 Where no file builds an FSDP1 model, callers pass theirs: then both classes are accepted, and what only FSDP1's has
-(`if isinstance(model, FSDP): model.clip_grad_norm_(1.0)`) stays behind its test.
+(`if isinstance(model, FSDP): model.clip_grad_norm_(1.0)`) stays in its branch.
 
 ## What it leaves
 

@@ -130,6 +130,8 @@ class _Lines:
         for source in program.sources:
             if source.path == one.path:
                 offset = Layout.of(source).offset(one.line, one.column)
+                indented = source.text[offset:]
+                offset += len(indented) - len(indented.lstrip(" \t"))
                 return self.of(source, statement_at(source, offset))
         return one.path, one.line
 
