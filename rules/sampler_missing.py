@@ -3,7 +3,8 @@
 ## What it does
 
 Finds a `DataLoader` without a sampler over data that is the same on all ranks, which a loop with a backward walks
-in a script that shards its model.
+in a script that shards its model, also through a generator of the project (`yield from loader`) or `next`; and a
+`DistributedSampler` whose `rank` is a constant.
 
 ## Why is this bad
 
@@ -34,8 +35,9 @@ as much as one on all of the data times the number of ranks, and learns what a s
 
 ## Known limits
 
-Only `TensorDataset`, the data sets of torchvision and classes of the project that never speak of a rank or a
-world. With two dimensions for `fully_shard`, a sampler that gets the size of one of them is found. Otherwise silent where a seed, the data or what the model is given depends on the rank, where the loader is handed to
+Only `TensorDataset`, the data sets of torchvision, those that `load_dataset` of Hugging Face's `datasets` gives whole,
+and classes of the project whose methods read nothing of a rank, a world or a node; not iterable ones that draw at
+random. With two dimensions for `fully_shard`, a sampler that gets the size of one of them is found. Otherwise silent where a seed, the data or what the model is given depends on the rank, where the loader is handed to
 code that cannot be followed (accelerate's `prepare`), and where other parallelism than FSDP's is in the script:
 ranks of one tensor-parallel group must see the same. There is no fix: the number of steps of an epoch changes,
 and `set_epoch` has to be called.
@@ -48,14 +50,18 @@ and `set_epoch` has to be called.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 
 from fsdp2lint.api import (
     Called,
     Class,
     External,
     Finding,
+    Function,
+    Guards,
     Instance,
+    Literal,
     Mesh,
     Part,
     Returned,
@@ -79,7 +85,15 @@ _OTHERS = (
     "torch.distributed.pipelining.pipeline",
     "torch.distributed.pipelining.PipelineStage",
 )
-_SEEDS = ("torch.manual_seed", "random.seed", "numpy.random.seed", "torch.cuda.manual_seed")
+_SEEDING = re.compile(r"(.*\.)?(manual_seed(_all)?|seed_everything|set_seed|enable_determinism)")
+_SEEDING_OTHERS = ("random.seed", "numpy.random.seed", "numpy.random.default_rng")
+"""Seeds that a data set of the project may draw by; the order of a loader comes from torch's."""
+_LOADED = re.compile(r"datasets\.(load\.)?(load_dataset|load_from_disk)")
+_TRANSFORMED = frozenset(
+    ".map .filter .select .shuffle .train_test_split .with_format .with_transform .rename_column .rename_columns "
+    ".remove_columns .cast .cast_column .flatten .sort .select_columns .class_encode_column .add_column".split()
+)
+"""Methods of a data set of Hugging Face's `datasets` that give another one, the same on all ranks."""
 
 
 @rule(code="FSDP409", group="suspicious")
@@ -87,7 +101,8 @@ def check(trace: Trace) -> Iterator[Finding]:
     """Loaders that give all ranks the same."""
     if trace.truncated or not trace.of(Sharded):
         return
-    if any(rank_dependent(v) for c in trace.calls(*_SEEDS) for v in c.arguments):
+    yield from _same_share(trace)
+    if _seeded_by_rank(trace.calls_named(lambda name: bool(_SEEDING.fullmatch(name)))):
         return
     yield from _same_for_replicas(trace)
     if not _only_data_parallel(trace):
@@ -108,6 +123,42 @@ def check(trace: Trace) -> Iterator[Finding]:
                 "the loader a `DistributedSampler`",
                 because=((walk, "it is walked here, and the model trained"),),
             )
+
+
+def _seeded_by_rank(seeds: Iterable[Called]) -> bool:
+    return any(rank_dependent(v) for c in seeds for v in (*c.arguments, *c.keywords.values()))
+
+
+def _same_share(trace: Trace) -> Iterator[Finding]:
+    """Samplers that give each rank the same share: their rank is a constant."""
+    for sampler in trace.calls(*SAMPLERS):
+        number, size = sampler.argument(2, "rank"), sampler.argument(1, "num_replicas")
+        if not isinstance(number, Literal) or type(number.value) is not int or sampler.open:
+            continue
+        loaders = [
+            c
+            for c in trace.calls(*LOADERS)
+            if any(sampler.result in options(v) for v in (*c.arguments, *c.keywords.values()))
+        ]
+        walk = next((w for c in loaders for w in walks(trace, c.result) if trains(trace, w)), None)
+        if walk is None or not _only_data_parallel(trace) or _split_later(trace):
+            continue
+        if any(_is_for_one_process(trace, c) or _is_for_one(c) for c in loaders):
+            continue
+        alone = isinstance(size, Literal) and size.value == 1
+        yield Finding(
+            at=sampler,
+            message="every rank takes all of the data: "
+            if alone
+            else f"every rank takes the share of rank {number.value}: "
+            "give the sampler the rank and the number of ranks of the process, or leave both out",
+            because=((walk, "it is walked here, and the model trained"),),
+        )
+
+
+def _is_for_one(called: Called) -> bool:
+    """Whether a call happens only where the script asks how many processes there are."""
+    return any("world_size" in guard.words() for guard in called.guards)
 
 
 def _same_for_replicas(trace: Trace) -> Iterator[Finding]:
@@ -175,26 +226,91 @@ def _walks_all(loader: Called) -> bool:
 
 def _same_everywhere(trace: Trace, data: Value) -> bool:
     """Whether a data set surely is the same on all ranks."""
-    made = next((c for c in trace.of(Called) if c.result is data), None)
+    made = _made(trace, data)
     if class_name(data).startswith(_SAME):
-        given = (*made.arguments, *made.keywords.values()) if made is not None else ()
-        return made is not None and not made.open and not any(rank_dependent(v) for v in given)
+        return made is not None and _is_given_the_same(made)
+    if made is not None and not isinstance(data, Instance):
+        return _is_loaded_the_same(trace, made)
     if not isinstance(data, Instance) or not isinstance(data.cls, Class):
         return False
-    held = [value for _, value in trace.memory.entries(data)]
-    return all(_is_plain(cls, trace) for cls in lineage(data.cls)) and not any(
-        rank_dependent(one) for value in held for one in options(value)
+    if _seeded_by_rank(trace.calls(*_SEEDING_OTHERS)):
+        return False
+    return all(_is_plain(cls, trace, data) for cls in lineage(data.cls))
+
+
+def _made(trace: Trace, value: Value) -> Called | None:
+    """The call that gave a value, or that of which it is an entry: ``load_dataset(…)["train"]``."""
+    while isinstance(value, Part) and isinstance(value.key, str) and value.key.startswith("["):
+        value = value.owner
+    return next((c for c in trace.of(Called) if c.result is value), None)
+
+
+def _is_given_the_same(made: Called) -> bool:
+    given = (*made.arguments, *made.keywords.values())
+    return not made.open and not any(rank_dependent(one) for v in given for one in options(v))
+
+
+def _is_loaded_the_same(trace: Trace, made: Called) -> bool:
+    """Whether a data set of Hugging Face's `datasets` is loaded, and changed, alike on all ranks."""
+    for _ in range(12):
+        if not _is_given_the_same(made):
+            return False
+        if _LOADED.fullmatch(made.name):
+            streamed = made.keywords.get("streaming")
+            return streamed is None or (isinstance(streamed, Literal) and not streamed.value)
+        before = (
+            None
+            if made.name not in _TRANSFORMED or made.receiver is None
+            else _made(trace, made.receiver)
+        )
+        if before is None or before is made:
+            return False
+        made = before
+    return False
+
+
+_OF_RANKS = re.compile(
+    r"\w*(rank|world|replica|shard|distributed|environ|getenv|process_|_process|num_proc|node|hvd|xm)\w*|dist"
+)
+_DRAWING = re.compile(r"rand|shuffle|sample|choice|time\b|queue|socket")
+_NAMES = re.compile(r"(self\.)?([A-Za-z_]\w*)")
+
+
+def _is_plain(cls: Value, trace: Trace, data: Instance) -> bool:
+    """Whether what a class does is the same on all ranks: its methods name none, and no attribute that they read holds one."""
+    if isinstance(cls, External):
+        return cls.name in (
+            "torch.utils.data.Dataset",
+            "torch.utils.data.IterableDataset",
+            "builtins.object",
+            "typing.Generic",
+        )
+    if not isinstance(cls, Class):
+        return False
+    texts = [
+        cls.scope.source.code(method.node)
+        for variable in cls.scope.names.values()
+        for _, method in variable.bindings
+        if isinstance(method, Function) and method.name != "__init__"
+    ]
+    if any("__iter__" in text for text in texts) and any(map(_DRAWING.search, texts)):
+        return False  # which elements come may be each process's own choice
+    return all(_reads_the_same(trace, data, text) for text in texts) and not any(
+        rank_dependent(one)
+        for key, value in trace.memory.entries(data)
+        for one in options(value)
+        if any(re.search(rf"\{key}\b", text) for text in texts)
     )
 
 
-def _is_plain(cls: Value, trace: Trace) -> bool:
-    """Whether a class knows nothing of ranks."""
-    if isinstance(cls, External):
-        return cls.name in ("torch.utils.data.Dataset", "builtins.object", "typing.Generic")
-    if not isinstance(cls, Class):
-        return False
-    text = cls.scope.source.code(cls.node).lower()
-    return not any(word in text for word in ("rank", "world", "iter__", "process"))
+def _reads_the_same(trace: Trace, data: Instance, text: str) -> bool:
+    """Whether a text names no rank but in attributes of the object that hold constants."""
+    for own, name in _NAMES.findall(text):
+        if _OF_RANKS.fullmatch(name.lower()):
+            held = trace.memory.read(data, f".{name}", Guards()) if own else None
+            if held is None or not all(isinstance(one, Literal) for one in options(held)):
+                return False
+    return True
 
 
 def _split_later(trace: Trace) -> bool:

@@ -259,6 +259,7 @@ def yield_(machine: Machine, node: cst.Yield) -> Value:
     delegated = isinstance(node.value, cst.From)
     if isinstance(node.value, cst.From):
         value = machine.eval(node.value.item)
+        machine.note_walk(value, machine.site(node.value.item))
     elif node.value is not None:
         value = machine.eval(node.value)
     give = machine.frame.on_yield

@@ -55,9 +55,9 @@ _KEEPING = frozenset({"functools.cache", "functools.cached_property", "functools
 
 
 class Generator(Value):
-    """A generator of the project that has not run yet."""
+    """A generator of the project that has not run yet; ``given`` are the elements that `next` was given."""
 
-    __slots__ = ("args", "function", "keywords", "open")
+    __slots__ = ("args", "function", "given", "keywords", "open")
 
     def __init__(
         self, function: Function, args: tuple[Value, ...], keywords: dict[str, Value], open_: bool
@@ -67,6 +67,7 @@ class Generator(Value):
         self.args = args
         self.keywords = keywords
         self.open = open_
+        self.given: list[Value] | None = None
 
     def describe(self) -> str:
         return f"{self.function.name}(…)"

@@ -43,6 +43,13 @@ MAX_EXACT = 8
 """A list of at most so many known entries is walked entry by entry."""
 
 
+def note_walk(machine: Machine, value: Value, site: Site) -> None:
+    """Write down that an object of a library is walked: a loader of data."""
+    for one in [v for _, v in value.options] if isinstance(value, Either) else [value]:
+        if isinstance(one, Instance) and isinstance(one.cls, External):
+            machine.record(Iterated(machine.moment(site), one))
+
+
 def elements(machine: Machine, value: Value, site: Site) -> list[Value]:
     """What the rounds of a loop over ``value`` see."""
     if isinstance(value, Either):
@@ -174,9 +181,7 @@ def run_for(machine: Machine, node: cst.For) -> None:
         machine.here = here
 
     site = machine.site(node.iter)
-    for one in [v for _, v in iterable.options] if isinstance(iterable, Either) else [iterable]:
-        if isinstance(one, Instance) and isinstance(one.cls, External):
-            machine.record(Iterated(machine.moment(site), one))
+    machine.note_walk(iterable, site)
     if isinstance(iterable, Generator) and machine.may_enter(iterable.function):
         generate(machine, iterable, round_, site)
         _see_body(machine, node, round_)

@@ -285,6 +285,10 @@ class Machine:
         """What the rounds of a loop over ``value`` see."""
         return loops.elements(self, value, site)
 
+    def note_walk(self, value: Value, site: Site) -> None:
+        """Write down that a loop, or a ``yield from``, walks ``value``."""
+        loops.note_walk(self, value, site)
+
     def method(self, value: Value, name: str) -> Value | None:
         """The project function ``name`` bound to ``value``, if its class defines one."""
         return attributes.method(self, value, name)

@@ -6,6 +6,7 @@ Generators of parameters stay generators through ``filter`` and ``chain``; ``lis
 
 from __future__ import annotations
 
+from fsdp2lint.interpret.functions import Generator
 from fsdp2lint.meanings.call import Call
 from fsdp2lint.meanings.registry import calls
 from fsdp2lint.meanings.results import each_choice, exact, fresh
@@ -214,10 +215,15 @@ def range_(call: Call) -> Value | None:
 
 @calls("builtins.next")
 def next_(call: Call) -> Value | None:
-    """The first element of a sequence, or some element of an iterator."""
+    """The first element of a sequence, or some element of an iterator; a generator of the project runs, once."""
     value = call.get(0)
     if value is None:
         return None
+    if isinstance(value, Generator) and call.machine.may_enter(value.function):
+        if value.given is None:
+            value.given = []  # while it runs it gives nothing
+            value.given = call.machine.elements(value, call.site)
+        return value.given[0] if value.given else fresh(call)
     entries = exact(call.machine, value)
     if entries:
         return entries[0]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice
+
 import libcst as cst
 
-from fsdp2lint.api import Backward, Called, Event, Iterated, Layout, Trace, Value, options
+from fsdp2lint.api import Backward, Called, Event, Iterated, Layout, Site, Trace, Value, options
 
-from .loops import loops_around
+from .loops import loops_around, loops_at
 
 LOADERS = (
     "torch.utils.data.DataLoader",
@@ -34,10 +37,15 @@ def walks(trace: Trace, loader: Value) -> list[Event]:
 
 
 def trains(trace: Trace, walk: Event) -> bool:
-    """Whether a backward happens in the loop over what is walked, or in one that asks for the ``next`` of it."""
+    """Whether a backward happens in the loop over what is walked, or in one that asks for the ``next`` of it.
+
+    What a generator walks, the loops walk that ask the generator.
+    """
     loop = loop_of(walk)
-    if loop is not None:
-        return _backward_in(trace, walk, loop)
+    if loop is not None and _backward_in(trace, walk, loop):
+        return True
+    if any(_backward_in(trace, walk, asking) for asking in _asking(walk)):
+        return True
     if not isinstance(walk, Called) or walk.name != "builtins.iter":
         return False
     given = set(options(walk.result))
@@ -47,6 +55,18 @@ def trains(trace: Trace, walk: Event) -> bool:
         if asked.arguments and not given.isdisjoint(options(asked.arguments[0]))
         for loop in loops_around(asked)[:1]
     )
+
+
+def _asking(walk: Event) -> Iterator[cst.CSTNode]:
+    """The loops that ask a generator of the project for what it walks: over it, or around ``next`` of it."""
+    calls = walk.moment.calls
+    for number, function in enumerate(walk.moment.inside[: len(calls)]):
+        if "yield" in function.scope.source.code(function.node):
+            asking = (loop for site in reversed(calls[: number + 1]) for loop in loops_at(site))
+            yield from islice(asking, 1)
+            over = _loop_over(calls[number])
+            if over is not None:
+                yield over
 
 
 def _backward_in(trace: Trace, walk: Event, loop: cst.CSTNode) -> bool:
@@ -59,7 +79,12 @@ def _backward_in(trace: Trace, walk: Event, loop: cst.CSTNode) -> bool:
 
 def loop_of(walk: Event) -> cst.For | None:
     """The loop whose iterable a walk stands in."""
-    for around in Layout.of(walk.at.source).ancestors(walk.at.node):
+    return _loop_over(walk.at)
+
+
+def _loop_over(site: Site) -> cst.For | None:
+    """The loop whose iterable a call is, or stands in."""
+    for around in Layout.of(site.source).ancestors(site.node):
         if isinstance(around, cst.For):
             return around
         if isinstance(around, cst.BaseStatement):
