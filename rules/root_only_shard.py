@@ -3,7 +3,7 @@
 ## What it does
 
 Finds models with three or more repeated blocks (or a number that is not known) whose root gets the only
-`fully_shard` call.
+`fully_shard` call; a language model of Transformers (`AutoModelForCausalLM`, `…ForCausalLM`) is one.
 
 ## Why is this bad
 
@@ -46,9 +46,9 @@ belong in one group.
 
 ## Known limits
 
-Of two blocks one is gathered while the other computes, so a group for each saves little: they are left alone. Only
-models whose blocks the analysis sees being built, and that are never handed to code that it cannot follow: that code
-may shard the blocks.
+Of two blocks one is gathered while the other computes, so a group for each saves little: they are left alone. Beside
+language models of Transformers, only models whose blocks the analysis sees being built; none that is handed to code that
+it cannot follow, which may shard the blocks. How large a library's model is, the analysis does not know.
 
 ## References
 
@@ -81,7 +81,7 @@ from fsdp2lint.api import (
 
 from ._common.fixes import call_of, first_argument, loop_before, once, own_statement, path_text
 from ._common.parts import below
-from ._common.shared import Shard, class_name, parts_of, shards
+from ._common.shared import Shard, class_name, is_transformer, parts_of, shards
 
 _ATTRIBUTES = re.compile(r"(\.\w+)+\Z")
 _LISTS = ("torch.nn.ModuleList", "torch.nn.Sequential", "torch.nn.ModuleDict")
@@ -95,16 +95,20 @@ def check(trace: Trace) -> Iterator[Finding]:
     """Roots that are sharded alone."""
     for shard in shards(trace):
         blocks = _repeated(trace, shard.module)
-        if blocks is None or not trace.kept(shard.module) or not _alone(trace, shard):
+        library = blocks is None and is_transformer(shard.module)
+        if blocks is None and not library:
             continue
-        if _are_few(trace, blocks):
+        if not trace.kept(shard.module) or not _alone(trace, shard):
+            continue
+        if blocks is not None and _are_few(trace, blocks):
             continue
         said = shard.module.words()
+        where = "its blocks" if blocks is None else f"the blocks in `{blocks.words()}`"
         yield Finding(
             at=shard.event,
-            message=f"`{said}` is sharded as one group, none of the blocks in `{blocks.words()}` is: "
+            message=f"`{said}` is sharded as one group, none of {where} is: "
             "every rank holds the whole model throughout the step and nothing overlaps",
-            fix=_loop(trace, shard, blocks),
+            fix=None if blocks is None else _loop(trace, shard, blocks),
         )
 
 

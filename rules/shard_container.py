@@ -31,7 +31,8 @@ container too, there is no fix.
 
 ## Known limits
 
-Only containers whose class can be resolved: `model.layers` of a model from elsewhere is not judged by its name.
+Only containers whose class can be resolved, and `model.model.layers` and its like of a language model of Transformers;
+`model.layers` of another model from elsewhere is not judged by its name.
 
 ## References
 
@@ -57,7 +58,7 @@ from fsdp2lint.api import (
 )
 
 from ._common.fixes import call_of, first_argument, loop_before, once, path_text, stands_alone
-from ._common.shared import Shard, parts_of, shards
+from ._common.shared import Shard, is_list_of_blocks, parts_of, shards
 
 
 @rule(code="FSDP208", group="correctness")
@@ -78,6 +79,8 @@ def check(trace: Trace) -> Iterator[Finding]:
 
 def _container(value: Value) -> str:
     """The name of the container class that ``value`` is an instance of, or nothing."""
+    if is_list_of_blocks(value):
+        return "ModuleList"
     if not isinstance(value, Instance):
         return ""
     for cls in lineage(value.cls):

@@ -404,6 +404,20 @@ def is_block_of(module: Value, model: Value) -> bool:
     return seen is model
 
 
+_LISTS_OF_BLOCKS = frozenset(
+    (".model.layers", ".model.decoder.layers", ".transformer.h", ".gpt_neox.layers")
+)
+"""Where language models of Transformers hold their blocks, each in a `ModuleList`."""
+
+
+def is_list_of_blocks(module: Value) -> bool:
+    """Whether a module is the list of the blocks of a language model of Transformers: `model.model.layers`."""
+    path, seen = "", module
+    while isinstance(seen, Part) and isinstance(seen.key, str):
+        path, seen = seen.key + path, seen.owner
+    return path in _LISTS_OF_BLOCKS and is_transformer(seen)
+
+
 def has_parameters(trace: Trace, module: Value, depth: int = 6) -> bool:
     """Whether a module surely has parameters."""
     home, _, name = class_name(module).rpartition(".")
