@@ -26,6 +26,34 @@ computes with `DTensor` shards: "got mixed torch.Tensor and DTensor". Under FSDP
 +loss = model(torch.randn(4, 8)).sum()
 ```
 
+## Forms
+
+Found: a block that is sharded by itself, through an attribute.
+
+```python
+class Trainer:
+    def __init__(self):
+        self.net = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+        fully_shard(self.net)
+
+    def loss(self, x):
+        return self.net.forward(x).sum()
+
+
+dist.init_process_group("gloo")
+Trainer().loss(torch.randn(4, 8)).backward()
+```
+
+Not found: `forward` kept under another name.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+compute = getattr(model, input())
+compute(torch.randn(4, 8)).sum().backward()
+```
+
 ## Fix safety
 
 Safe: the call goes to the module itself, which runs the same `forward` between its hooks.

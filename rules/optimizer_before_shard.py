@@ -29,6 +29,56 @@ ones, whose gradients stay None: nothing raises, the loss stays flat, nothing is
  optimizer.step()
 ```
 
+## Forms
+
+Found: a helper function that builds the optimizer.
+
+```python
+def configure(model):
+    return torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+optimizer = configure(model)
+fully_shard(model)
+model(torch.randn(4, 8)).sum().backward()
+optimizer.step()
+```
+
+Found: groups of parameters, kept by an object.
+
+```python
+class Trainer:
+    def __init__(self, model):
+        self.model = model
+        groups = [{"params": [p for p in model.parameters() if p.dim() > 1], "weight_decay": 0.1}]
+        self.optimizer = torch.optim.AdamW(groups, lr=1e-3)
+        fully_shard(self.model)
+
+    def step(self, x):
+        self.model(x).sum().backward()
+        self.optimizer.step()
+
+
+dist.init_process_group("gloo")
+Trainer(nn.Linear(8, 8)).step(torch.randn(4, 8))
+```
+
+Not found: an optimizer that code outside of the project may have rebuilt.
+
+```python
+from elsewhere import prepare
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+fully_shard(model)
+prepare(model, optimizer)
+model(torch.randn(4, 8)).sum().backward()
+optimizer.step()
+```
+
 ## Fix safety
 
 Unsafe: the statement moves below the last `fully_shard` call when both are in one block and nothing

@@ -27,6 +27,46 @@ DTensor". `set_model_state_dict` with `full_state_dict=True` distributes a full 
 +set_model_state_dict(model, torch.load("model.pt", mmap=True), options=options)
 ```
 
+## Forms
+
+Found: an entry of a checkpoint, in a method.
+
+```python
+class Trainer:
+    def __init__(self):
+        self.model = nn.Linear(8, 8)
+        fully_shard(self.model)
+
+    def resume(self, path):
+        checkpoint = torch.load(path, map_location="cpu")
+        self.model.load_state_dict(checkpoint["model"])
+
+
+dist.init_process_group("gloo")
+Trainer().resume("last.pt")
+```
+
+Found: the state dict of a model that is not sharded.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+other = nn.Linear(8, 8)
+fully_shard(model)
+model.load_state_dict(other.state_dict())
+```
+
+Not found: a file that a function outside of the project reads.
+
+```python
+from elsewhere import read
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+model.load_state_dict(read("model.pt"))
+```
+
 ## Fix safety
 
 Unsafe: the call becomes `set_model_state_dict` with a broadcast from rank 0, which every rank must reach.

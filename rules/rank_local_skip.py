@@ -33,6 +33,44 @@ the others, silently. Reduce the test over the ranks first, so that all take the
      loss.backward()
 ```
 
+## Forms
+
+Found: a helper function that asks, and a step instead of a backward.
+
+```python
+import math
+
+
+def is_sound(loss):
+    return math.isfinite(loss.item())
+
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+for _ in range(3):
+    loss = nn.functional.mse_loss(model(torch.randn(4, 8)), torch.zeros(4, 8))
+    loss.backward()
+    if is_sound(loss):
+        optimizer.step()
+```
+
+Not found: a loss that a function of another library computes.
+
+```python
+from elsewhere import contrast
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+for _ in range(3):
+    loss = contrast(model(torch.randn(4, 8)))
+    if torch.isnan(loss):
+        continue
+    loss.backward()
+```
+
 ## Known limits
 
 Only tests of values are judged, not of shapes, types or `None`. A norm of the gradients from `clip_grad_norm_` is left

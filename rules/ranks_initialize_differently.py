@@ -34,6 +34,35 @@ dropout.
  optimizer.step()
 ```
 
+## Forms
+
+Found: weights that are drawn again before the sharding.
+
+```python
+dist.init_process_group("gloo")
+torch.manual_seed(1 + dist.get_rank())
+model = nn.Linear(8, 8)
+nn.init.xavier_uniform_(model.weight)
+fully_shard(model)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+model(torch.randn(4, 8)).sum().backward()
+optimizer.step()
+```
+
+Not found: random numbers that ranks draw in different number.
+
+```python
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+if dist.get_rank() == 0:
+    torch.randn(8)
+model = nn.Linear(8, 8)
+fully_shard(model)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+model(torch.randn(4, 8)).sum().backward()
+optimizer.step()
+```
+
 ## Known limits
 
 Without any seed PyTorch draws a seed per process, so ranks differ then too; that is not reported, since

@@ -28,6 +28,58 @@ torch.Tensor and DTensor".
  optimizer.step()
 ```
 
+## Forms
+
+Found: the blocks of a language model of Transformers.
+
+```python
+from transformers import AutoModelForCausalLM
+
+dist.init_process_group("gloo")
+model = AutoModelForCausalLM.from_pretrained("gpt2")
+for block in model.transformer.h:
+    fully_shard(block)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+model(input_ids=torch.ones(1, 4, dtype=torch.long)).logits.sum().backward()
+optimizer.step()
+```
+
+Found: a parameter of the model's own, while the logged loss is reduced.
+
+```python
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(8))
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.layer(x) * self.scale
+
+
+dist.init_process_group("gloo")
+model = Net()
+fully_shard(model.layer)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+loss = model(torch.randn(4, 8)).sum()
+loss.backward()
+optimizer.step()
+shown = loss.detach()
+dist.all_reduce(shown)
+```
+
+Not found: a model of another library.
+
+```python
+import timm
+
+dist.init_process_group("gloo")
+model = timm.create_model("vit_base_patch16_224")
+for block in model.blocks:
+    fully_shard(block)
+model(torch.randn(2, 3, 224, 224)).sum().backward()
+```
+
 ## Fix safety
 
 Safe: the root is sharded below the last of its parts, with the same arguments; it takes what no other group

@@ -33,6 +33,65 @@ as much as one on all of the data times the number of ranks, and learns what a s
      model(x).square().mean().backward()
 ```
 
+## Forms
+
+Found: a generator of the project that goes on with the loader.
+
+```python
+def forever(loader):
+    while True:
+        yield from loader
+
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+batches = forever(DataLoader(TensorDataset(torch.randn(32, 8)), batch_size=4, shuffle=True))
+for _ in range(100):
+    (x,) = next(batches)
+    model(x).square().mean().backward()
+```
+
+Found: a data set of Hugging Face's `datasets`.
+
+```python
+from datasets import load_dataset
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+data = load_dataset("json", data_files="train.json", split="train").with_format("torch")
+for batch in DataLoader(data, batch_size=4, shuffle=True):
+    model(batch["x"]).square().mean().backward()
+```
+
+Found: a sampler whose rank is a constant.
+
+```python
+from torch.utils.data import DistributedSampler
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+data = TensorDataset(torch.randn(32, 8))
+sampler = DistributedSampler(data, num_replicas=1, rank=0)
+for (x,) in DataLoader(data, batch_size=4, sampler=sampler):
+    model(x).square().mean().backward()
+```
+
+Not found: batches that every rank draws by itself with one seed.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+data = torch.randn(32, 8)
+generator = torch.Generator().manual_seed(0)
+for _ in range(100):
+    x = data[torch.randint(32, (4,), generator=generator)]
+    model(x).square().mean().backward()
+```
+
 ## Known limits
 
 Only `TensorDataset`, the data sets of torchvision, those that `load_dataset` of Hugging Face's `datasets` gives whole,

@@ -38,12 +38,16 @@ SECTIONS = (
     "What it does",
     "Why is this bad",
     "Example",
+    "Forms",
     "Fix safety",
     "Known limits",
     "References",
 )
 """The headings of a rule's page, in order. ``Example`` holds one diff, from the code that the rule reports to the
-code to write instead; ``Fix safety`` is left out when the rule has no fix."""
+code to write instead. ``Forms`` shows other spellings, each a paragraph ``Found: …`` or ``Not found: …`` and a Python block
+that follows the imports of the example; tests check both. ``Fix safety`` is left out when the rule has no fix."""
+
+OPTIONAL_SECTIONS = ("Forms", "Fix safety")
 
 
 @dataclass(frozen=True, slots=True)

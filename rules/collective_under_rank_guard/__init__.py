@@ -29,6 +29,55 @@ other ranks' next collective and mixes data.
 +    torch.save(state, "model.pt")
 ```
 
+## Forms
+
+Found: a property that asks for the rank, and a helper function that gathers.
+
+```python
+class Trainer:
+    def __init__(self):
+        self.model = nn.Linear(8, 8)
+        fully_shard(self.model)
+
+    @property
+    def is_main(self):
+        return dist.get_rank() == 0
+
+    def save(self):
+        options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+        torch.save(get_model_state_dict(self.model, options=options), "model.pt")
+
+    def finish(self):
+        if self.is_main:
+            self.save()
+
+
+dist.init_process_group("gloo")
+Trainer().finish()
+```
+
+Found: a barrier under the rank, beside another test.
+
+```python
+dist.init_process_group("gloo")
+for step in range(100):
+    if step % 10 == 0 and dist.get_rank() == 0:
+        dist.barrier()
+```
+
+Not found: a rank that a function outside of the project gives.
+
+```python
+from elsewhere import rank
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+if rank() == 0:
+    torch.save(get_model_state_dict(model, options=options), "model.pt")
+```
+
 ## Fix safety
 
 Unsafe: a gather that gives a value (`get_model_state_dict`, `get_optimizer_state_dict`, `get_state_dict`,

@@ -33,6 +33,46 @@ stay what the script began with.
  optimizer.step()
 ```
 
+## Forms
+
+Found: a resume in a helper function that sets the model only.
+
+```python
+from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_optimizer_state_dict
+from torch.distributed.checkpoint.state_dict import set_model_state_dict
+
+
+def resume(model, optimizer):
+    state = {
+        "model": get_model_state_dict(model),
+        "optim": get_optimizer_state_dict(model, optimizer),
+    }
+    dcp.load(state, checkpoint_id="step_1")
+    set_model_state_dict(model, state["model"])
+
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+resume(model, optimizer)
+model(torch.randn(4, 8)).sum().backward()
+optimizer.step()
+```
+
+Not found: a resume by `torch.load` that leaves the optimizer's state in the file.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+checkpoint = torch.load("last.pt")
+model.load_state_dict(checkpoint["model"])
+fully_shard(model)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+model(torch.randn(4, 8)).sum().backward()
+optimizer.step()
+```
+
 ## Fix safety
 
 Unsafe: `set_optimizer_state_dict` comes below the load, with the model and the optimizer that the state was taken

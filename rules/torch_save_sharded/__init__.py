@@ -30,6 +30,44 @@ file has 1/N of the weights; it loads with other weights or not at all in anothe
 +    torch.save(state, "model.pt")
 ```
 
+## Forms
+
+Found: a state dict inside a checkpoint, taken by a helper function.
+
+```python
+def checkpoint(model, step):
+    return {"model": model.state_dict(), "step": step}
+
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+torch.save(checkpoint(model, 3), f"model_{dist.get_rank()}.pt")
+```
+
+Found: the state of an optimizer.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+torch.save(optimizer.state_dict(), f"optimizer_{dist.get_rank()}.pt")
+```
+
+Not found: a state dict that code outside of the project may have gathered.
+
+```python
+from elsewhere import finish
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+state = model.state_dict()
+finish(state)
+torch.save(state, "model.pt")
+```
+
 ## Fix safety
 
 Unsafe: states that are taken in the function that saves become full, offloaded gathers. Every rank must reach
