@@ -1,6 +1,6 @@
 """Single changes planted in migrated programs, and how many of the harmful ones `verify` tells.
 
-    python benchmarks/proof/mutants.py [PROGRAM …] [--operator NAME] [--each N] [--json FILE]
+    python benchmarks/proof/mutants.py [PROGRAM …] [--operator NAME] [--each N] [--every N] [--json FILE]
 
 Every program of `fixtures/projects` that has a `run.toml` is BEFORE and AFTER; a mutant is AFTER with one change by
 one named operator, in a statement that the run reaches. The first N places of each operator in each program are used. A
@@ -630,8 +630,11 @@ def noting() -> Iterator[set[str]]:
         file.unlink()
 
 
-def measure(ranks: Ranks, names: list[str], operators: list[str], each: int) -> Iterator[Mutant]:
-    """Every mutant of the chosen programs with its outcome."""
+def measure(
+    ranks: Ranks, names: list[str], operators: list[str], each: int, stride: int
+) -> Iterator[Mutant]:
+    """Every mutant of the chosen programs with its outcome, or each one of so many."""
+    passed = 0
     for program, before, after, options, shown in programs(names):
         with (
             Trial(before, options, run=ranks.launch, compare=apart.main) as runs,
@@ -647,6 +650,9 @@ def measure(ranks: Ranks, names: list[str], operators: list[str], each: int) -> 
                 chosen = {n: every[n] for n in shown if n in every and n in (operators or shown)}
                 found = mutants(after, chosen, each, reached)
                 for number, (name, place, file, text) in enumerate(found):
+                    passed += 1
+                    if passed % stride:
+                        continue
                     copy = Path(folder, f"{harmful}{number}")
                     if after.is_dir():
                         shutil.copytree(after, copy)
@@ -664,6 +670,7 @@ def main() -> None:
     parser.add_argument("programs", nargs="*")
     parser.add_argument("--operator", action="append", default=[])
     parser.add_argument("--each", type=int, default=1)
+    parser.add_argument("--every", type=int, default=1, help="run each one of so many only")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long")
     options = parser.parse_args()
@@ -671,7 +678,8 @@ def main() -> None:
     os.chdir(tempfile.mkdtemp(prefix="mutants-"))
     os.environ[FOLDER] = tempfile.mkdtemp(prefix="reached-")
     with forking() as ranks:
-        for one in measure(ranks, options.programs, options.operator, options.each):
+        chosen = options.programs, options.operator, options.each, options.every
+        for one in measure(ranks, *chosen):
             found.append(one)
             print(
                 f"{one.program:20} {one.operator:34} {one.place:22} {one.outcome:10} "

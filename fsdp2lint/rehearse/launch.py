@@ -27,7 +27,9 @@ IDLE = 6.0
 """Seconds without any work before the stacks of the ranks are looked at."""
 LAZY_TICKS = 5
 """Clock ticks of work in that time that count as none."""
-DUMP_TIME = 0.5
+DUMP_TIME = 0.25
+PATIENCE = 3.0
+"""Seconds for all ranks of a busy machine to write down their stacks."""
 BUSY_TICKS = 3
 """Clock ticks in that time that are more than the writing of stacks takes."""
 BURIAL = 5.0
@@ -238,7 +240,10 @@ class _Idle:
 
 
 class _Stall:
-    """Whether some ranks wait in a collective while others work on: a loop without end, or a long computation."""
+    """Whether some ranks wait in a collective while others work on or stand still elsewhere.
+
+    That may be a loop without end, a long computation, or data that do not come.
+    """
 
     def __init__(self, folder: Path, nproc: int) -> None:
         self._folder, self._nproc = folder, nproc
@@ -253,9 +258,11 @@ class _Stall:
             if (used := _work_now(pid)) - work > LAZY_TICKS:
                 self._seen[rank] = used, now
         idle = {rank for rank in pids if now - self._seen[rank][1] >= IDLE}
-        if not idle or len(pids) < self._nproc or len(idle) == self._nproc:
+        if not idle or len(pids) < self._nproc:
             return ""
+        before = {rank: _work_now(pid) for rank, pid in pids.items()}
         _dump(self._folder, self._nproc)
+        still = {n for n, pid in pids.items() if _work_now(pid) - before[n] <= BUSY_TICKS}
         for rank in idle:
             self._seen[rank] = self._seen[rank][0], now  # look again only after as long a time
         stacks = {rank: _dumped(self._folder, rank) for rank in pids}
@@ -264,11 +271,14 @@ class _Stall:
             n for n, report in reports.items() if report is not None and report.how == "running"
         ]
         waiting = [rank for rank in running if rank in idle and waits(stacks[rank])]
-        working = [rank for rank in running if rank not in idle and not waits(stacks[rank])]
-        if not waiting or not working:
+        elsewhere = [rank for rank in running if not waits(stacks[rank])]
+        if not waiting or not elsewhere:
             return ""
         first = ", ".join(_place(rank, "waits", stacks[rank]) for rank in waiting)
-        others = ", ".join(_place(rank, "works", stacks[rank]) for rank in working)
+        others = ", ".join(
+            _place(rank, "stands still" if rank in still else "works", stacks[rank])
+            for rank in elsewhere
+        )
         return f"for {IDLE:.0f} s {first}, while {others}"
 
 
@@ -306,11 +316,18 @@ def _all_wait(folder: Path, nproc: int) -> bool:
 
 
 def _dump(folder: Path, nproc: int) -> None:
-    """Make every rank that lives write down its stacks."""
+    """Make every rank that lives write down its stacks, and wait until all have: the main thread's comes last."""
     for pid in _pids(folder, nproc).values():
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGUSR1)
-    time.sleep(DUMP_TIME)
+    deadline, written = time.monotonic() + PATIENCE, -1
+    while True:
+        time.sleep(DUMP_TIME)
+        sizes = (_of(folder, rank, "dump") for rank in range(nproc))
+        now = sum(file.stat().st_size for file in sizes if file.exists())
+        if now == written or (written >= 0 and time.monotonic() > deadline):
+            return
+        written = now
 
 
 def _still_busy(folder: Path, request: Request) -> set[int]:
@@ -420,8 +437,15 @@ def collect(
         report.how = "busy"
         return report
     report.waits_in = collective(stack)
-    report.how = "hung" if verdict != "over" or waits(stack) else "died"
+    if verdict != "over" or waits(stack):
+        report.how = "hung"
+    else:  # one that was told to end, because another had failed, has written down its stacks
+        report.how = "lost" if stack and not _crashed(folder, rank) else "died"
     return report
+
+
+def _crashed(folder: Path, rank: int) -> bool:
+    return "Fatal Python error" in _of(folder, rank, "dump").read_text("utf-8", "replace")
 
 
 def _reported(folder: Path, rank: int) -> RankReport | None:

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy
 
 from fsdp2lint.rehearse import bootstrap
-from fsdp2lint.rehearse.launch import DUMP_TIME, environment
+from fsdp2lint.rehearse.launch import environment
 from fsdp2lint.rehearse.outcome import Request, request_from
 
 EARLY = (
@@ -42,6 +42,7 @@ EARLY = (
 )
 """What most ranks import; none of it starts a thread or draws a random number."""
 
+DUMP_TIME = 0.5
 ALONE = 3.0
 """Seconds for the other ranks when one is over; a run that gathers waits for its slowest."""
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from fsdp2lint.rehearse.contract import collectives, step_counts
 from fsdp2lint.rehearse.contract.async_saves import AsyncSaves
 from fsdp2lint.rehearse.contract.buffers import Buffers
 from fsdp2lint.rehearse.contract.check import Check
-from fsdp2lint.rehearse.contract.collectives import across
 from fsdp2lint.rehearse.contract.direct_calls import DirectCalls
 from fsdp2lint.rehearse.contract.empty_memory import EmptyMemory
 from fsdp2lint.rehearse.contract.gradient_sync import GradientSync
@@ -52,7 +52,8 @@ def judge(ranks: Sequence[RankReport]) -> list[Violation]:
 
 
 def _all(ranks: Sequence[RankReport]) -> Iterator[Violation]:
-    yield from across(ranks)
+    yield from collectives.across(ranks)
+    yield from step_counts.across(ranks)
     for rank in ranks:
         yield from rank.violations
     for check in CHECKS:

@@ -31,4 +31,5 @@ NAMES = {
     "FSDP313": "shared-optimizer-step",
     "FSDP401": "collective-under-rank-guard",
     "FSDP402": "rank-divergent-exit",
+    "FSDP414": "rank-local-skip",
 }

@@ -37,7 +37,8 @@ def across(ranks: Sequence[RankReport]) -> Iterator[Violation]:
     paths = Counter(_path(rank) for rank in tracked)
     if len(paths) < 2:
         return  # at the same line: the order of collectives is not what differs
-    alone = min(stuck, key=lambda rank: (_code(rank, LEFT) != GUARDED, rank.rank))
+    waiting = [rank for rank in stuck if rank.how == "lost" or rank.waits_in]
+    alone = min(waiting or stuck, key=lambda rank: (_code(rank, LEFT) != GUARDED, rank.rank))
     others = [rank for rank in tracked if _path(rank) != _path(alone)]
     because = tuple((_innermost(rank), f"rank {rank.rank} is here") for rank in others)
     message = f"rank {alone.rank} waits here for a collective that {_ranks(others)} does not enter"

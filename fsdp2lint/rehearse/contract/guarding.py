@@ -54,6 +54,8 @@ class ContractWarning(UserWarning):
 class _OneModel(Watch):
     """Knows the model that it was told, instead of looking for it, and what happened to it so far."""
 
+    thorough = False
+
     def __init__(self, model: Any) -> None:
         super().__init__()
         self._model = model

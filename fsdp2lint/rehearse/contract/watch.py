@@ -58,6 +58,9 @@ class Built:
 class Watch:
     """Follows ``fully_shard``, optimizers and what comes between from the start of a run."""
 
+    thorough = True
+    """Whether a check may slow down what a script does often: not in a real run."""
+
     def __init__(self) -> None:
         self.installed = False
         self.shards: list[Shard] = []

@@ -14,7 +14,8 @@ import importlib.util
 import os
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from fsdp2lint.rehearse.fakes.nothing import Hollow
 from fsdp2lint.rehearse.standin.replace import Counted
@@ -27,6 +28,7 @@ TRACKERS = frozenset(
 
 MADE_UP = {
     "datasets": "fsdp2lint.rehearse.fakes.data_sets",
+    "nlp": "fsdp2lint.rehearse.fakes.data_sets",  # its former name
     "torchvision": "fsdp2lint.rehearse.fakes.images",
     "tiktoken": "fsdp2lint.rehearse.fakes.texts",
     "evaluate": "fsdp2lint.rehearse.fakes.nothing",
@@ -47,8 +49,37 @@ def install(replaced: dict[str, int], more: Sequence[str] = ()) -> None:
     from fsdp2lint.rehearse.fakes import arrays, pretrained
 
     arrays.install(counted)
-    if importlib.util.find_spec("transformers") is not None:
+    if "transformers" in sys.modules:
         pretrained.install(counted)
+    else:
+        sys.meta_path.insert(0, _Afterwards("transformers", lambda: pretrained.install(counted)))
+
+
+class _Afterwards(importlib.abc.MetaPathFinder):
+    """Calls a function when the script has imported a package: importing it ourselves would take seconds, or fail."""
+
+    def __init__(self, name: str, call: Callable[[], None]) -> None:
+        self._name, self._call = name, call
+
+    def find_spec(
+        self, name: str, path: object = None, target: object = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """The spec that the others find, with a loader that calls the function."""
+        if name != self._name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.loader is None:
+            return spec
+        loader: Any = spec.loader
+        execute = loader.exec_module
+
+        def exec_module(module: types.ModuleType) -> None:
+            execute(module)
+            self._call()
+
+        loader.exec_module = exec_module
+        return spec
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
