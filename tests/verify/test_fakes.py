@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from fsdp2lint.rehearse.fakes.data_sets import Dataset, load_dataset
+from fsdp2lint.rehearse.fakes.nothing import Nothing
 from fsdp2lint.rehearse.fakes.texts import Tokenizer
 from fsdp2lint.rehearse.outcome import Request
 
@@ -52,6 +53,13 @@ def test_a_script_that_lacks_everything_trains(tmp_path: Path) -> None:
     assert [len(rank.steps) for rank in run.ranks] == [3, 3]
     made_up = {what for what in run.ranks[0].replaced if what.startswith("made up: ")}
     assert made_up == {f"made up: {n}" for n in (*MISSING[:4], "data/train.bin")}
+
+
+def test_what_does_nothing_unpacks_into_as_many_as_are_wanted() -> None:
+    figure, (left, right) = Nothing()
+    assert isinstance(figure, Nothing)
+    assert isinstance(left, Nothing) and isinstance(right, Nothing)
+    assert list(Nothing()) == [] and [*Nothing()] == []
 
 
 @pytest.mark.ranks

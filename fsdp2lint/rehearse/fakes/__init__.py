@@ -22,9 +22,9 @@ from fsdp2lint.rehearse.standin.replace import Counted
 
 TRACKERS = frozenset(
     "wandb mlflow tensorboard tensorboardX comet_ml neptune clearml aim swanlab trackio dllogger dvclive "
-    "visdom setproctitle GPUtil pynvml py3nvml nvidia_smi codecarbon slack_sdk boto3 modal".split()
+    "visdom matplotlib seaborn plotly setproctitle GPUtil pynvml py3nvml nvidia_smi codecarbon slack_sdk boto3 modal".split()
 )
-"""Packages that only report: whatever is done with them does nothing."""
+"""Packages that only report or draw: whatever is done with them does nothing."""
 
 MADE_UP = {
     "datasets": "fsdp2lint.rehearse.fakes.data_sets",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dis
+import sys
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -30,7 +32,7 @@ class Nothing:
     def __exit__(self, *_: object) -> None: ...
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(())
+        return iter([Nothing() for _ in range(_unpacked(sys._getframe(1)))])
 
     def __len__(self) -> int:
         return 0
@@ -45,6 +47,12 @@ class Nothing:
 
     def __str__(self) -> str:
         return "nothing"
+
+
+def _unpacked(frame: types.FrameType) -> int:
+    """How many values the caller unpacks, as `figure, axes = plt.subplots()` does; 0 where it loops."""
+    code, at = frame.f_code.co_code, frame.f_lasti
+    return code[at + 1] if dis.opname[code[at]] == "UNPACK_SEQUENCE" else 0
 
 
 class Hollow(types.ModuleType):
