@@ -58,8 +58,10 @@ def test_a_script_that_lacks_everything_trains(tmp_path: Path) -> None:
 def test_what_does_nothing_unpacks_into_as_many_as_are_wanted() -> None:
     figure, (left, right) = Nothing()
     assert isinstance(figure, Nothing)
-    assert isinstance(left, Nothing) and isinstance(right, Nothing)
-    assert list(Nothing()) == [] and [*Nothing()] == []
+    assert isinstance(left, Nothing)
+    assert isinstance(right, Nothing)
+    assert list(Nothing()) == []
+    assert [*Nothing()] == []
 
 
 @pytest.mark.ranks
