@@ -276,7 +276,7 @@ class _Stall:
             return ""
         first = ", ".join(_place(rank, "waits", stacks[rank]) for rank in waiting)
         others = ", ".join(
-            _place(rank, "stands still" if rank in still else "works", stacks[rank])
+            _place(rank, "does nothing" if rank in still else "works", stacks[rank])
             for rank in elsewhere
         )
         return f"for {IDLE:.0f} s {first}, while {others}"

@@ -126,7 +126,7 @@ FAULTS: dict[str, Fault] = {
     "one rank gathers for a file": Fault("    whole = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))\n    if rank == 0:\n", "    if rank == 0:\n        whole = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))\n", "FSDP401"),
     "one rank receives": Fault(_REDUCED, "        dist.all_reduce(total) if rank == 0 else dist.recv(total, 0)\n", "rank 0 .*`all_reduce`\nrank 1 .*`recv`"),
     "a rank spins": Fault(_STEP, f"        while rank == 1 and step == 2:\n            pass\n{_STEP}", "rank 0 waits in all_reduce at .*while rank 1 works at ", 18.0),
-    "a rank sleeps": Fault(_STEP, f"        if rank == 1 and step == 2:\n            time.sleep(600)\n{_STEP}", "rank 0 waits in all_reduce at .*while rank 1 stands still at ", 18.0),
+    "a rank sleeps": Fault(_STEP, f"        if rank == 1 and step == 2:\n            time.sleep(600)\n{_STEP}", "rank 0 waits in all_reduce at .*while rank 1 does nothing at ", 18.0),
     "a rank raises": Fault(_STEP, f"        if rank == 1 and step == 2:\n            raise ValueError('no data')\n{_STEP}", "rank 1 raised at \nno data"),
     "a rank is killed": Fault(_STEP, f"        if rank == 1 and step == 2:\n            os.kill(os.getpid(), 9)\n{_STEP}", "rank 1 died"),
     "the optimizer is built too early": Fault("    for block in model.blocks:\n        fully", "    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)\n    for block in model.blocks:\n        fully", "FSDP201"),
