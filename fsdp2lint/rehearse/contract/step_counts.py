@@ -1,6 +1,6 @@
 """Every rank makes the same optimizer steps (FSDP414).
 
-A step is each rank's own affair: one that is left out on a rank stops nobody, and its shard of the parameters stays behind.
+A step is each rank's own affair: one that is left out on a rank stops no other, and its shard of the parameters stays behind.
 """
 
 from __future__ import annotations
