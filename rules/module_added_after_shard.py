@@ -85,7 +85,7 @@ def check(trace: Trace) -> Iterator[Finding]:
         for guards, added in cases(assigned, assigned.value):
             if not together(shard.guards, guards) or wrapped_by(added, "ddp", "fsdp1"):
                 continue
-            if not loose(trace, added, shard):
+            if not loose(trace, added, shard) or _sharded_anew(trace, assigned):
                 continue
             yield Finding(
                 at=assigned,
@@ -95,6 +95,11 @@ def check(trace: Trace) -> Iterator[Finding]:
                 because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
             )
             break
+
+
+def _sharded_anew(trace: Trace, assigned: Assigned) -> bool:
+    """Whether the file that exchanges a module shards something afterwards: it may be what was exchanged."""
+    return any(s.event.at.source is assigned.at.source for s in shards_after(trace, assigned))
 
 
 def _adapters(trace: Trace) -> Iterator[Finding]:

@@ -171,7 +171,7 @@ def _trained_as_is(trace: Trace, seed: Called, built: Called, shard: Shard) -> b
     stepped = next(trace.after(shard.event, Stepped), None)
     if stepped is None or not together(built.guards, stepped.guards):
         return False
-    if out_of_sight(trace, stepped, shard.module):
+    if out_of_sight(trace, stepped, shard.module) or _written_into(trace, built.result):
         return False
     giving = [
         event
@@ -183,6 +183,17 @@ def _trained_as_is(trace: Trace, seed: Called, built: Called, shard: Shard) -> b
         return False
     asked = {guard.test for clause in way.since(stepped.guards) for guard in clause}
     return not any(part in asked for part in _parts(seed.argument(0, "seed")))
+
+
+def _written_into(trace: Trace, layer: Value) -> bool:
+    """Whether the script stores into tensors of a layer: ``layer.weight.data[:n] = others``."""
+    for owner in trace.memory.fields:
+        tensor: Value | None = owner
+        while isinstance(tensor, Part):
+            tensor = tensor.owner
+        if tensor is layer and isinstance(owner, Part):
+            return True
+    return False
 
 
 def _draws(event: Event) -> bool:

@@ -18,6 +18,7 @@ from fsdp2lint.model.guards import FAILED, NEVER, Clause, Guards
 from fsdp2lint.model.values import (
     Container,
     Literal,
+    Part,
     Unknown,
     Value,
     rank_dependent,
@@ -129,6 +130,8 @@ def bind(machine: Machine, target: Any, value: Value) -> None:
         for element in target.slice:
             if type(element.slice) is cst.Index:
                 store(machine, owner, machine.eval(element.slice.value), value, target)
+            elif type(owner) is Part:  # `weight.data[:rows] = others`
+                machine.memory.write(owner, ("[]", "[:]"), machine.here, value)
     elif kind is cst.Tuple or kind is cst.List:
         _bind_several(machine, target.elements, value)
     elif kind is cst.StarredElement:
