@@ -175,3 +175,11 @@ def test_a_copy_of_a_module_of_fsdp1_is_not_rewritten(tmp_path: Path) -> None:
     done = made(tmp_path, train=WHOLE, _optim_utils=COPIED)
     assert after(done, "_optim_utils") == COPIED
     assert "fully_shard" in after(done, "train")
+
+
+def test_the_rank_of_a_wrapper_is_accounted_for_once(tmp_path: Path) -> None:
+    """Where FSDP1 shards over all ranks, its own `rank` is that of the program."""
+    asked = "\nmodel = FSDP(nn.Linear(8, 8))\nprint(model.rank, model.world_size)\n"
+    done = made(tmp_path, train=HEAD + asked)
+    assert "get_rank()" in after(done, "train")
+    assert done.ledger.manual == []

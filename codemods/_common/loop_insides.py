@@ -129,6 +129,11 @@ def of_all_ranks(program: Program) -> Iterator[Step]:
             yield Step(edits, (Account(source, node, "changed", why, own=True),))
 
 
+def is_of_all_ranks(program: Program, source: Source, node: cst.Attribute) -> bool:
+    """Whether `of_all_ranks` rewrites what is read of a unit."""
+    return _asks_all_ranks(program, source, node) and (source, node) in set(_of_units(program))
+
+
 def _asks_all_ranks(program: Program, source: Source, node: cst.Attribute) -> bool:
     if node.attr.value not in _OF_ALL_RANKS:
         return False

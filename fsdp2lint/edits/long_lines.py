@@ -48,7 +48,9 @@ def broken_lines(old: Source, new: Source) -> Iterator[Broken]:
                 value = getattr(statement.body[0], "value", None)
                 indent = line[: len(line) - len(line.lstrip())]
                 if value is not None and "#" not in line and _bracketed(value) is not None:
-                    yield Broken(new, value, _on_several(layout, value, indent))
+                    text = _on_several(layout, value, indent)
+                    if text != layout.text[slice(*layout.span(value))]:
+                        yield Broken(new, value, text)
 
 
 def _on_several(layout: Layout, node: cst.BaseExpression, indent: str) -> str:
@@ -65,6 +67,9 @@ def _on_several(layout: Layout, node: cst.BaseExpression, indent: str) -> str:
     said = [layout.text[slice(*layout.span(one))].rstrip(", ") for one in items]
     room = layout.width - len(deeper)
     comma = "" if isinstance(items[-1], cst.Arg) and items[-1].star and len(items) == 1 else ","
+    only = getattr(items[0], "value", None) if len(items) == 1 else None
+    if isinstance(only, cst.BaseString) and len(said[0]) > room:
+        return layout.text[start:end]  # a text of its own is no shorter on a line of its own
     if isinstance(inside, cst.Call) and len(", ".join(said)) <= room:
         said, comma = [", ".join(said)], ""
     else:
