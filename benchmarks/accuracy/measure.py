@@ -74,9 +74,10 @@ def _git(snapshot: Snapshot, clone: Path, *arguments: str) -> bytes:
 
 
 def _is_read(name: str) -> bool:
-    """Whether ``check`` reads a file of this name: code, and what says which torch is wanted."""
+    """Whether ``check`` reads a file of this name: code, settings, and what says which torch is wanted."""
     last = name.rpartition("/")[2]
-    return last.endswith((".py", ".toml", ".cfg")) or last.startswith("requirements")
+    ends = (".py", ".toml", ".cfg", ".yaml", ".yml", ".json")
+    return last.endswith(ends) or last.startswith("requirements")
 
 
 def check(folder: Path) -> set[Site]:
