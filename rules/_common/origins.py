@@ -73,7 +73,7 @@ _ABOUT_FORM = frozenset(
 )
 """What is asked about the form of a value, not about its contents."""
 FORMS = frozenset(
-    ".shape .ndim .device .dtype .requires_grad .grad_fn .is_cuda .itemsize .layout .training".split()
+    ".shape .ndim .device .dtype .requires_grad .grad_fn .is_cuda .itemsize .layout .training .placements .device_mesh".split()
 )
 _IN_PLACE = (
     ".add_",
