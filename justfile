@@ -10,7 +10,7 @@ test *words:
 ranks:
     pytest -n 2 -m ranks
 
-# Every stop, 10,000 inputs each for check and for writes, every bit, 5,000 messages: an hour of CPU time on an idle machine.
+# Every stop, 10,000 inputs each for check and for writes, every bit, 5,000 messages: hours.
 faults:
     python -m tests.faults.stops
     python -m tests.faults.fuzz

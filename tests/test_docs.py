@@ -90,7 +90,7 @@ def every_option() -> set[str]:
 
 OTHERS = {
     "--bless", "--nproc-per-node", "--nproc_per_node", "--nnodes", "--standalone", "--strict",
-    "--use_fsdp", "--fsdp_version", "--fsdp_state_dict_type",
+    "--use_fsdp", "--fsdp_version", "--fsdp_state_dict_type", "--every",
 }  # fmt: skip
 """Options of other programs that the pages name."""
 

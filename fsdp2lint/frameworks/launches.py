@@ -100,7 +100,7 @@ def _known(paths: Iterable[str], files: Files) -> _Known:
         if asked.framework == "accelerate" and asked.version is not None:
             default = "FULL_STATE_DICT" if asked.version == 1 else "SHARDED_STATE_DICT"
             known.accelerate[path] = Launch(asked.version, _type(asked) or default, _classes(asked))
-        elif asked.framework == "the Trainer":
+        elif asked.framework in ("the Trainer", "ms-swift"):  # one file may be either
             known.trainer[path] = Launch(asked.version, _type(asked))
     return known
 
