@@ -135,7 +135,7 @@ from fsdp2lint.api import (
 
 from ._common.data import LOADERS, SAMPLERS, out_of_sight, trains, walks
 from ._common.meshes import INIT, dimensions, given_meshes
-from ._common.shared import class_name, is_none, together
+from ._common.shared import asks_for_fsdp2, class_name, is_none, together
 
 _SAME = ("torch.utils.data.TensorDataset", "torchvision.datasets.")
 _OTHERS = (
@@ -158,7 +158,7 @@ _TRANSFORMED = frozenset(
 @rule(code="FSDP409", group="suspicious")
 def check(trace: Trace) -> Iterator[Finding]:
     """Loaders that give all ranks the same."""
-    if trace.truncated or not trace.of(Sharded):
+    if trace.truncated or not any(map(_is_first, trace.of(Sharded))):
         return
     yield from _same_share(trace)
     if _seeded_by_rank(trace.calls_named(lambda name: bool(_SEEDING.fullmatch(name)))):
@@ -184,6 +184,12 @@ def check(trace: Trace) -> Iterator[Finding]:
             )
 
 
+def _is_first(sharded: Sharded) -> bool:
+    """Whether a module is sharded that the script does not ask to be sharded already."""
+    tests = (guard.test for clause in sharded.guards.clauses for guard in clause)
+    return not any(isinstance(test, Part) and asks_for_fsdp2(test) for test in tests)
+
+
 def _seeded_by_rank(seeds: Iterable[Called]) -> bool:
     return any(rank_dependent(v) for c in seeds for v in (*c.arguments, *c.keywords.values()))
 
@@ -205,12 +211,11 @@ def _same_share(trace: Trace) -> Iterator[Finding]:
         if any(_is_for_one_process(trace, c) or _is_for_one(c) for c in loaders):
             continue
         alone = isinstance(size, Literal) and size.value == 1
+        taken = "all of the data" if alone else f"the share of rank {number.value}"
         yield Finding(
             at=sampler,
-            message="every rank takes all of the data: "
-            if alone
-            else f"every rank takes the share of rank {number.value}: "
-            "give the sampler the rank and the number of ranks of the process, or leave both out",
+            message=f"every rank takes {taken}: give the sampler the rank and the number of ranks of the process, "
+            "or leave both out",
             because=((walk, "it is walked here, and the model trained"),),
         )
 
