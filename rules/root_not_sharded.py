@@ -130,6 +130,7 @@ from ._common.shared import (
     class_name,
     has_parameters,
     is_block_of,
+    is_sharded_again,
     is_transformer,
     parts_of,
     shards,
@@ -155,7 +156,11 @@ def check(trace: Trace) -> Iterator[Finding]:
             or not isinstance(root, Module)
         ):
             continue
-        parts = [s for s in shards_before(trace, forward) if trace.inside(s.module, root)]
+        parts = [
+            s
+            for s in shards_before(trace, forward)
+            if trace.inside(s.module, root) and not is_sharded_again(s.event)
+        ]
         if not parts or not _trained(trace, forward, root, parts):
             continue
         covered = _covered(trace, parts)

@@ -135,7 +135,7 @@ from fsdp2lint.api import (
 
 from ._common.data import LOADERS, SAMPLERS, out_of_sight, trains, walks
 from ._common.meshes import INIT, dimensions, given_meshes
-from ._common.shared import asks_for_fsdp2, class_name, is_none, together
+from ._common.shared import class_name, is_none, is_sharded_again, together
 
 _SAME = ("torch.utils.data.TensorDataset", "torchvision.datasets.")
 _OTHERS = (
@@ -158,7 +158,7 @@ _TRANSFORMED = frozenset(
 @rule(code="FSDP409", group="suspicious")
 def check(trace: Trace) -> Iterator[Finding]:
     """Loaders that give all ranks the same."""
-    if trace.truncated or not any(map(_is_first, trace.of(Sharded))):
+    if trace.truncated or all(map(is_sharded_again, trace.of(Sharded))):
         return
     yield from _same_share(trace)
     if _seeded_by_rank(trace.calls_named(lambda name: bool(_SEEDING.fullmatch(name)))):
@@ -182,12 +182,6 @@ def check(trace: Trace) -> Iterator[Finding]:
                 "the loader a `DistributedSampler`",
                 because=((walk, "it is walked here, and the model trained"),),
             )
-
-
-def _is_first(sharded: Sharded) -> bool:
-    """Whether a module is sharded that the script does not ask to be sharded already."""
-    tests = (guard.test for clause in sharded.guards.clauses for guard in clause)
-    return not any(isinstance(test, Part) and asks_for_fsdp2(test) for test in tests)
 
 
 def _seeded_by_rank(seeds: Iterable[Called]) -> bool:

@@ -207,6 +207,12 @@ def asks_for_fsdp2(test: Part) -> bool:
     return how == "hasattr" and bool(what) and what[0] in _ONLY_FSDP2
 
 
+def is_sharded_again(sharded: Sharded) -> bool:
+    """Whether the script asks first whether a model is sharded: then this is about a part of one that is."""
+    tests = (guard.test for clause in sharded.guards.clauses for guard in clause)
+    return any(isinstance(test, Part) and asks_for_fsdp2(test) for test in tests)
+
+
 def _asks_for_another(test: Part) -> bool:
     """Whether a test of a module is false for those that ``fully_shard`` has changed."""
     how, *what = test.key if isinstance(test.key, tuple) else ("",)
