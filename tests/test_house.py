@@ -95,11 +95,42 @@ def test_knowledge_imports_the_api_and_its_own_helpers(folder: str) -> None:
             assert name == "fsdp2lint.api" or inside or outside, f"{path.name} imports {name}"
 
 
+FAMILIES = sorted(p for p in (ROOT / "rules").iterdir() if p.is_dir() and p.name[0] != "_")
+
+
+@pytest.mark.parametrize("folder", [ROOT / "codemods", ROOT / "rules", *FAMILIES], ids=str)
+def test_a_part_stands_with_what_it_is_a_part_of(folder: Path) -> None:
+    """Of one rule or codemod alone: in its folder; of several in a family: in its ``_common``; else in that above."""
+    private = {p.name for p in folder.glob("_*") if p.name != "__pycache__"}
+    assert private - {"_common"} == {"__init__.py"}
+
+
+def test_what_one_family_shares_stands_in_it() -> None:
+    """In ``rules/_common`` is only what rules of several families use, themselves or through others there."""
+    rules = ROOT / "rules"
+    users: dict[Path, set[Path]] = {p: set() for p in (rules / "_common").glob("[a-z]*.py")}
+    for path in rules.rglob("*.py"):
+        for name in imports(path):
+            dots = len(name) - len(name.lstrip("."))
+            above = path.parents[dots - 1] if dots else path
+            used = above.joinpath(*name[dots:].split(".")).with_suffix(".py")
+            if used in users:
+                users[used].add(path)
+
+    def families(path: Path) -> set[str]:
+        if path in users:
+            return set().union(*map(families, users[path]))
+        return {path.relative_to(rules).parts[0]}
+
+    assert not [path.name for path in users if len(families(path)) < 2]
+
+
 @pytest.mark.parametrize("folder", KNOWLEDGE)
-def test_a_part_stands_with_what_it_is_a_part_of(folder: str) -> None:
-    """Of one rule or codemod alone: in its folder; of several: in ``_common``."""
-    private = {p.name for p in (ROOT / folder).glob("_*") if p.name != "__pycache__"}
-    assert private == {"__init__.py", "_common"}
+def test_a_folder_is_read_at_a_glance(folder: str) -> None:
+    """At most thirty files and folders in one."""
+    for inside in {p.parent for p in (ROOT / folder).rglob("*.py")}:
+        held = [p for p in inside.iterdir() if p.name not in ("__init__.py", "__pycache__")]
+        assert len(held) <= 30, f"{inside.relative_to(ROOT)} holds {len(held)}"
 
 
 def test_nobody_imports_a_rule_by_name() -> None:
@@ -149,8 +180,8 @@ def test_a_rule_is_in_the_shape_of_the_catalogue(rule: Rule) -> None:
 def test_a_rule_has_its_page(rule: Rule) -> None:
     headings = re.findall(r"^## (.+)$", rule.page, re.MULTILINE)
     name = rule.name.replace("-", "_")
-    files = [ROOT / "rules" / f"{name}.py", *(ROOT / "rules" / name).glob("*.py")]
-    source = "".join(p.read_text(encoding="utf-8") for p in files if p.exists())
+    files = [*ROOT.glob(f"rules/*/{name}.py"), *ROOT.glob(f"rules/*/{name}/*.py")]
+    source = "".join(p.read_text(encoding="utf-8") for p in files)
     has_fix = re.search(r"\bfix=|\bFix\(", source) is not None
     wanted = [s for s in SECTIONS if s not in OPTIONAL_SECTIONS]
     assert ("Fix safety" in headings) == has_fix

@@ -8,6 +8,7 @@ from dataclasses import replace
 import libcst as cst
 
 from fsdp2lint.api import (
+    Account,
     Edit,
     Layout,
     Left,
@@ -17,14 +18,17 @@ from fsdp2lint.api import (
     Step,
     Trace,
     Wrapping,
+    inventory,
+    is_unreached,
     options,
     unwrapped,
 )
 
+from .._common.loop_insides import insides
 from .._common.shared import Helpers
 from .asked import asked
 from .chosen import Chosen, chosen
-from .derived import HANDED_ON, derived, leave, uncalled
+from .derived import HANDED_ON, derived, leave, still_wraps, uncalled
 from .dictionaries import outside
 from .dropped import drop, forget, of_records
 from .functions import functions
@@ -39,7 +43,6 @@ from .sharding import sharding
 from .site import Construction, arguments, constructions, sources_of
 from .states import states
 from .sweep import ENABLE, FSDP1, sweep
-from .unreached import unreached
 from .write import Writer, write
 
 TODO = "call fully_shard by hand: {why}"
@@ -271,3 +274,21 @@ def _holds_another(site: Construction, sites: list[Construction]) -> bool:
         and site.call in layout.ancestors(other.call)
         for other in sites
     )
+
+
+WHY = (
+    "nothing imports this file, and no model is FSDP1's any more: delete it, or leave it for others"
+)
+
+
+def unreached(program: Program) -> Iterator[Step]:
+    """What works inside FSDP1 in such files, once the program wraps no model by it."""
+    if still_wraps(program):
+        return
+    inside = [(left.source, left.node) for left in insides(program, ())]
+    found = [one for one in inventory(program) if one.kind not in ("import", "launch")]
+    here = [(one.source, one.node) for one in found]
+    files: dict[Source, bool] = {source: is_unreached(program, source) for source, _ in inside}
+    for source, node in (*inside, *here):
+        if files.get(source):
+            yield Step((), (Account(source, node, "preserved", WHY),))

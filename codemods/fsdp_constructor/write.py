@@ -12,11 +12,17 @@ from .._common.shared import Helpers, stepped
 from .custom import Mapped
 from .helpers import FSDP, children_first, policy_helper
 from .lines import LINE, bracketed, entry, fitted, joined
-from .order import follows_others, is_deferred
-from .places import bound_between, is_last, only_target, stands_alone
 from .plan import Plan
 from .policies import Asked, Chosen, Nothing, Policy
 from .site import Construction
+from .statement import (
+    bound_between,
+    follows_others,
+    is_deferred,
+    is_last,
+    only_target,
+    stands_alone,
+)
 
 SHORT = 30
 """Longer values get a name when several calls have them."""

@@ -55,10 +55,11 @@ def rules(plugins: tuple[Plugin, ...] = ()) -> tuple[Rule, ...]:
             known += _rules_of(plugin, known)
         return tuple(sorted(known, key=lambda r: r.code))
     found: list[Rule] = []
-    for name in _modules("fsdp2lint.rules"):
-        if name not in declared:
-            raise BadKnowledge(f"{name} declares no rule")
-        found.append(declared[name])
+    for family in _modules("fsdp2lint.rules"):
+        for name in _modules(family):
+            if name not in declared:
+                raise BadKnowledge(f"{name} declares no rule")
+            found.append(declared[name])
     for key in ("code", "name"):
         values = [getattr(r, key) for r in found]
         twice = {v for v in values if values.count(v) > 1}

@@ -1,0 +1,139 @@
+"""An optimizer state is loaded and never given to the optimizer.
+
+## What it does
+
+Finds `dcp.load` into the dictionary of `get_optimizer_state_dict` or `get_state_dict` (or into a gathered copy
+of the model's) that no `set_…_state_dict` or `load_state_dict` takes afterwards.
+
+## Why is this bad
+
+`dcp.load` fills tensors in place, which reaches the model's parameters because its sharded state dict shares
+them. Learning rates, betas and step counters are copies: without `set_optimizer_state_dict` they silently
+stay what the script began with.
+
+## Example
+
+```diff
+ import torch
+ import torch.distributed as dist
+ import torch.distributed.checkpoint as dcp
+ from torch import nn
+-from torch.distributed.checkpoint.state_dict import get_state_dict
++from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+ from torch.distributed.fsdp import fully_shard
+
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+ optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+ model_state, optimizer_state = get_state_dict(model, optimizer)
+ dcp.load({"model": model_state, "optim": optimizer_state}, checkpoint_id="step_1")
++set_state_dict(model, optimizer, model_state_dict=model_state, optim_state_dict=optimizer_state)
+ model(torch.randn(4, 8)).sum().backward()
+ optimizer.step()
+```
+
+## Forms
+
+Found: a resume in a helper function that sets the model only.
+
+```python
+from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_optimizer_state_dict
+from torch.distributed.checkpoint.state_dict import set_model_state_dict
+
+
+def resume(model, optimizer):
+    state = {
+        "model": get_model_state_dict(model),
+        "optim": get_optimizer_state_dict(model, optimizer),
+    }
+    dcp.load(state, checkpoint_id="step_1")
+    set_model_state_dict(model, state["model"])
+
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+resume(model, optimizer)
+model(torch.randn(4, 8)).sum().backward()
+optimizer.step()
+```
+
+Not found: a resume by `torch.load` that leaves the optimizer's state in the file.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+checkpoint = torch.load("last.pt")
+model.load_state_dict(checkpoint["model"])
+fully_shard(model)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+model(torch.randn(4, 8)).sum().backward()
+optimizer.step()
+```
+
+## Fix safety
+
+Unsafe: `set_optimizer_state_dict` comes below the load, with the model and the optimizer that the state was taken
+of. The optimizer then goes on with the learning rate of the checkpoint.
+
+## Known limits
+
+There is no fix where the state, the model or the optimizer has no name at the load, or several optimizers share
+one state.
+
+Silent when the optimizer or the loaded dictionary goes where the code cannot be followed. A sharded state dict
+of the model alone is filled in place and is fine.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/distributed.checkpoint.html (`set_optimizer_state_dict`)
+- https://docs.pytorch.org/tutorials/recipes/distributed_checkpoint_recipe.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fsdp2lint.api import Finding, Loaded, Restored, StateDict, Trace, rule
+
+from ..._common.shared import DCP
+from .states import set_below
+
+
+@rule(code="FSDP306", group="correctness")
+def check(trace: Trace) -> Iterator[Finding]:
+    """Loads that end in a dictionary."""
+    for loaded in trace.of(Loaded):
+        if loaded.via != f"{DCP}load":
+            continue
+        lost = [s for s in loaded.states if _is_lost(trace, loaded, s)]
+        if lost:
+            said = lost[0].of.words()
+            yield Finding(
+                at=loaded,
+                message=f"the state of `{said}` is loaded into a dictionary and never set: "
+                f"`{said}` goes on with what it had",
+                fix=set_below(trace, loaded, lost),
+            )
+
+
+def _is_lost(trace: Trace, loaded: Loaded, state: StateDict) -> bool:
+    """Whether all that is loaded into a state dict surely stays there."""
+    if not _is_copy(state) or not trace.known(state.of) or not trace.known(state):
+        return False
+    return not _applied(trace, loaded, state)
+
+
+def _is_copy(state: StateDict) -> bool:
+    """Whether filling a state dict leaves its owner as it is."""
+    if state.kind in ("optimizer", "both"):
+        return state.via not in ("state_dict", ".state_dict")
+    return bool(state.full and state.offloaded)
+
+
+def _applied(trace: Trace, loaded: Loaded, state: StateDict) -> bool:
+    """Whether a state of that kind is restored after the load, or at a time that is not known."""
+    after = (*trace.after(loaded, Restored), *trace.beside(loaded, Restored))
+    return any(e.kind in (state.kind, "both") for e in after)

@@ -1,0 +1,173 @@
+"""A number is loaded by `dcp.load` and the script goes on with the variable that it had before.
+
+## What it does
+
+Finds counters (they are 0 or -1) that a variable puts into the dictionary of `dcp.load`, when the loaded value is
+never taken out again and the variable is used afterwards.
+
+## Why is this bad
+
+`dcp.load` fills tensors in place; numbers, strings and other objects are replaced in the dictionary. The variable
+whose value was put there keeps that value: a run that should go on at step 2000 starts at step 0, with the
+trained weights, silently.
+
+## Example
+
+```diff
+ import torch.distributed as dist
+ import torch.distributed.checkpoint as dcp
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
+
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+ step = 0
+ state = {"model": model.state_dict(), "step": step}
+ dcp.load(state, checkpoint_id="latest")
++step = state["step"]
+ print(f"goes on at step {step}")
+```
+
+## Fix safety
+
+Unsafe: look at what the script does with the variable before its next use.
+
+## Known limits
+
+Only dictionaries that are written in the call or bound to a name just for it. One that is handed on, returned
+or looked through after the load is left alone.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/distributed.checkpoint.html (`load`)
+- `torch/distributed/checkpoint/default_planner.py` (`DefaultLoadPlanner.load_bytes`)
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+import libcst as cst
+
+from fsdp2lint.api import (
+    Container,
+    Finding,
+    Fix,
+    InsertAfter,
+    Layout,
+    Literal,
+    Loaded,
+    Site,
+    Trace,
+    rule,
+    walk,
+)
+
+from ..._common.fixes import call_of, path_text, stands_alone
+from ..._common.shared import DCP
+from .uses import attribute_used, bound_by, function_of, is_name, names_after
+
+
+@rule(code="FSDP322", group="correctness")
+def check(trace: Trace) -> Iterator[Finding]:
+    """Numbers that stay in the dictionary."""
+    for loaded in trace.of(Loaded):
+        if loaded.via != f"{DCP}load" or not isinstance(loaded.into, Container):
+            continue
+        display, name = _display(loaded.at)
+        for element in () if display is None else display.elements:
+            key = _key(element)
+            variable = path_text(loaded.at, element.value)
+            if not key or not variable or not _is_start(trace, loaded, loaded.into, key):
+                continue
+            if name and _taken_out(loaded.at, name, key):
+                continue
+            if _used(loaded.at, element, variable):
+                yield Finding(
+                    at=loaded,
+                    message=f"`dcp.load` puts the loaded number into the dictionary under {key}; "
+                    f"`{variable}` keeps the value it had",
+                    fix=_assigned(loaded.at, variable, name, key),
+                )
+
+
+def _display(site: Site) -> tuple[cst.Dict | None, str]:
+    """The dictionary as it is written: in the call, or bound to a name once in the same function."""
+    call = call_of(site)
+    given = [] if call is None else [a for a in call.args if _is_state(a)][:1]
+    for argument in given:
+        if isinstance(argument.value, cst.Dict):
+            return argument.value, ""
+        if isinstance(argument.value, cst.Name):
+            name = argument.value.value
+            bound = [
+                node.value
+                for node in walk(function_of(site))
+                if isinstance(node, cst.Assign | cst.AnnAssign) and name in _targets(node)
+            ]
+            if len(bound) == 1 and isinstance(bound[0], cst.Dict):
+                return bound[0], name
+    return None, ""
+
+
+def _is_state(argument: cst.Arg) -> bool:
+    named = argument.keyword
+    return not argument.star and (named is None or named.value == "state_dict")
+
+
+def _targets(node: cst.Assign | cst.AnnAssign) -> list[str]:
+    targets = [t.target for t in node.targets] if isinstance(node, cst.Assign) else [node.target]
+    return [t.value for t in targets if isinstance(t, cst.Name)]
+
+
+def _key(element: cst.BaseDictElement) -> str:
+    """The key as the script writes it, when it is a string."""
+    if isinstance(element, cst.DictElement) and isinstance(element.key, cst.SimpleString):
+        return element.key.value
+    return ""
+
+
+def _is_start(trace: Trace, loaded: Loaded, into: Container, key: str) -> bool:
+    """Whether a number is there that counters begin with: what is loaded is meant to replace it."""
+    value = trace.memory.read(into, f"[{ast.literal_eval(key)!r}]", loaded.guards)
+    return (
+        isinstance(value, Literal) and type(value.value) in (int, float) and value.value in (0, -1)
+    )
+
+
+def _taken_out(site: Site, name: str, key: str) -> bool:
+    """Whether the dictionary is used, after the load, other than by asking it for other keys."""
+    parents = Layout.of(site.source).parents
+    for node in names_after(site, name):
+        above = parents.get(node)
+        if not isinstance(above, cst.Subscript) or above.value is not node:
+            return True
+        index = above.slice[0].slice
+        asked = index.value if isinstance(index, cst.Index) else None
+        if not isinstance(asked, cst.SimpleString) or asked.value[1:-1] == key[1:-1]:
+            return True
+    return False
+
+
+def _used(site: Site, element: cst.BaseDictElement, variable: str) -> bool:
+    """Whether a variable, or an attribute that other functions see, is read with its old value."""
+    if isinstance(element.value, cst.Attribute):
+        return attribute_used(site, element.value)
+    for node in names_after(site, variable):
+        bound = bound_by(site, node)
+        if bound is None:
+            return True
+        return any(n is not node for n in walk(bound) if is_name(n, variable))
+    return False
+
+
+def _assigned(site: Site, variable: str, name: str, key: str) -> Fix | None:
+    """Take the loaded number out of the dictionary."""
+    if not name or stands_alone(site) is None:
+        return None
+    edit = InsertAfter(site.source, site.node, f"{variable} = {name}[{key}]")
+    return Fix(
+        f"take `{variable}` out of the dictionary", (edit,), "unsafe", "see where it is used"
+    )

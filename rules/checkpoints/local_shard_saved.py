@@ -1,0 +1,115 @@
+"""The local tensors of a sharded model are saved as if they were the whole.
+
+## What it does
+
+Finds `torch.save`, `dcp.save` and their like of tensors that `to_local()` or `_local_tensor` took from the
+parameters or the state dict of a sharded model.
+
+## Why is this bad
+
+A local tensor is this rank's part of the parameter and no longer knows it. In a file that one rank writes, the
+parts of the others are missing; in a DCP checkpoint, plain tensors of one name count as copies of each other
+and one rank's are kept. Loading it fails on the sizes, or gives every rank the same part.
+
+## Example
+
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
+
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+-weights = {name: weight.to_local() for name, weight in model.state_dict().items()}
++weights = {name: weight.full_tensor().cpu() for name, weight in model.state_dict().items()}
+ if dist.get_rank() == 0:
+     torch.save(weights, "model.pt")
+```
+
+## Known limits
+
+Files whose path contains the rank are left alone: each rank then keeps its own part. So are tensors that were
+redistributed before.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/distributed.tensor.html (`DTensor.to_local`, `full_tensor`)
+- `torch/distributed/checkpoint/planner_helpers.py`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fsdp2lint.api import (
+    Event,
+    Finding,
+    Parameters,
+    Part,
+    Round,
+    Saved,
+    StateDict,
+    Trace,
+    Value,
+    rule,
+)
+
+from .._common.shared import changed, of_shards, sharded, state_shard
+from ._common.checkpoints import same_everywhere, written
+
+_KEPT = {
+    f".{name}()" for name in "detach cpu clone contiguous half float bfloat16 to numpy".split()
+} | {".data"}
+_LOCAL = (".to_local()", "._local_tensor")
+_ELEMENT = (".items()", ".values()", "[1]")
+
+
+@rule(code="FSDP311", group="correctness")
+def check(trace: Trace) -> Iterator[Finding]:
+    """Saves of parts."""
+    for saved in trace.of(Saved):
+        if not same_everywhere(saved.path):
+            continue
+        for tensor in written(trace, saved):
+            source = _origin(tensor)
+            shard = None if source is None else _sharding(trace, saved, source)
+            if source is None or shard is None:
+                continue
+            yield Finding(
+                at=saved,
+                message=f"the local tensors of `{source.of.words()}` are this rank's shards: what is saved "
+                "lacks those of the other ranks; gather them with `full_tensor()` on all ranks",
+                because=((shard, "it is sharded here"),),
+            )
+            break
+
+
+def _origin(tensor: Part) -> StateDict | Parameters | None:
+    """The state dict or the parameters of which a tensor is the local part of an entry."""
+    seen: Value | None = tensor
+    local = False
+    while isinstance(seen, Part):
+        key = seen.key[0] if isinstance(seen.key, tuple) else seen.key
+        if key in _LOCAL:
+            local = True
+        elif key not in _KEPT and not _is_entry(key):
+            return None
+        seen = seen.owner
+    return seen if local and isinstance(seen, StateDict | Parameters) else None
+
+
+def _is_entry(key: object) -> bool:
+    """Whether a key leads from a state dict or parameters to one of their tensors."""
+    return isinstance(key, Round) or key in _ELEMENT or str(key)[:2] in ("['", '["')
+
+
+def _sharding(trace: Trace, saved: Saved, source: StateDict | Parameters) -> Event | None:
+    """Where the model was sharded that the tensors are of."""
+    if isinstance(source, StateDict):
+        other = not of_shards(source) or changed(trace, source, saved)
+        shard = None if other else state_shard(trace, saved, source)
+        return None if shard is None else shard.event
+    found = sharded(trace, saved, source.of)
+    return None if found is None else found[0].event

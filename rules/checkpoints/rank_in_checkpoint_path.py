@@ -1,0 +1,60 @@
+"""Each rank saves its part of one DCP checkpoint into a folder of its own.
+
+## What it does
+
+Finds `dcp.save` and `dcp.async_save` whose `checkpoint_id` (or the path of whose writer) contains the rank.
+
+## Why is this bad
+
+A DCP checkpoint is one folder that all ranks write into; the metadata that holds it together is written once,
+by the first rank. With one folder per rank the first has metadata and lacks the shards of the others, and
+the others have shards that nothing describes. None of them can be loaded.
+
+## Example
+
+```diff
+ import torch.distributed as dist
+ import torch.distributed.checkpoint as dcp
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
+
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+-dcp.save({"model": model.state_dict()}, checkpoint_id=f"step_1/rank_{dist.get_rank()}")
++dcp.save({"model": model.state_dict()}, checkpoint_id="step_1")
+```
+
+## Known limits
+
+Saves with `no_dist=True` or a process group of their own are left alone: there each rank, or each group,
+writes a checkpoint of its own.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/distributed.checkpoint.html
+- `torch/distributed/checkpoint/filesystem.py` (`FileSystemWriter.finish`)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fsdp2lint.api import Collective, Finding, Saved, Trace, rule
+
+from .._common.shared import DCP, cases, differs_by_rank
+
+
+@rule(code="FSDP315", group="correctness")
+def check(trace: Trace) -> Iterator[Finding]:
+    """Saves of all ranks that go to different folders."""
+    together = {collective.at.node for collective in trace.of(Collective)}
+    for saved in trace.of(Saved):
+        if not saved.via.startswith(DCP) or saved.path is None or saved.at.node not in together:
+            continue
+        if any(differs_by_rank(path) for _, path in cases(saved, saved.path)):
+            yield Finding(
+                at=saved,
+                message=f"each rank saves into a folder of its own (`{saved.path.words()}`): only the first "
+                "gets the metadata, without the shards of the others; save into one folder on all ranks",
+            )

@@ -1,0 +1,169 @@
+"""`torch.save` writes the state dict of a sharded model: a file of one rank's shards.
+
+## What it does
+
+Finds `torch.save` of the `state_dict()` of a sharded model or of its optimizer, directly, inside a
+dictionary, or in a helper.
+
+## Why is this bad
+
+The state dict of a sharded model holds `DTensor`s, and pickling one writes only what this rank holds. Rank 0's
+file has 1/N of the weights; it loads with other weights or not at all in another world. FSDP1's
+`state_dict()` gathered the whole by default.
+
+## Example
+
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
++from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+ from torch.distributed.fsdp import fully_shard
+
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+-torch.save(model.state_dict(), f"model_{dist.get_rank()}.pt")
++options = StateDictOptions(full_state_dict=True, cpu_offload=True)
++state = get_model_state_dict(model, options=options)
++if dist.get_rank() == 0:
++    torch.save(state, "model.pt")
+```
+
+## Forms
+
+Found: a state dict inside a checkpoint, taken by a helper function.
+
+```python
+def checkpoint(model, step):
+    return {"model": model.state_dict(), "step": step}
+
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+torch.save(checkpoint(model, 3), f"model_{dist.get_rank()}.pt")
+```
+
+Found: the state of an optimizer.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+torch.save(optimizer.state_dict(), f"optimizer_{dist.get_rank()}.pt")
+```
+
+Not found: a state dict that code outside of the project may have gathered.
+
+```python
+from elsewhere import finish
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+state = model.state_dict()
+finish(state)
+torch.save(state, "model.pt")
+```
+
+## Fix safety
+
+Unsafe: states that are taken in the function that saves become full, offloaded gathers. Every rank must reach
+them, so they come above an `if rank == 0:` that holds the statements, and where there is none the write gets one.
+The gathered model must fit into the memory of rank 0's host.
+
+## Known limits
+
+Silent when the dictionary is changed entry by entry or handed to code that cannot be followed before it
+is saved: tensors may have been gathered there.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/distributed.checkpoint.html
+- https://docs.pytorch.org/tutorials/intermediate/FSDP_tutorial.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fsdp2lint.api import (
+    Called,
+    Container,
+    Either,
+    Finding,
+    Part,
+    Saved,
+    StateDict,
+    Trace,
+    options,
+    rule,
+)
+
+from ..._common.shared import Shard, changed, of_shards, state_shard
+from .gathering import gathered
+
+_PICKLES = ("torch.save", "pickle.dump", "joblib.dump")
+
+
+@rule(code="FSDP301", group="correctness")
+def check(trace: Trace) -> Iterator[Finding]:
+    """Files of shards."""
+    for saved in trace.of(Saved):
+        if not saved.via.startswith(_PICKLES):
+            continue
+        states = sorted(_inside(trace, saved), key=lambda state: state.taken)
+        for state in states:
+            shard = _local(trace, saved, state)
+            if shard is None:
+                continue
+            owner = state.of.words()
+            yield Finding(
+                at=saved,
+                message=f"`{saved.via}` writes the state dict of `{owner}`, which holds only this rank's "
+                "shards; save with DCP, or gather the full state dict first",
+                because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
+                fix=gathered(
+                    trace, saved, [s for s in states if _local(trace, saved, s) is not None]
+                ),
+            )
+            break
+
+
+_KEEPING = (".detach", ".cpu", ".clone", ".to", ".contiguous", ".half", ".float", ".bfloat16")
+
+
+def _inside(trace: Trace, saved: Saved) -> Iterator[StateDict]:
+    """The state dicts whose tensors are in what was saved, shards as they are."""
+    results = {c.result: c for c in trace.of(Called) if c.name in _KEEPING}
+    todo, seen = [saved.what], {saved.what}
+    while todo:
+        one = todo.pop()
+        inner = list(options(one)) if isinstance(one, Either) else []
+        if any(isinstance(v, Part) and not _keeps(v) for v in inner):
+            continue
+        if isinstance(one, StateDict):
+            yield one
+        elif isinstance(one, Container):
+            inner = [entry for _, entry in trace.memory.entries(one, saved.guards)]
+        elif one in results and results[one].receiver is not one:
+            inner = [v for v in (results[one].receiver,) if v is not None]
+        elif isinstance(one, Part) and _keeps(one):
+            inner = [one.owner]
+        todo += [v for v in inner if v not in seen]
+        seen.update(inner)
+
+
+def _keeps(value: Part) -> bool:
+    """Whether a part of a state dict still is a sharded tensor; local ones are another matter (FSDP311)."""
+    words = ("full_tensor", "redistribute", "local", "param_groups", "step")
+    return not any(word in str(value.key) for word in words)
+
+
+def _local(trace: Trace, saved: Saved, state: StateDict) -> Shard | None:
+    """The sharding that makes a state dict one of shards."""
+    if not of_shards(state) or changed(trace, state, saved):
+        return None
+    return state_shard(trace, saved, state)

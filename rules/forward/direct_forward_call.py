@@ -1,0 +1,124 @@
+"""`forward` of a sharded module is called directly, past the hooks that gather its parameters.
+
+## What it does
+
+Finds calls of `.forward(…)` on a module that `fully_shard` was applied to, or on a module of its group
+while no forward of the sharded one is running.
+
+## Why is this bad
+
+The hooks that all-gather the parameters hang on `module(…)`. `module.forward(…)` runs without them and
+computes with `DTensor` shards: "got mixed torch.Tensor and DTensor". Under FSDP1 the wrapper's own
+`forward` was legal.
+
+## Example
+
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
+
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+-loss = model.forward(torch.randn(4, 8)).sum()
++loss = model(torch.randn(4, 8)).sum()
+```
+
+## Forms
+
+Found: a block that is sharded by itself, through an attribute.
+
+```python
+class Trainer:
+    def __init__(self):
+        self.net = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+        fully_shard(self.net)
+
+    def loss(self, x):
+        return self.net.forward(x).sum()
+
+
+dist.init_process_group("gloo")
+Trainer().loss(torch.randn(4, 8)).backward()
+```
+
+Not found: `forward` kept under another name.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+compute = getattr(model, input())
+compute(torch.randn(4, 8)).sum().backward()
+```
+
+## Fix safety
+
+Safe: the call goes to the module itself, which runs the same `forward` between its hooks.
+
+## Known limits
+
+Silent inside the methods of the module's own class (`self.forward(x)`): whether the hooks have run there
+is a question of who calls the method, see FSDP204.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
+- `torch/distributed/fsdp/_fully_shard/_fsdp_state.py` (`_register_group_forward_hooks`)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fsdp2lint.api import Finding, Fix, Forward, Instance, Rewrite, Trace, Value, rule
+
+from .._common.fixes import call_of, receiver_of
+from .._common.shared import method_of, sharded, wrapped_before
+
+
+@rule(code="FSDP203", group="correctness")
+def check(trace: Trace) -> Iterator[Finding]:
+    """Direct calls of a sharded module's ``forward``."""
+    for forward in trace.of(Forward):
+        if forward.how != "forward":
+            continue
+        found = sharded(trace, forward, forward.module)
+        if found is None:
+            continue
+        shard, module = found
+        if wrapped_before(trace, forward, module, "ddp", "fsdp1", where=shard.guards):
+            continue
+        if _hooks_may_run(forward, module, shard.module):
+            continue
+        said = module.words()
+        yield Finding(
+            at=forward,
+            message=f"`{said}.forward(…)` runs without the hooks of `fully_shard`: it computes with "
+            f"sharded parameters; call `{said}(…)`",
+            because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
+            fix=_call(forward),
+        )
+
+
+def _call(forward: Forward) -> Fix | None:
+    """``model.forward(x)`` becomes ``model(x)``."""
+    call, model = call_of(forward.at), receiver_of(forward.at)
+    if call is None or model is None:
+        return None
+    edit = Rewrite(forward.at.source, call.func, lambda new: new(model))
+    return Fix("call the module", (edit,), "safe")
+
+
+def _hooks_may_run(forward: Forward, module: Value, owner: Value) -> bool:
+    """Whether a method of the module, or of the sharded one around it, is running already."""
+    running = forward.moment.inside
+    if any(method_of(f, module) for f in running):
+        return True
+    if module is owner:
+        return False
+    if not isinstance(owner, Instance):
+        return any(f.home is not None for f in running)
+    return any(method_of(f, owner) for f in running)

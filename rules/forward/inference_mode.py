@@ -1,0 +1,157 @@
+"""The first forward of a sharded model runs in inference mode, and the model is trained later.
+
+## What it does
+
+Finds `torch.inference_mode` around the first forward of a model that `fully_shard` was applied to, when the same
+model computes outside of it later and a backward follows.
+
+## Why is this bad
+
+The first forward allocates the buffers into which parameters are gathered. Made in inference mode they are inference
+tensors for ever, and the first training step that writes into them raises RuntimeError.
+`torch.no_grad` has no such effect, and nor has inference mode after a first ordinary forward.
+
+## Example
+
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
+
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+-with torch.inference_mode():
++with torch.no_grad():
+     model(torch.randn(4, 8))
+ model(torch.randn(4, 8)).sum().backward()
+```
+
+## Fix safety
+
+Safe: `torch.no_grad` in place of `torch.inference_mode()`: the values are the same, views and version counters
+cost a little.
+
+## Known limits
+
+Silent when the order of the two is not certain (a validation that unseen code may call first) and when the mode is
+switched by a value that is not known.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/generated/torch.autograd.grad_mode.inference_mode.html
+- `torch/distributed/fsdp/_fully_shard/_fsdp_param.py` (`init_all_gather_outputs`)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from fsdp2lint.api import (
+    Backward,
+    Event,
+    External,
+    Finding,
+    Fix,
+    Forward,
+    Instance,
+    Literal,
+    Part,
+    Registered,
+    Replace,
+    Trace,
+    Value,
+    name_for,
+    rule,
+    unwrapped,
+)
+
+from .._common.shared import class_name, overlap, sharded
+
+_MODE = "torch.inference_mode"
+
+
+@rule(code="FSDP224", group="suspicious")
+def check(trace: Trace) -> Iterator[Finding]:
+    """First forwards that spoil the buffers for training."""
+    for forward in trace.of(Forward):
+        modes = _modes(forward)
+        if forward.how != "call" or not modes or not all(_is_on(m) for m in modes):
+            continue
+        found = sharded(trace, forward, forward.module)
+        if found is None:
+            continue
+        shard, module = found
+        if _computed_before(trace, forward, module) or not _trained_after(trace, forward, module):
+            continue
+        yield Finding(
+            at=forward,
+            message=f"`{module.words()}` computes for the first time in inference mode: its buffers become "
+            "inference tensors and the first training step raises RuntimeError; use `torch.no_grad`",
+            because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
+            fix=_no_grad(modes[-1]),
+        )
+
+
+def _modes(event: Event) -> list[Value]:
+    """The inference modes around an event: contexts and decorators."""
+    decorators = [d for f in event.moment.inside for d in f.decorators]
+    return [
+        m
+        for m in (*decorators, *event.within)
+        if class_name(m) == _MODE or (isinstance(m, External) and m.name == _MODE)
+    ]
+
+
+def _is_on(mode: Value) -> bool:
+    """Whether ``inference_mode(…)`` is given nothing, or a constant True."""
+    given = [mode.part(f".{name}") for name in ("argument0", "mode")]
+    return all(isinstance(v, Part) or (isinstance(v, Literal) and v.value is True) for v in given)
+
+
+def _computed_before(trace: Trace, forward: Forward, module: Value) -> bool:
+    """Whether the module, or one in or around it, may have computed before."""
+    if any(e.order < forward.order for e in trace.escapes(module)):
+        return True
+    hooked = {"call", "generate", *(r.method for r in trace.of(Registered))}
+    return any(
+        earlier.order < forward.order
+        and earlier.how in hooked
+        and not earlier.guards.excludes(forward.guards)
+        and overlap(trace, unwrapped(earlier.module), module) is not None
+        for earlier in trace.of(Forward)
+    )
+
+
+def _trained_after(trace: Trace, forward: Forward, module: Value) -> bool:
+    """Whether the module computes outside of inference mode later, and a backward follows."""
+    return any(
+        later.module is forward.module
+        and not _modes(later)
+        and not _keeps_no_gradients(later)
+        and next(trace.after(later, Backward), None) is not None
+        for later in trace.after(forward, Forward)
+    )
+
+
+def _keeps_no_gradients(event: Event) -> bool:
+    """Whether ``torch.no_grad`` is around an event."""
+    around = [*event.within, *(d for f in event.moment.inside for d in f.decorators)]
+    return any(
+        class_name(one) == "torch.no_grad"
+        or (isinstance(one, External) and one.name == "torch.no_grad")
+        for one in around
+    )
+
+
+def _no_grad(mode: Value) -> Fix | None:
+    """``torch.no_grad`` in place of ``torch.inference_mode``."""
+    site = mode.born if isinstance(mode, Instance) else None
+    if site is None or not isinstance(site.node, cst.Call) or site.node.args:
+        return None
+    name = name_for(site.source, site.node, "torch.no_grad")
+    edit = Replace(site.source, site.node.func, name.text)
+    return Fix("use `torch.no_grad`", (edit, *name.edits), "safe")

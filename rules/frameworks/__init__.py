@@ -1,0 +1,1 @@
+"""Settings and calls of accelerate, the Trainer, and Lightning."""

@@ -1,0 +1,1 @@
+"""Uses of FSDP1, which `fsdp2lint migrate` rewrites."""

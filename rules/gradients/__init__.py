@@ -1,0 +1,1 @@
+"""Gradients of a sharded model: synchronisation, clipping, norms, and counts."""

@@ -1,0 +1,166 @@
+"""Gradient synchronisation is switched off and never on again.
+
+## What it does
+
+Finds `set_requires_gradient_sync(False)` on a model that is trained, when nothing ever switches it back, and switches
+that are off just when the optimizer steps: `micro != last`, `micro < last`, or the opposite of the test above the step.
+
+## Why is this bad
+
+While the switch is off, `backward()` keeps unsharded gradients and reduces nothing: the sharded
+parameters' `grad` stays None, `optimizer.step()` skips them all, nothing is trained, and nothing raises. A switch that is
+off in the last round of an accumulation leaves the gradients of that round out of the step and puts them into the next.
+
+## Example
+
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
+
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+ optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+ for step in range(8):
+-    model.set_requires_gradient_sync(False)
++    model.set_requires_gradient_sync(step % 4 == 3)
+     model(torch.randn(4, 8)).sum().backward()
+     optimizer.step()
+```
+
+## Known limits
+
+Reports only models that the project builds and never hands to code that cannot be followed.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html (`set_requires_gradient_sync`)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fsdp2lint.api import (
+    Backward,
+    External,
+    Finding,
+    Literal,
+    Not,
+    Part,
+    Round,
+    Stepped,
+    SyncSwitched,
+    Trace,
+    Value,
+    rule,
+    unwrapped,
+)
+
+from .._common.shared import overlap, sharded, together
+
+
+@rule(code="FSDP211", group="correctness")
+def check(trace: Trace) -> Iterator[Finding]:
+    """Switches that stay off, and those that are off when the optimizer steps."""
+    said: set[object] = set()
+    for switched in trace.of(SyncSwitched):
+        found = sharded(trace, switched, switched.module)
+        if (
+            switched.at.node in said
+            or switched.on is True
+            or found is None
+            or not trace.kept(switched.module)
+        ):
+            continue
+        shard, module = found
+        backward = next(trace.after(switched, Backward), None)
+        if backward is None:
+            continue
+        because = ((shard.event, f"`{shard.module.words()}` is sharded here"),)
+        if switched.on is None:
+            stepped = _step_without(trace, switched)
+            if stepped is not None:
+                said.add(switched.at.node)
+                yield Finding(
+                    at=switched,
+                    message=f"gradient sync of `{module.words()}` is off in the backward before each step: the step "
+                    "leaves its gradients out, and the next one gets them",
+                    because=(*because, (stepped, "the optimizer steps here")),
+                )
+        elif not _switched_on(trace, switched):
+            yield Finding(
+                at=switched,
+                message=f"gradient sync of `{module.words()}` is switched off and never on again: "
+                "its gradients stay None and nothing is trained",
+                because=(*because, (backward, "this backward reduces no gradients")),
+            )
+
+
+def _switched_on(trace: Trace, off: SyncSwitched) -> bool:
+    """Whether anything can switch the sync of the module, or of one around or inside it, on again."""
+    return any(
+        switched.on is not False
+        and overlap(trace, unwrapped(switched.module), unwrapped(off.module)) is not None
+        for switched in trace.of(SyncSwitched)
+    )
+
+
+def _step_without(trace: Trace, switched: SyncSwitched) -> Stepped | None:
+    """The step before which the switch surely is off, as its value says; no other call switches it."""
+    if any(other.at.node is not switched.at.node for other in trace.of(SyncSwitched)):
+        return None
+    value = _switch(trace, switched)
+    stepped = next(trace.after(switched, Stepped), None)
+    if value is None or stepped is None or not together(switched.guards, stepped.guards):
+        return None
+    test, opposite = value, False
+    while isinstance(test, Not):
+        test, opposite = test.test, not opposite
+    above = stepped.guards.units.get(test)
+    if above is not None:
+        return stepped if above.taken is opposite else None
+    return stepped if _off_at_last(test, opposite) else None
+
+
+def _switch(trace: Trace, switched: SyncSwitched) -> Value | None:
+    """The value that the sync is switched by."""
+    for called in trace.calls(".set_requires_gradient_sync"):
+        if called.at.node is switched.at.node and called.moment.calls == switched.moment.calls:
+            return called.argument(0, "requires_gradient_sync")
+    return None
+
+
+def _off_at_last(test: Value, opposite: bool) -> bool:
+    """Whether a test of the number of a round in `range(n)` is false in the last one, where a step comes after the loop."""
+    if not isinstance(test, Part) or not isinstance(test.key, tuple) or len(test.key) != 2:
+        return False
+    how, last = test.key
+    rounds = test.owner
+    if not isinstance(rounds, Part) or not isinstance(rounds.key, Round):
+        return False
+    if (how, opposite) not in (("<", False), ("==", True), (">=", True)):
+        return False
+    made = rounds.owner
+    if not isinstance(made, Part) or not isinstance(made.owner, External):
+        return False
+    given = made.key if isinstance(made.key, tuple) else ()
+    if made.owner.name != "builtins.range" or len(given) != 2:
+        return False
+    return _is_one_less(last, given[1])
+
+
+def _is_one_less(one: object, count: object) -> bool:
+    if isinstance(one, Literal) and isinstance(count, Literal):
+        last, rounds = one.value, count.value
+        return isinstance(last, int) and isinstance(rounds, int) and last == rounds - 1
+    minus = one.key if isinstance(one, Part) and isinstance(one.key, tuple) else ()
+    less = minus[1] if len(minus) == 2 and minus[0] == "-" else None
+    return (
+        isinstance(one, Part)
+        and one.owner is count
+        and isinstance(less, Literal)
+        and less.value == 1
+    )

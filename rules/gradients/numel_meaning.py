@@ -1,0 +1,147 @@
+"""Parameters of a sharded model are counted once for each rank.
+
+## What it does
+
+Finds the sum of `p.numel()` over the parameters of a sharded model that is multiplied by the number of ranks, or
+summed over the ranks by `dist.all_reduce`.
+
+## Why is this bad
+
+`numel()`, like `shape`, of a parameter that `fully_shard` has made a `DTensor` is that of the whole parameter, on
+every rank. FSDP1's flat parameters had only the part of their rank, and there the sum had to be made over all
+ranks. What is printed now is too large by the number of ranks; learning rates, budgets and tables computed from
+it are wrong with it.
+
+## Example
+
+```diff
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
+
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+-count = sum(p.numel() for p in model.parameters()) * dist.get_world_size()
++count = sum(p.numel() for p in model.parameters())
+```
+
+## Known limits
+
+Silent where the product goes on being multiplied (`6 * count * tokens * ranks` is an amount of work), where the
+local shards are counted (`p.to_local().numel()`), and where parameters are ignored by `fully_shard`. Filters that
+ask for `p.ndim` or `p.shape` are not judged: they mean what they say again. There is no fix.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/distributed.tensor.html
+- `torch/distributed/fsdp/_fully_shard/_fsdp_param.py` (`to_sharded_dtensor`)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fsdp2lint.api import (
+    Collective,
+    Container,
+    Event,
+    Finding,
+    Literal,
+    Operated,
+    Parameters,
+    Part,
+    Round,
+    Trace,
+    Value,
+    of_world_size,
+    rule,
+)
+
+from .._common.shared import Shard, sharded
+from ._common.sums import sums_over_ranks
+
+_NUMBERS = ("+", "sum", "/", "//", "int", "float")
+
+
+@rule(code="FSDP247", group="suspicious")
+def check(trace: Trace) -> Iterator[Finding]:
+    """Counts that grow with the number of ranks."""
+    for event, value, how in _scaled(trace):
+        counted = _counted(trace, value, 12)
+        shard = None if counted is None else _shard_of(trace, event, counted)
+        if shard is None:
+            continue
+        said = shard.module.words()
+        yield Finding(
+            at=event,
+            message=f"the parameters of the sharded `{said}` are {how}: `numel()` is that of the whole "
+            "parameter on every rank, and the count is too large by the number of ranks",
+            because=((shard.event, f"`{said}` is sharded here"),),
+        )
+
+
+def _scaled(trace: Trace) -> Iterator[tuple[Event, Value, str]]:
+    """What is multiplied by the number of ranks, or summed over them."""
+    products = trace.of(Operated)
+    for operated in products:
+        sides = (operated.left, operated.right)
+        if operated.symbol != "*" or not any(_is_world_size(v) for v in sides):
+            continue
+        value = operated.left if _is_world_size(operated.right) else operated.right
+        made = operated.left.part(("*", operated.right))
+        if not any(made in (p.left, p.right) and p.symbol == "*" for p in products):
+            yield operated, value, "counted and multiplied by the number of ranks"
+    for collective in trace.of(Collective):
+        summed = sums_over_ranks(trace, collective)
+        if summed is not None:
+            yield collective, summed, "counted and summed over the ranks"
+
+
+def _is_world_size(value: Value) -> bool:
+    """Whether a value is the number of ranks and nothing else."""
+    while (
+        isinstance(value, Part) and isinstance(value.key, tuple) and value.key[0] in ("int", "call")
+    ):
+        if value.key[0] == "call":
+            break
+        value = value.owner
+    return of_world_size(value) and not (
+        isinstance(value, Part) and isinstance(value.key, tuple) and value.key[0] != "call"
+    )
+
+
+def _counted(trace: Trace, value: Value, depth: int) -> Parameters | None:
+    """The parameters of which a value is the number of elements, all of them added up."""
+    if depth == 0:
+        return None
+    if isinstance(value, Container):
+        found = [_counted(trace, v, depth - 1) for _, v in trace.memory.entries(value)]
+        return found[0] if found and all(one is found[0] for one in found) else None
+    if not isinstance(value, Part) or not isinstance(value.key, tuple):
+        return None
+    operation, *operands = value.key
+    if operation in (".numel()", ".nelement()"):
+        element = value.owner
+        while isinstance(element, Part) and (
+            isinstance(element.key, Round) or element.key in ("[1]", ".data")
+        ):
+            element = element.owner
+        return element if isinstance(element, Parameters) else None
+    if operation not in _NUMBERS:
+        return None
+    parts = [_counted(trace, v, depth - 1) for v in (value.owner, *operands) if _counts(v)]
+    return parts[0] if parts and all(one is parts[0] for one in parts) else None
+
+
+def _counts(value: object) -> bool:
+    return isinstance(value, Value) and not isinstance(value, Literal)
+
+
+def _shard_of(trace: Trace, event: Event, counted: Parameters) -> Shard | None:
+    found = sharded(trace, event, counted.of)
+    if found is None or found[0].event.open or "ignored_params" in found[0].event.options:
+        return None
+    if counted.taken is not None and counted.taken < found[0].order:
+        return None
+    return found[0]

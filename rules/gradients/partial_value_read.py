@@ -1,0 +1,318 @@
+"""A number is read from a reduction of sharded parameters: each rank gets its own.
+
+## What it does
+
+Finds `.item()`, `float()` and `int()` of `sum`, `mean`, `norm`, `max`, `min`, `any`, … of a parameter or gradient of a
+sharded model; the same, and `to_local()`, of the norm that `clip_grad_norm_` and `get_total_norm` return, where the
+project's oldest torch is older than 2.10 or the norm is the infinity norm; and such a norm formatted with a format
+spec (`f"{norm:.3f}"`).
+
+## Why is this bad
+
+A reduction over a sharded DTensor gives a *partial* DTensor, and reading it gives the number of this rank's shard:
+nothing raises, no rank has the right one, and decisions made by it differ between ranks. `.full_tensor()`
+reduces over the ranks first; every rank must call it.
+
+The total norm is a partial DTensor too up to torch 2.9. From 2.10 on (read in the sources of 2.9.1 to 2.13, measured
+with 2.13) the finite norms come reduced, the infinity norm does not. On every release it is a DTensor, so a format spec
+raises TypeError ("unsupported format string passed to DTensor.__format__", measured); `f"{norm}"` and `print(norm)`
+show a DTensor.
+
+## Example
+
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
+
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+ model(torch.randn(4, 8)).sum().backward()
+-print(model.weight.grad.norm().item())
++print(model.weight.grad.norm().full_tensor().item())
+```
+
+## Fix safety
+
+Unsafe: `full_tensor()` communicates, so every rank must get there; the fix is left out under a test of the rank.
+
+## Known limits
+
+Silent when the number that is read, or what is computed from it, is reduced over the ranks afterwards; a reduction of
+another number, such as the logged loss, does not count. Sums that a script makes of several norms are not followed: on
+torch 2.13 `norm ** 2` and sums that begin with a number are whole (measured). The norm that Accelerate's or Fabric's
+`clip_grad_norm_` returns is left alone. Printing a partial tensor without reading a number is not reported.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/distributed.tensor.html (`Partial`, `full_tensor`)
+- `torch/distributed/tensor/_ops/_math_ops.py` (`common_reduction_strategy`: which reductions stay partial)
+- `torch/_tensor.py` (`Tensor.__format__`)
+- https://github.com/pytorch/pytorch/issues/170862
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import libcst as cst
+
+from fsdp2lint.api import (
+    Backward,
+    Called,
+    Clipped,
+    Event,
+    External,
+    Finding,
+    Fix,
+    Forward,
+    Guard,
+    Literal,
+    Parameters,
+    ParametersUsed,
+    Part,
+    Replace,
+    Resharded,
+    Trace,
+    Unsharded,
+    Value,
+    once,
+    rank_dependent,
+    rule,
+)
+
+from .._common.fixes import call_of
+from .._common.meetings import asks_for_dtensor
+from .._common.origins import origins
+from .._common.parts import parameter_of
+from .._common.shared import Shard, asks_for_fsdp2, cases, overlap, sharded
+
+_PARTIAL = "sum mean norm max min amax amin any all prod count_nonzero".split()
+_METHODS = tuple(f".{name}" for name in _PARTIAL)
+_FUNCTIONS = (
+    *(f"torch.{name}" for name in _PARTIAL),
+    "torch.linalg.vector_norm",
+    "torch.linalg.norm",
+)
+_NUMBERS = ("builtins.float", "builtins.int")
+_BY_HAND = (
+    *(
+        f"torch.distributed.{name}"
+        for name in ("all_reduce", "reduce", "all_gather", "all_gather_into_tensor", "gather")
+    ),
+    ".gather",
+    ".gather_for_metrics",
+    ".reduce",
+)
+_NORMS = ("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.get_total_norm")
+_REDUCED = (2, 10)
+"""The first release whose total norm is reduced, unless it is the infinity norm."""
+_OLDEST = (2, 6)
+
+
+@rule(code="FSDP218", group="correctness")
+def check(trace: Trace) -> Iterator[Finding]:
+    """Numbers of one rank's shard."""
+    yield from _norms_read(trace)
+    yield from _norms_formatted(trace)
+    reductions = {c.result: c for c in trace.calls(*_METHODS, *_FUNCTIONS) if _of_all(c)}
+    for read in trace.calls(".item", *_NUMBERS) if reductions else ():
+        value = read.receiver if read.name == ".item" else read.argument(0, "x")
+        reduction = reductions.get(_below(value)) if value is not None else None
+        if reduction is None:
+            continue
+        shard = _shard(trace, reduction)
+        if shard is None or _by_hand(trace, read):
+            continue
+        name = reduction.name.rpartition(".")[2]
+        yield Finding(
+            at=read,
+            message=f"this number is the `{name}` of one rank's shard, each rank reads another one; call "
+            "`full_tensor()` before it is read, on every rank",
+            because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
+            fix=_whole(read),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Norm:
+    """The norm of all gradients of a sharded model."""
+
+    made: Called
+    shard: Shard
+    infinite: bool
+
+
+@once
+def _norms(trace: Trace) -> dict[Value, _Norm]:
+    """The norms that torch returns, of gradients that surely are shards."""
+    taken: dict[object, list[Parameters]] = {}
+    uses: list[Clipped | ParametersUsed] = [*trace.of(Clipped), *trace.of(ParametersUsed)]
+    for used in uses:
+        taken.setdefault(used.at.node, []).extend(used.parameters)
+    found: dict[Value, _Norm] = {}
+    for called in trace.calls(*_NORMS):
+        for parameters in taken.get(called.at.node, ()):
+            here = sharded(trace, called, parameters.of)
+            if here is None or "ignored_params" in here[0].event.options:
+                continue
+            if parameters.taken is None or parameters.taken > here[0].order:
+                found.setdefault(called.result, _Norm(called, here[0], _is_infinite(called)))
+    return found
+
+
+def _is_infinite(called: Called) -> bool:
+    """Whether a norm is the infinity norm."""
+    position = 2 if called.name.endswith("clip_grad_norm_") else 1
+    asked = called.argument(position, "norm_type")
+    if isinstance(asked, Literal):
+        return str(asked.value).strip("+") == "inf"
+    return isinstance(asked, External) and asked.name in ("math.inf", "torch.inf", "numpy.inf")
+
+
+def _norm_of(trace: Trace, event: Event, value: Value) -> _Norm | None:
+    """The norm that a value is on some path to an event, unless the script knows there that it is no DTensor."""
+    for guards, one in cases(event, value):
+        norm = _norms(trace).get(_below(one))
+        if norm is not None and not any(_says_plain(g) for g in guards):
+            return norm
+    return None
+
+
+def _says_plain(guard: Guard) -> bool:
+    """Whether a condition holds only where a tensor is no DTensor, or a model not sharded."""
+    test = guard.test
+    return not guard.taken and (
+        asks_for_dtensor(test) or (isinstance(test, Part) and asks_for_fsdp2(test))
+    )
+
+
+def _norms_read(trace: Trace) -> Iterator[Finding]:
+    """Numbers of norms that are not reduced yet."""
+    old = (trace.target or _OLDEST) < _REDUCED
+    for read in trace.calls(".item", ".to_local", *_NUMBERS) if _norms(trace) else ():
+        value = read.argument(0, "x") if read.receiver is None else read.receiver
+        norm = None if value is None else _norm_of(trace, read, value)
+        if norm is None or not (old or norm.infinite) or _by_hand(trace, read):
+            continue
+        name = norm.made.name.rpartition(".")[2]
+        since = "" if norm.infinite else " before torch 2.10"
+        yield Finding(
+            at=read,
+            message=f"the norm that `{name}` returns is that of one rank's shards{since}; call `full_tensor()` before "
+            "it is read, on every rank",
+            because=(
+                (norm.made, "the norm is made here"),
+                (norm.shard.event, f"`{norm.shard.module.words()}` is sharded here"),
+            ),
+            fix=None if read.name == ".to_local" else _whole(read),
+        )
+
+
+def _norms_formatted(trace: Trace) -> Iterator[Finding]:
+    """Norms that are formatted as if they were numbers."""
+    for called in trace.of(Called) if _norms(trace) else ():
+        for value in _with_a_spec(called):
+            norm = _norm_of(trace, called, value)
+            if norm is not None:
+                yield Finding(
+                    at=called,
+                    message=f"the norm that `{norm.made.name.rpartition('.')[2]}` returns is a DTensor: formatting it "
+                    "with a format spec raises TypeError; format `norm.full_tensor().item()`",
+                    because=(
+                        (norm.made, "the norm is made here"),
+                        (norm.shard.event, f"`{norm.shard.module.words()}` is sharded here"),
+                    ),
+                )
+                break
+
+
+def _with_a_spec(called: Called) -> Iterator[Value]:
+    """The values that a call formats with a spec: in an f-string among its arguments, by `format`."""
+    given = [*called.arguments, *called.keywords.values()]
+    if called.name == ".format" and isinstance(called.receiver, Literal):
+        yield from _specified(str(called.receiver.value), list(called.arguments))
+    elif called.name == "builtins.format" and len(given) == 2:
+        if isinstance(given[1], Literal) and given[1].value:
+            yield given[0]
+    for one in given:
+        key = one.key if isinstance(one, Part) and isinstance(one.key, tuple) else ()
+        if len(key) > 1 and key[0] == "format" and isinstance(key[1], str):
+            yield from _specified(key[1], [v for v in key[2:] if isinstance(v, Value)])
+
+
+_FIELD = re.compile(r"\{(?::([^{}]+))?\}")
+
+
+def _specified(text: str, values: list[Value]) -> Iterator[Value]:
+    """The values whose fields have a spec, where fields and values surely stand in the same order."""
+    fields = _FIELD.findall(text.replace("{{", "").replace("}}", ""))
+    if len(fields) == len(values):
+        yield from (value for field, value in zip(fields, values, strict=True) if field)
+
+
+def _of_all(called: Called) -> bool:
+    """Whether a reduction is over all elements, not along a dimension."""
+    if called.open or "dim" in called.keywords:
+        return False
+    given = len(called.arguments) - (called.receiver is None)
+    return given == 0 or (given == 1 and called.name.endswith("norm"))
+
+
+def _below(value: Value) -> Value:
+    """Without what changes nothing between a reduction and the reading."""
+    while isinstance(value, Part) and value.key in ((".detach()",), (".clone()",), ".data"):
+        value = value.owner
+    return value
+
+
+def _shard(trace: Trace, reduction: Called) -> Shard | None:
+    """The sharding of the module whose parameter or gradient is reduced."""
+    tensor = reduction.argument(0, "input") if reduction.receiver is None else reduction.receiver
+    found = None if tensor is None else parameter_of(tensor)
+    if found is None:
+        return None
+    here = sharded(trace, reduction, found.module)
+    if here is None or "ignored_params" in here[0].event.options:
+        return None
+    shard = here[0]
+    if found.taken is not None and found.taken < shard.order:
+        return None
+    return shard if found.gradient or not _gathered(trace, reduction, shard) else None
+
+
+def _gathered(trace: Trace, event: Event, shard: Shard) -> bool:
+    """Whether parameters may be whole here: the root keeps them so between forward and backward."""
+    gathering = [(f.order, f.module) for f in trace.before(event, Forward)]
+    gathering += [(u.order, u.module) for u in trace.before(event, Unsharded)]
+    orders = [o for o, m in gathering if overlap(trace, m, shard.module) is not None]
+    freed = [e.order for e in trace.before(event, Backward)]
+    freed += [e.order for e in trace.before(event, Resharded)]
+    return max(orders, default=-1) > max(freed, default=-1)
+
+
+def _by_hand(trace: Trace, read: Called) -> bool:
+    """Whether the number, or what is computed from it, is reduced over the ranks afterwards."""
+    return any(
+        read.result in origins(trace, value, called.order)
+        for called in trace.calls(*_BY_HAND)
+        if called.order > read.order
+        for value in (called.receiver, *called.arguments, *called.keywords.values())
+        if value is not None
+    )
+
+
+def _whole(read: Called) -> Fix | None:
+    """``full_tensor()`` in front of the reading."""
+    call = call_of(read.at)
+    if call is None or any(rank_dependent(g.test) for g in read.guards):
+        return None
+    value = call.func.value if isinstance(call.func, cst.Attribute) else call.args[0].value
+    if not isinstance(value, cst.Call | cst.Name | cst.Attribute):
+        return None
+    edit = Replace(read.at.source, value, f"{read.at.source.code(value)}.full_tensor()")
+    return Fix("read the whole value", (edit,), "unsafe", "every rank must get here")

@@ -1,0 +1,1 @@
+"""How the weights and buffers of a sharded model come to their first values."""

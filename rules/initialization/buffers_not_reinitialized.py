@@ -1,0 +1,120 @@
+"""A buffer that no state dict holds is left as `to_empty` made it.
+
+## What it does
+
+Finds models that are built on the meta device with a buffer registered with `persistent=False`, get memory by
+`to_empty`, and are called with nothing between but the loading of a state dict.
+
+## Why is this bad
+
+`to_empty` writes nothing into buffers either, and a state dict does not hold those that are not persistent:
+after the load, rotary frequencies, masks and position numbers are still what was in that memory. Nothing
+raises. `torch.use_deterministic_algorithms(True)` fills such memory with NaN and so makes the mistake
+visible.
+
+## Example
+
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+ from torch.distributed.fsdp import fully_shard
+
+
+ class Scaled(nn.Module):
+     def __init__(self):
+         super().__init__()
+         self.linear = nn.Linear(8, 8)
+         self.register_buffer("scale", torch.arange(8.0), persistent=False)
+
+     def forward(self, x):
+         return self.linear(x) * self.scale
+
+
+ dist.init_process_group("gloo")
+ with torch.device("meta"):
+     model = Scaled()
+ fully_shard(model)
+ model.to_empty(device="cpu")
+ state = torch.load("model.pt", mmap=True)
+ set_model_state_dict(model, state, options=StateDictOptions(full_state_dict=True))
++model.scale = torch.arange(8.0)
+ model(torch.randn(4, 8)).sum().backward()
+```
+
+## Known limits
+
+Any other call that is handed the model or a part of it counts as an initialisation of its buffers, and so
+does any statement that sets an attribute of the module. Buffers of libraries are not seen.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html (`register_buffer`, `to_empty`)
+- https://docs.pytorch.org/docs/stable/deterministic.html (`fill_uninitialized_memory`)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fsdp2lint.api import (
+    Called,
+    Finding,
+    Literal,
+    Moved,
+    Trace,
+    options,
+    rule,
+    unwrapped,
+)
+
+from .._common.meta import first_forward, is_meta, way_without_values
+from .._common.shared import cases, together
+
+
+@rule(code="FSDP217", group="suspicious")
+def check(trace: Trace) -> Iterator[Finding]:
+    """Buffers that a load leaves as they are."""
+    for registered in trace.calls(".register_buffer"):
+        name = registered.argument(0, "name")
+        kept = registered.argument(2, "persistent")
+        if not isinstance(kept, Literal) or kept.value is not False or registered.receiver is None:
+            continue
+        for owner in options(registered.receiver):
+            moved = _emptied(trace, registered)
+            forward = None if moved is None else first_forward(trace, moved)
+            if moved is None or forward is None:
+                continue
+            built = registered.guards.and_(moved.guards)
+            way = way_without_values(
+                trace, moved, forward, unwrapped(owner), built, by_loads=False, itself=True
+            )
+            if way is None:
+                continue
+            said = f"`{name.value}`" if isinstance(name, Literal) else "it"
+            yield Finding(
+                at=registered,
+                message=f"{said} is in no state dict, and `to_empty` leaves it unwritten: after the load it holds "
+                "garbage; compute it anew",
+                because=((moved, "memory without values is given here"),),
+            )
+            break
+
+
+def _emptied(trace: Trace, registered: Called) -> Moved | None:
+    """The `to_empty` of the model that the buffer was registered in, on the meta device."""
+    value = registered.argument(1, "tensor")
+    owner = registered.receiver
+    if value is None or owner is None or (isinstance(value, Literal) and value.value is None):
+        return None
+    on_meta = any(
+        is_meta(one) and together(guards, registered.guards)
+        for context in registered.within
+        for guards, one in cases(registered, context)
+    )
+    for moved in trace.after(registered, Moved) if on_meta else ():
+        if moved.how == "to_empty" and trace.inside(unwrapped(owner), unwrapped(moved.module)):
+            if together(moved.guards, registered.guards):
+                return moved
+    return None

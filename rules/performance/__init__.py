@@ -1,0 +1,1 @@
+"""What works and costs time or memory."""

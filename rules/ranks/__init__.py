@@ -1,0 +1,1 @@
+"""What all ranks must do together: collectives, meshes, devices, and data."""

@@ -1,0 +1,140 @@
+"""A call that all ranks must make is made by some ranks only.
+
+## What it does
+
+Finds collectives (`barrier`, `all_reduce`, `full_tensor`, full state dicts, DCP's `save` and `load`), forwards
+of sharded models and gradient clipping under a test of the rank, when the other ranks make no such call.
+
+## Why is this bad
+
+The ranks that take part wait for those that do not: the job hangs until the process group's timeout, or meets the
+other ranks' next collective and mixes data.
+
+## Example
+
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+ from torch.distributed.fsdp import fully_shard
+
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+ options = StateDictOptions(full_state_dict=True, cpu_offload=True)
++state = get_model_state_dict(model, options=options)
+ if dist.get_rank() == 0:
+-    torch.save(get_model_state_dict(model, options=options), "model.pt")
++    torch.save(state, "model.pt")
+```
+
+## Forms
+
+Found: a property that asks for the rank, and a helper function that gathers.
+
+```python
+class Trainer:
+    def __init__(self):
+        self.model = nn.Linear(8, 8)
+        fully_shard(self.model)
+
+    @property
+    def is_main(self):
+        return dist.get_rank() == 0
+
+    def save(self):
+        options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+        torch.save(get_model_state_dict(self.model, options=options), "model.pt")
+
+    def finish(self):
+        if self.is_main:
+            self.save()
+
+
+dist.init_process_group("gloo")
+Trainer().finish()
+```
+
+Found: a barrier under the rank, beside another test.
+
+```python
+dist.init_process_group("gloo")
+for step in range(100):
+    if step % 10 == 0 and dist.get_rank() == 0:
+        dist.barrier()
+```
+
+Not found: a rank that a function outside of the project gives.
+
+```python
+from elsewhere import rank
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+if rank() == 0:
+    torch.save(get_model_state_dict(model, options=options), "model.pt")
+```
+
+## Fix safety
+
+Unsafe: a gather that gives a value (`get_model_state_dict`, `get_optimizer_state_dict`, `get_state_dict`,
+`full_tensor`) moves above an `if` that asks only for the rank, and what is done with the value stays below. Every
+rank must reach the test, and each holds the whole value unless it is offloaded.
+
+## Known limits
+
+There is no fix for other calls, for a test that asks for more than the rank, and where statements between the
+test and the gather have to do with what it reads.
+
+A collective in a helper is reported at the call under the guard. Silent when a process group is passed, when the
+test is about membership of a group, and when the other side of the test has a collective of the same kind in the same
+`for` loops: a `barrier` after the loop is no counterpart of one inside it.
+Code behind a `return` that depends on the rank is FSDP402, an evaluation on one rank is FSDP411.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/distributed.html
+- https://docs.pytorch.org/docs/stable/distributed.checkpoint.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fsdp2lint.api import Finding, Trace, rule
+
+from ..._common.evaluation import evaluates
+from ..._common.meetings import has_counterpart, inside_test, meetings, rank_guards, under
+from .hoisting import hoisted
+
+
+@rule(code="FSDP401", group="correctness")
+def check(trace: Trace) -> Iterator[Finding]:
+    """Collectives that some ranks never call."""
+    if trace.truncated:  # the other ranks' call may be in what was not walked
+        return
+    evaluated = {
+        under(m.event, guard).node
+        for m in meetings(trace)
+        for guard in rank_guards(m.event)
+        if evaluates(trace, m.event)
+    }
+    for meeting in meetings(trace):
+        for guard in rank_guards(meeting.event):
+            if not inside_test(meeting.event, guard) or has_counterpart(trace, meeting, guard):
+                continue
+            at = under(meeting.event, guard)
+            if at.node in evaluated:
+                continue
+            inner = ((meeting.event, "the ranks meet here"),) if at is not meeting.event.at else ()
+            yield Finding(
+                at=at,
+                message=f"{meeting.said} is reached only when `{guard.words()}`: the other ranks never "
+                "come and the job hangs",
+                because=inner,
+                fix=hoisted(trace, meeting, guard) if at is meeting.event.at else None,
+            )
+            break

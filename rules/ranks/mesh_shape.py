@@ -1,0 +1,111 @@
+"""`fully_shard` is given a mesh that it does not take.
+
+## What it does
+
+Finds meshes of three or more dimensions, meshes of two dimensions without names, and process groups where
+`fully_shard` wants a mesh.
+
+## Why is this bad
+
+`fully_shard` shards over a mesh of one dimension, or replicates over the first and shards over the second of
+two; the two must have names. For anything else it raises: `ValueError` for more dimensions, `AssertionError`
+without names, `AttributeError` for a process group, which is what FSDP1 took.
+
+## Example
+
+```diff
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.device_mesh import init_device_mesh
+ from torch.distributed.fsdp import fully_shard
+
+ dist.init_process_group("gloo")
+-mesh = init_device_mesh("cpu", (2, 4))
++mesh = init_device_mesh("cpu", (2, 4), mesh_dim_names=("dp_replicate", "dp_shard"))
+ model = nn.Linear(8, 8)
+ fully_shard(model, mesh=mesh)
+```
+
+## Fix safety
+
+Safe: names are added where there were none, and the call could not succeed before.
+
+## Known limits
+
+A mesh whose shape is not written out where it is made is not judged. Calls with `dp_mesh_dims` (2.13) are left
+alone.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html (`mesh`)
+- `torch/distributed/fsdp/_fully_shard/_fsdp_init.py` (`_validate_mesh`)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fsdp2lint.api import External, Finding, Fix, Mesh, Part, Sharded, Trace, Value, rule
+
+from .._common.meshes import arguments, dimensions, foreign, given_meshes, made, unnamed
+
+_GROUPS = (
+    "torch.distributed.new_group",
+    "torch.distributed._get_default_group",
+    "torch.distributed.new_subgroups",
+)
+_WORLD = ("torch.distributed.group.WORLD", "torch.distributed.GroupMember.WORLD")
+
+
+@rule(code="FSDP415", group="correctness")
+def check(trace: Trace) -> Iterator[Finding]:
+    """Meshes that raise, each where it is used first."""
+    told: set[Value] = set()
+    for sharded in trace.of(Sharded):
+        for mesh in given_meshes(sharded):
+            problem = "" if mesh in told else _problem(trace, mesh)
+            if problem:
+                told.update(given_meshes(sharded))
+                fix = _named(trace, mesh) if isinstance(mesh, Mesh) else None
+                yield Finding(at=sharded, message=problem, fix=fix)
+                break
+
+
+def _problem(trace: Trace, mesh: Value) -> str:
+    """Why `fully_shard` refuses a mesh; nothing when it does not."""
+    if _is_group(mesh):
+        return (
+            f"`{mesh.words()}` is a process group: `fully_shard` takes a mesh, "
+            "`DeviceMesh.from_group(group, device_type)`"
+        )
+    number = dimensions(trace, mesh) if isinstance(mesh, Mesh) else None
+    if not isinstance(mesh, Mesh) or number is None or foreign(trace, mesh):
+        return ""
+    if number > 2:
+        return (
+            f"`{mesh.words()}` has {number} dimensions: `fully_shard` takes one, or two to replicate over "
+            "the first; slice the mesh"
+        )
+    if number == 2 and unnamed(trace, mesh):
+        return f"the two dimensions of `{mesh.words()}` have no names, which `fully_shard` asks for"
+    return ""
+
+
+def _is_group(value: Value) -> bool:
+    if isinstance(value, External):
+        return value.name in _WORLD
+    if not isinstance(value, Part) or not isinstance(value.key, tuple) or value.key[0] != "call":
+        return False
+    if isinstance(value.owner, Mesh):
+        return value.key[1:2] == (".get_group",)
+    return isinstance(value.owner, External) and value.owner.name in _GROUPS
+
+
+def _named(trace: Trace, mesh: Mesh) -> Fix | None:
+    """Names for the two dimensions, where the mesh is made."""
+    called = made(trace, mesh)
+    change = None if called is None else arguments(called)
+    if change is None or dimensions(trace, mesh) != 2:
+        return None
+    edit = change.set("mesh_dim_names", '("dp_replicate", "dp_shard")')
+    return Fix("name the dimensions", (edit,), "safe")

@@ -1,0 +1,87 @@
+"""`fully_shard` gets a mesh with the dimension of another parallelism in it.
+
+## What it does
+
+Finds meshes with a dimension for tensor or pipeline parallelism that are given to `fully_shard` whole: the
+dimension is named `tp` or `pp`, or `parallelize_module` is given it.
+
+## Why is this bad
+
+`fully_shard` takes every dimension for its own. With two it replicates over the first and shards over the second,
+whatever they are for: gradients of different stages are averaged, or the data ranks all keep the
+whole model. If the parameters are split over the dimension already, it raises.
+
+## Example
+
+```diff
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.device_mesh import init_device_mesh
+ from torch.distributed.fsdp import fully_shard
+
+ dist.init_process_group("gloo")
+ mesh = init_device_mesh("cpu", (4, 2), mesh_dim_names=("dp", "tp"))
+ model = nn.Linear(8, 8)
+-fully_shard(model, mesh=mesh)
++fully_shard(model, mesh=mesh["dp"])
+```
+
+## Fix safety
+
+Unsafe: the number of ranks that a parameter is sharded over changes, and with it what fits into memory.
+
+## Known limits
+
+Context and sequence parallelism share their parameters between ranks, so their dimensions are no mistake. Calls
+with `dp_mesh_dims` (2.13) are left alone.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html (`mesh`)
+- https://docs.pytorch.org/tutorials/intermediate/TP_tutorial.html (FSDP with tensor parallelism)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fsdp2lint.api import Arguments, Finding, Fix, Mesh, Sharded, Trace, rule
+
+from .._common.fixes import call_of, path_text
+from .._common.meshes import foreign, given_meshes, made
+
+
+@rule(code="FSDP404", group="correctness")
+def check(trace: Trace) -> Iterator[Finding]:
+    """Meshes that are for more than data parallelism."""
+    for sharded in trace.of(Sharded):
+        for mesh in given_meshes(sharded):
+            names = (isinstance(mesh, Mesh) and mesh.names) or ()
+            if not isinstance(mesh, Mesh) or len(names) < 2:
+                continue
+            others = foreign(trace, mesh)
+            if not others:
+                continue
+            said = " and ".join(f"`{name}`" for name in others)
+            called = made(trace, mesh)
+            yield Finding(
+                at=sharded,
+                message=f"`{mesh.words()}` has the dimension {said}, over which `fully_shard` replicates or "
+                "shards too: give it the slice for data parallelism",
+                because=() if called is None else ((called, "the mesh is made here"),),
+                fix=_sliced(sharded, [n for n in names if n not in others]),
+            )
+            break
+
+
+def _sliced(sharded: Sharded, left: list[str]) -> Fix | None:
+    """The one dimension that is left of the mesh."""
+    call = call_of(sharded.at)
+    for argument in () if call is None else call.args:
+        named = argument.keyword is not None and argument.keyword.value == "mesh"
+        if call is not None and named and len(left) == 1 and path_text(sharded.at, argument.value):
+            edit = Arguments(sharded.at.source, call).replace(
+                "mesh", lambda new: f'{new.text}["{left[0]}"]'
+            )
+            return Fix(f'shard over `"{left[0]}"`', (edit,), "unsafe", "fewer ranks share a shard")
+    return None

@@ -1,0 +1,110 @@
+"""The process group is never destroyed.
+
+## What it does
+
+Finds scripts that shard a model and start the process group, and in none of whose files `destroy_process_group`
+is named.
+
+## Why is this bad
+
+At the end of the program NCCL's communicators are torn down in an order of chance while other ranks may still be
+talking: PyTorch warns that "destroy_process_group() was not called before program exit, which can leak resources",
+and now and then a rank hangs or aborts at its exit after all the work was done.
+
+## Example
+
+```diff
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
+
+ dist.init_process_group("nccl")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
++dist.destroy_process_group()
+```
+
+## Fix safety
+
+Safe: the call comes below the last statement of the main program, where all that could need the group is done. A
+program that starts its processes itself, or ends by `sys.exit`, is left for you.
+
+## Known limits
+
+Only main programs whose calls can all be followed. Scripts whose groups are gloo's alone get no warning and are
+left alone, and so are those that one of the frameworks starts. A CPU shows nothing of it.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/distributed.html (`destroy_process_group`, shutdown)
+- `torch/distributed/distributed_c10d.py`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from fsdp2lint.api import (
+    Escaped,
+    Finding,
+    Fix,
+    GroupEnded,
+    GroupStarted,
+    InsertAfter,
+    Sharded,
+    Trace,
+    name_for,
+    rule,
+)
+
+from .._common.loops import only_cpu
+
+_DESTROY = "destroy_process_group"
+_SPAWNING = ("torch.multiprocessing.spawn", "torch.multiprocessing.start_processes", ".start")
+_FRAMEWORKS = ("accelerate.", "composer.", "deepspeed.", "lightning.", "pytorch_lightning.", "ray.")
+
+
+@rule(code="FSDP408", group="pedantic")
+def check(trace: Trace) -> Iterator[Finding]:
+    """Groups that are left to the exit."""
+    if trace.entry != "__main__" or not trace.of(Sharded) or not trace.never(GroupEnded):
+        return
+    if only_cpu(trace) or any(_DESTROY in s.text for s in trace.sources):
+        return
+    if any(e.to.startswith(_FRAMEWORKS) for e in _escaped(trace)):
+        return
+    for started in trace.of(GroupStarted)[:1]:
+        yield Finding(
+            at=started,
+            message="this process group is never destroyed: NCCL warns of it at the end of the program, and a "
+            "rank may hang there",
+            fix=_at_the_end(trace),
+        )
+
+
+def _escaped(trace: Trace) -> list[Escaped]:
+    return trace.of(Escaped)
+
+
+def _at_the_end(trace: Trace) -> Fix | None:
+    """The call below the last statement of the main program."""
+    source = trace.source
+    body = source.tree.body
+    if not body or any(trace.calls(*_SPAWNING)):
+        return None
+    last: cst.CSTNode = body[-1]
+    if (
+        isinstance(last, cst.If)
+        and isinstance(last.body, cst.IndentedBlock)
+        and last.orelse is None
+    ):
+        if "__name__" not in source.code(last.test):
+            return None
+        last = last.body.body[-1]
+    if not isinstance(last, cst.SimpleStatementLine) or "exit(" in source.code(last):
+        return None
+    name = name_for(source, last, f"torch.distributed.{_DESTROY}")
+    edit = InsertAfter(source, last, f"{name.text}()")
+    return Fix("destroy the group at the end", (*name.edits, edit), "safe")

@@ -1,0 +1,210 @@
+"""A sharded part of a model computes only when the data of this rank ask for it.
+
+## What it does
+
+Finds calls of a module with its own `fully_shard`, inside the forward of the sharded model around it, under a
+test that reads values of a tensor (`mask.any()`, `(ids == IMAGE).any()`, `lengths.sum().item() > 0`), with no
+call of it on the other side. Finds collectives, checkpoints and forwards of a sharded model under a test of
+something that each rank has for itself: its loss (`if loss.item() < best:`), its clock, its random numbers, or whether
+its batch has an entry (`batch.get("images") is not None`).
+
+## Why is this bad
+
+Calling a sharded module gathers its parameters from all ranks. A rank whose batch has no image (no long
+sequence, no token for this expert) does not come, and the others wait for it: the job hangs, after hours
+perhaps, when the first such batch is met. Call the module on every rank, with a dummy input whose result is
+multiplied by zero, or leave it to the group of the module around.
+
+## Example
+
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
+
+
+ class Model(nn.Module):
+     def __init__(self):
+         super().__init__()
+         self.trunk = nn.Linear(8, 8)
+         self.vision = nn.Linear(8, 8)
+
+     def forward(self, x, has_image):
+         x = self.trunk(x)
+-        if has_image.any():
+-            x = x + self.vision(x)
+-        return x
++        return x + self.vision(x) * has_image[:, None]
+
+
+ dist.init_process_group("gloo")
+ model = Model()
+ fully_shard(model.vision)
+ fully_shard(model)
+ model(torch.randn(4, 8), torch.rand(4) > 0.9).sum().backward()
+```
+
+## Known limits
+
+Inside a forward only tests that read values of a tensor are judged: whether an argument is None is often the same for
+all ranks; an entry of a batch is one that `get` takes out of what a `DataLoader` gives. A loss is what a sharded model
+computed from a `DataLoader` or what is trained on: text that is generated from a prompt is taken for the same on all
+ranks. Silent when the test, or what it is computed from, was reduced or broadcast, where the script seeds Python's and
+numpy's random numbers, and for files that only some ranks see. Tests of the rank itself are FSDP401; a backward or a
+step that is left out is FSDP414, a loop or function that is left FSDP402.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
+- `torch/distributed/fsdp/_fully_shard/_fsdp_state.py` (`_pre_forward`)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fsdp2lint.api import (
+    Called,
+    Finding,
+    Forward,
+    Guard,
+    Logic,
+    Not,
+    Parameters,
+    Part,
+    Trace,
+    Value,
+    options,
+    rule,
+    unwrapped,
+)
+
+from .._common.meetings import inside_test, meetings, under
+from .._common.origins import differing_guard, written
+from .._common.shared import Shard, sharded
+from .._common.tensors import has_root_above
+
+_READING = {".any", ".all", ".item", ".sum", ".nonzero", "torch.any", "torch.all", "torch.sum"}
+_DERIVING = {
+    *_READING,
+    *(
+        f".{name}"
+        for name in "sum max min mean numel nonzero eq ne gt lt ge le bool float int".split()
+    ),
+    *(f"torch.{name}" for name in "sum max min eq ne isin isnan isfinite count_nonzero".split()),
+    "builtins.bool",
+    "builtins.int",
+    "builtins.float",
+}
+
+
+@rule(code="FSDP412", group="suspicious")
+def check(trace: Trace) -> Iterator[Finding]:
+    """Meetings that depend on data."""
+    if trace.truncated:
+        return
+    made = {c.result: c for c in trace.of(Called)}
+    said: set[object] = set()
+    for forward in trace.of(Forward):
+        found = sharded(trace, forward, forward.module, itself=True)
+        if forward.how != "call" or found is None or not has_root_above(trace, found[0]):
+            continue
+        shard, module = found
+        outer = _running(trace, forward, shard)
+        if outer is None:
+            continue
+        for guard in forward.guards:
+            if guard in outer.guards or not _reads_data(trace, made, guard.test):
+                continue
+            if _on_the_other_side(trace, forward, guard):
+                continue
+            said.add(forward.at.node)
+            yield Finding(
+                at=forward,
+                message=f"`{module.words()}` is sharded and computes only when `{guard.words()}`, which each rank "
+                "asks its own data: where one rank does not come, the others wait for ever",
+                because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
+            )
+            break
+
+    yield from _by_own_values(trace, said)
+
+
+def _by_own_values(trace: Trace, said: set[object]) -> Iterator[Finding]:
+    """Meetings under tests that each rank asks its own loss, clock, random numbers or batch."""
+    for meeting in meetings(trace):
+        event = meeting.event
+        units = [guard for clause in event.guards.clauses if len(clause) == 1 for guard in clause]
+        inside = [guard for guard in units if inside_test(event, guard)]
+        found = differing_guard(trace, inside, event.order)
+        if found is None:
+            continue
+        guard, own = found
+        at = under(event, guard)
+        if at.node in said or any(
+            other.kind == meeting.kind and ~guard in other.event.guards for other in meetings(trace)
+        ):
+            continue
+        said.add(at.node)
+        inner = ((event, "the ranks meet here"),) if at is not event.at else ()
+        yield Finding(
+            at=at,
+            message=f"each rank decides by {own} (`{written(guard)}`) whether it reaches {meeting.said}: ranks that do "
+            "wait forever for ranks that do not; reduce the condition over all ranks first",
+            because=inner,
+        )
+
+
+def _running(trace: Trace, forward: Forward, shard: Shard) -> Forward | None:
+    """The forward of a sharded module around the one that is called, inside which the call is made."""
+    for outer in trace.before(forward, Forward):
+        if any(site.node is outer.at.node for site in forward.moment.calls):
+            inner = shard.module
+            if any(trace.inside(inner, unwrapped(m)) for m in options(outer.module)):
+                return outer
+    return None
+
+
+def _reads_data(trace: Trace, made: dict[Value, Called], test: Value) -> bool:
+    """Whether a test reads the values of a tensor that is no parameter and was not reduced."""
+    todo, seen, reads = [test], set[Value](), False
+    while todo:
+        one = todo.pop()
+        if one in seen:
+            continue
+        seen.add(one)
+        if isinstance(one, Parameters) or _reduced(trace, one):
+            return False
+        if isinstance(one, Not):
+            todo.append(one.test)
+        elif isinstance(one, Logic):
+            todo += one.operands
+        elif one in made:
+            called = made[one]
+            reads |= called.name in _READING
+            if called.name in _DERIVING:
+                todo += [v for v in (called.receiver, *called.arguments) if v is not None]
+            elif called.name.startswith("torch.distributed."):
+                return False
+        elif isinstance(one, Part) and isinstance(one.key, tuple):
+            todo.append(one.owner)
+    return reads
+
+
+def _reduced(trace: Trace, value: Value) -> bool:
+    return any(
+        value in called.arguments
+        for called in trace.of(Called)
+        if called.name.startswith("torch.distributed.") and not called.name.endswith("full_tensor")
+    )
+
+
+def _on_the_other_side(trace: Trace, forward: Forward, guard: Guard) -> bool:
+    """Whether the module computes where the test comes out otherwise."""
+    other = ~guard
+    return any(
+        unwrapped(twin.module) is unwrapped(forward.module)
+        and twin.guards.units.get(other.test) == other
+        for twin in trace.of(Forward)
+    )

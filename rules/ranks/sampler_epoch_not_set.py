@@ -1,0 +1,157 @@
+"""A `DistributedSampler` is used in several epochs without `set_epoch`.
+
+## What it does
+
+Finds `DistributedSampler` (that shuffles, or does so where a setting says it) whose loader is walked again and again in a loop, in a script that
+shards a model and never calls `set_epoch`.
+
+## Why is this bad
+
+The sampler shuffles by its seed and the number of the epoch, so that all ranks agree on one order without
+talking to each other. Without `set_epoch` the number stays 0 and every epoch has the same order, the same
+batches in the same sequence. Nothing raises; training is a little worse.
+
+## Example
+
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
+ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+ data = TensorDataset(torch.randn(32, 8))
+ sampler = DistributedSampler(data)
+ loader = DataLoader(data, batch_size=4, sampler=sampler)
+ for epoch in range(3):
++    sampler.set_epoch(epoch)
+     for (x,) in loader:
+         model(x).square().mean().backward()
+```
+
+## Fix safety
+
+Unsafe: `loader.sampler.set_epoch(epoch)` becomes the first statement of the loop around the walk, where both
+are in one function. The order of the data changes from the second epoch on.
+
+## Known limits
+
+Silent when `set_epoch` is called on anything, when the sampler or the loader is handed to code that
+cannot be followed, and when a backward is not seen in the walk. Only samplers of PyTorch itself are judged.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/data.html (`DistributedSampler`)
+- `torch/utils/data/distributed.py` (`set_epoch`)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from fsdp2lint.api import (
+    Called,
+    Event,
+    Finding,
+    Fix,
+    InsertBefore,
+    Layout,
+    Literal,
+    Sharded,
+    Trace,
+    Value,
+    options,
+    rule,
+)
+
+from .._common.fixes import path_text
+from ._common.data import LOADERS, SAMPLERS, loop_of, out_of_sight, trains, walks
+
+
+@rule(code="FSDP410", group="suspicious")
+def check(trace: Trace) -> Iterator[Finding]:
+    """Samplers that shuffle alike in every epoch."""
+    if not trace.of(Sharded) or trace.truncated or any(trace.calls(".set_epoch")):
+        return
+    for built in trace.calls(*SAMPLERS):
+        if not _shuffles(built) or out_of_sight(trace, built.result):
+            continue
+        for loader in trace.calls(*LOADERS):
+            given = loader.argument(3, "sampler")
+            if (
+                given is None
+                or built.result not in options(given)
+                or out_of_sight(trace, loader.result)
+            ):
+                continue
+            walk = _walked_again(trace, loader.result)
+            if walk is None:
+                continue
+            yield Finding(
+                at=built,
+                message=f"`{built.result.words()}` never learns the epoch, so `{loader.result.words()}` repeats the same "
+                f"order in each{_where(built)}; call `set_epoch` before each epoch",
+                because=((walk, "it is walked here, in every epoch"),),
+                fix=_told(walk),
+            )
+            break
+
+
+def _shuffles(built: Called) -> bool:
+    """Whether a sampler shuffles, or does so where the configuration says it."""
+    shuffle = built.argument(3, "shuffle")
+    return not built.open and not (isinstance(shuffle, Literal) and not shuffle.value)
+
+
+def _where(built: Called) -> str:
+    """The setting that decides, where one does."""
+    shuffle = built.argument(3, "shuffle")
+    return "" if shuffle is None or isinstance(shuffle, Literal) else f" where `{shuffle.words()}`"
+
+
+def _walked_again(trace: Trace, loader: Value) -> Event | None:
+    """A walk over a loader that a loop around it repeats, with a backward in it."""
+    found = walks(trace, loader)
+    for first in found:
+        for again in found:
+            if again.order <= first.order or again.at.node is not first.at.node:
+                continue
+            if _path(again) == _path(first) and trains(trace, first):
+                return first
+    return None
+
+
+def _path(event: Event) -> list[cst.CSTNode]:
+    return [site.node for site in event.moment.calls]
+
+
+def _told(walk: Event) -> Fix | None:
+    """``loader.sampler.set_epoch(epoch)`` at the head of the loop around the walk."""
+    loop, source = loop_of(walk), walk.at.source
+    if loop is None:
+        return None
+    outer = next((a for a in Layout.of(source).ancestors(loop) if not _is_block(a)), None)
+    if not isinstance(outer, cst.For) or not isinstance(outer.target, cst.Name):
+        return None
+    called = outer.iter
+    if not isinstance(called, cst.Call) or source.code(called.func) not in ("range", "trange"):
+        return None
+    iterable: cst.BaseExpression = loop.iter
+    while isinstance(iterable, cst.Call) and iterable.args:
+        iterable = iterable.args[0].value
+    name = path_text(walk.at, iterable)
+    first = outer.body.body[0] if outer.body.body else None
+    if not name or not isinstance(first, cst.SimpleStatementLine | cst.BaseCompoundStatement):
+        return None
+    text = f"{name}.sampler.set_epoch({outer.target.value})"
+    edit = InsertBefore(source, first, text)
+    return Fix("tell the sampler the epoch", (edit,), "unsafe", "the order of the data changes")
+
+
+def _is_block(node: cst.CSTNode) -> bool:
+    return isinstance(node, cst.IndentedBlock)

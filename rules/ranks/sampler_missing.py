@@ -1,0 +1,376 @@
+"""Every rank of a sharded model trains on the same batches.
+
+## What it does
+
+Finds a `DataLoader` without a sampler over data that is the same on all ranks, which a loop with a backward walks
+in a script that shards its model, also through a generator of the project (`yield from loader`) or `next`; and a
+`DistributedSampler` whose `rank` is a constant.
+
+## Why is this bad
+
+Each rank has the whole data and, as PyTorch's generators begin with the same seed in every process, walks it in
+the same order, shuffled or not. All ranks then compute the same gradient; their mean is that of one. The run costs
+as much as one on all of the data times the number of ranks, and learns what a single process would.
+
+## Example
+
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
+-from torch.utils.data import DataLoader, TensorDataset
++from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+ data = TensorDataset(torch.randn(32, 8))
+-loader = DataLoader(data, batch_size=4, shuffle=True)
++sampler = DistributedSampler(data, shuffle=True)
++loader = DataLoader(data, batch_size=4, sampler=sampler)
+ for (x,) in loader:
+     model(x).square().mean().backward()
+```
+
+## Forms
+
+Found: a generator of the project that goes on with the loader.
+
+```python
+def forever(loader):
+    while True:
+        yield from loader
+
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+batches = forever(DataLoader(TensorDataset(torch.randn(32, 8)), batch_size=4, shuffle=True))
+for _ in range(100):
+    (x,) = next(batches)
+    model(x).square().mean().backward()
+```
+
+Found: a data set of Hugging Face's `datasets`.
+
+```python
+from datasets import load_dataset
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+data = load_dataset("json", data_files="train.json", split="train").with_format("torch")
+for batch in DataLoader(data, batch_size=4, shuffle=True):
+    model(batch["x"]).square().mean().backward()
+```
+
+Found: a sampler whose rank is a constant.
+
+```python
+from torch.utils.data import DistributedSampler
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+data = TensorDataset(torch.randn(32, 8))
+sampler = DistributedSampler(data, num_replicas=1, rank=0)
+for (x,) in DataLoader(data, batch_size=4, sampler=sampler):
+    model(x).square().mean().backward()
+```
+
+Not found: batches that every rank draws by itself with one seed.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+data = torch.randn(32, 8)
+generator = torch.Generator().manual_seed(0)
+for _ in range(100):
+    x = data[torch.randint(32, (4,), generator=generator)]
+    model(x).square().mean().backward()
+```
+
+## Known limits
+
+Only `TensorDataset`, the data sets of torchvision, those that `load_dataset` of Hugging Face's `datasets` gives whole,
+and classes of the project whose methods read nothing of a rank, a world or a node; not iterable ones that draw at
+random. With two dimensions for `fully_shard`, a sampler that gets the size of one of them is found. Otherwise silent where a seed, the data or what the model is given depends on the rank, where the loader is handed to
+code that cannot be followed (accelerate's `prepare`), and where other parallelism than FSDP's is in the script:
+ranks of one tensor-parallel group must see the same. There is no fix: the number of steps of an epoch changes,
+and `set_epoch` has to be called.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/data.html (`DistributedSampler`)
+- `torch/utils/data/sampler.py` (`RandomSampler`: its seed comes from the default generator)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from fsdp2lint.api import (
+    Called,
+    Class,
+    External,
+    Finding,
+    Function,
+    Guards,
+    Instance,
+    Literal,
+    Mesh,
+    Part,
+    Returned,
+    Sharded,
+    Trace,
+    Value,
+    lineage,
+    options,
+    rank_dependent,
+    rule,
+)
+
+from .._common.meshes import INIT, dimensions, given_meshes
+from .._common.shared import class_name, is_none, is_sharded_again, together
+from ._common.data import LOADERS, SAMPLERS, out_of_sight, trains, walks
+
+_SAME = ("torch.utils.data.TensorDataset", "torchvision.datasets.")
+_OTHERS = (
+    "torch.distributed.tensor.parallel.parallelize_module",
+    "torch.distributed.tensor.experimental.context_parallel",
+    "torch.distributed.pipelining.pipeline",
+    "torch.distributed.pipelining.PipelineStage",
+)
+_SEEDING = re.compile(r"(.*\.)?(manual_seed(_all)?|seed_everything|set_seed|enable_determinism)")
+_SEEDING_OTHERS = ("random.seed", "numpy.random.seed", "numpy.random.default_rng")
+"""Seeds that a data set of the project may draw by; the order of a loader comes from torch's."""
+_LOADED = re.compile(r"datasets\.(load\.)?(load_dataset|load_from_disk)")
+_TRANSFORMED = frozenset(
+    ".map .filter .select .shuffle .train_test_split .with_format .with_transform .rename_column .rename_columns "
+    ".remove_columns .cast .cast_column .flatten .sort .select_columns .class_encode_column .add_column".split()
+)
+"""Methods of a data set of Hugging Face's `datasets` that give another one, the same on all ranks."""
+
+
+@rule(code="FSDP409", group="suspicious")
+def check(trace: Trace) -> Iterator[Finding]:
+    """Loaders that give all ranks the same."""
+    if trace.truncated or all(map(is_sharded_again, trace.of(Sharded))):
+        return
+    yield from _same_share(trace)
+    if _seeded_by_rank(trace.calls_named(lambda name: bool(_SEEDING.fullmatch(name)))):
+        return
+    yield from _same_for_replicas(trace)
+    if not _only_data_parallel(trace):
+        return
+    for loader in trace.calls(*LOADERS):
+        data = loader.argument(0, "dataset")
+        if data is None or not _walks_all(loader) or out_of_sight(trace, loader.result):
+            continue
+        if not all(_same_everywhere(trace, one) for one in options(data)):
+            continue
+        if _is_for_one_process(trace, loader):
+            continue
+        walk = next((w for w in walks(trace, loader.result) if trains(trace, w)), None)
+        if walk is not None and not _split_later(trace):
+            yield Finding(
+                at=loader,
+                message="every rank walks all of the data in the same order and trains on the same batches: give "
+                "the loader a `DistributedSampler`",
+                because=((walk, "it is walked here, and the model trained"),),
+            )
+
+
+def _seeded_by_rank(seeds: Iterable[Called]) -> bool:
+    return any(rank_dependent(v) for c in seeds for v in (*c.arguments, *c.keywords.values()))
+
+
+def _same_share(trace: Trace) -> Iterator[Finding]:
+    """Samplers that give each rank the same share: their rank is a constant."""
+    for sampler in trace.calls(*SAMPLERS):
+        number, size = sampler.argument(2, "rank"), sampler.argument(1, "num_replicas")
+        if not isinstance(number, Literal) or type(number.value) is not int or sampler.open:
+            continue
+        loaders = [
+            c
+            for c in trace.calls(*LOADERS)
+            if any(sampler.result in options(v) for v in (*c.arguments, *c.keywords.values()))
+        ]
+        walk = next((w for c in loaders for w in walks(trace, c.result) if trains(trace, w)), None)
+        if walk is None or not _only_data_parallel(trace) or _split_later(trace):
+            continue
+        if any(_is_for_one_process(trace, c) or _is_for_one(c) for c in loaders):
+            continue
+        alone = isinstance(size, Literal) and size.value == 1
+        taken = "all of the data" if alone else f"the share of rank {number.value}"
+        yield Finding(
+            at=sampler,
+            message=f"every rank takes {taken}: give the sampler the rank and the number of ranks of the process, "
+            "or leave both out",
+            because=((walk, "it is walked here, and the model trained"),),
+        )
+
+
+def _is_for_one(called: Called) -> bool:
+    """Whether a call happens only where the script asks how many processes there are."""
+    return any("world_size" in guard.words() for guard in called.guards)
+
+
+def _same_for_replicas(trace: Trace) -> Iterator[Finding]:
+    """Samplers that split the data over one of the two dimensions that `fully_shard` is given."""
+    given = [(s, m) for s in trace.of(Sharded) for m in given_meshes(s) if isinstance(m, Mesh)]
+    for sampler in trace.calls(*SAMPLERS) if given else ():
+        part: Value | None = sampler.argument(1, "num_replicas")
+        while isinstance(part, Part):
+            part = part.owner
+        if not isinstance(part, Mesh) or len(part.names or ()) != 1 or _split_later(trace):
+            continue
+        for sharded, mesh in given:
+            others = [name for name in mesh.names or () if name not in (part.names or ())]
+            if len(mesh.names or ()) != 2 or len(others) != 1 or _root(mesh) is not _root(part):
+                continue
+            if not together(sharded.guards, sampler.guards):
+                continue
+            yield Finding(
+                at=sampler,
+                message=f"the data is split over `{', '.join(part.names or ())}` only: the ranks along "
+                f"`{others[0]}` train on the same batches; split it over both dimensions of the mesh",
+                because=((sharded, "`fully_shard` replicates and shards over both here"),),
+            )
+            break
+
+
+def _root(mesh: Mesh) -> Mesh:
+    """The mesh that a slice was taken of."""
+    return _root(mesh.owner) if isinstance(mesh.owner, Mesh) else mesh
+
+
+def _only_data_parallel(trace: Trace) -> bool:
+    """Whether the ranks surely differ in their data and in nothing else."""
+    if any(trace.calls(*_OTHERS)):
+        return False
+    meshes = [mesh for s in trace.of(Sharded) for mesh in given_meshes(s)]
+    made = [c.result for c in trace.calls(INIT)]
+    known = [mesh for mesh in (*meshes, *made) if isinstance(mesh, Mesh)]
+    return all(
+        dimensions(trace, mesh) == 1 or (mesh in meshes and _is_hybrid(mesh)) for mesh in known
+    )
+
+
+def _is_hybrid(mesh: Mesh) -> bool:
+    """Whether `fully_shard`, given the whole mesh, replicates over one dimension and shards over the other."""
+    names = mesh.names or ()
+    return len(names) == 2 and any("repl" in name.lower() for name in names)
+
+
+def _is_for_one_process(trace: Trace, loader: Called) -> bool:
+    """Whether another loader, one with a sampler, takes its place in other runs: with several ranks."""
+    return any(
+        other.guards.excludes(loader.guards) and not _walks_all(other)
+        for other in trace.calls(*LOADERS)
+    )
+
+
+def _walks_all(loader: Called) -> bool:
+    """Whether a loader surely has no sampler of its own."""
+    return not loader.open and all(
+        is_none(loader.argument(position, name))
+        for position, name in ((3, "sampler"), (4, "batch_sampler"))
+    )
+
+
+def _same_everywhere(trace: Trace, data: Value) -> bool:
+    """Whether a data set surely is the same on all ranks."""
+    made = _made(trace, data)
+    if class_name(data).startswith(_SAME):
+        return made is not None and _is_given_the_same(made)
+    if made is not None and not isinstance(data, Instance):
+        return _is_loaded_the_same(trace, made)
+    if not isinstance(data, Instance) or not isinstance(data.cls, Class):
+        return False
+    if _seeded_by_rank(trace.calls(*_SEEDING_OTHERS)):
+        return False
+    return all(_is_plain(cls, trace, data) for cls in lineage(data.cls))
+
+
+def _made(trace: Trace, value: Value) -> Called | None:
+    """The call that gave a value, or that of which it is an entry: ``load_dataset(…)["train"]``."""
+    while isinstance(value, Part) and isinstance(value.key, str) and value.key.startswith("["):
+        value = value.owner
+    return next((c for c in trace.of(Called) if c.result is value), None)
+
+
+def _is_given_the_same(made: Called) -> bool:
+    given = (*made.arguments, *made.keywords.values())
+    return not made.open and not any(rank_dependent(one) for v in given for one in options(v))
+
+
+def _is_loaded_the_same(trace: Trace, made: Called) -> bool:
+    """Whether a data set of Hugging Face's `datasets` is loaded, and changed, alike on all ranks."""
+    for _ in range(12):
+        if not _is_given_the_same(made):
+            return False
+        if _LOADED.fullmatch(made.name):
+            streamed = made.keywords.get("streaming")
+            return streamed is None or (isinstance(streamed, Literal) and not streamed.value)
+        before = (
+            None
+            if made.name not in _TRANSFORMED or made.receiver is None
+            else _made(trace, made.receiver)
+        )
+        if before is None or before is made:
+            return False
+        made = before
+    return False
+
+
+_OF_RANKS = re.compile(
+    r"\w*(rank|world|replica|shard|distributed|environ|getenv|process_|_process|num_proc|node|hvd|xm)\w*|dist"
+)
+_DRAWING = re.compile(r"rand|shuffle|sample|choice|time\b|queue|socket")
+_NAMES = re.compile(r"(self\.)?([A-Za-z_]\w*)")
+
+
+def _is_plain(cls: Value, trace: Trace, data: Instance) -> bool:
+    """Whether what a class does is the same on all ranks: its methods name none, and no attribute that they read holds one."""
+    if isinstance(cls, External):
+        return cls.name in (
+            "torch.utils.data.Dataset",
+            "torch.utils.data.IterableDataset",
+            "builtins.object",
+            "typing.Generic",
+        )
+    if not isinstance(cls, Class):
+        return False
+    texts = [
+        cls.scope.source.code(method.node)
+        for variable in cls.scope.names.values()
+        for _, method in variable.bindings
+        if isinstance(method, Function) and method.name != "__init__"
+    ]
+    if any("__iter__" in text for text in texts) and any(map(_DRAWING.search, texts)):
+        return False  # which elements come may be each process's own choice
+    return all(_reads_the_same(trace, data, text) for text in texts) and not any(
+        rank_dependent(one)
+        for key, value in trace.memory.entries(data)
+        for one in options(value)
+        if any(re.search(rf"\{key}\b", text) for text in texts)
+    )
+
+
+def _reads_the_same(trace: Trace, data: Instance, text: str) -> bool:
+    """Whether a text names no rank but in attributes of the object that hold constants."""
+    for own, name in _NAMES.findall(text):
+        if _OF_RANKS.fullmatch(name.lower()):
+            held = trace.memory.read(data, f".{name}", Guards()) if own else None
+            if held is None or not all(isinstance(one, Literal) for one in options(held)):
+                return False
+    return True
+
+
+def _split_later(trace: Trace) -> bool:
+    """Whether a model is given a part of what a loader gave, chosen by the rank."""
+    return any(rank_dependent(v) for r in trace.of(Returned) for v in r.given)

@@ -1,0 +1,91 @@
+"""A module is sharded on the first rank only, or on all but the first.
+
+## What it does
+
+Finds `fully_shard` calls under a test of the rank (`if rank == 0:`), behind whose other side the same module is not
+sharded, when the module is used afterwards.
+
+## Why is this bad
+
+`fully_shard` itself communicates with no other rank, so this line succeeds. The groups that it makes gather and reduce over all ranks:
+the ranks that sharded the module wait in its first forward for those that did not, and those wait nowhere. The job hangs.
+Where ranks shard in different ways, each collective meets another one.
+
+## Example
+
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
+
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+-if dist.get_rank() == 0:
+-    fully_shard(model)
++fully_shard(model)
+ model(torch.randn(4, 8)).sum().backward()
+```
+
+## Known limits
+
+Only tests for the first rank. A call with a `mesh` is left alone: it may be for these ranks alone. Modules that are the
+element of an unresolved list are left alone too.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
+- `torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py` (`unshard`)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fsdp2lint.api import Finding, Forward, MainRank, Part, Trace, options, rule, unwrapped
+
+from .._common.shared import Shard, overlap, shards
+
+
+@rule(code="FSDP418", group="correctness")
+def check(trace: Trace) -> Iterator[Finding]:
+    """Groups whose collectives not all ranks make."""
+    for shard in shards(trace):
+        side = _side(shard)
+        if side is None or "mesh" in shard.event.options or shard.event.open:
+            continue
+        if isinstance(shard.module, Part) or _elsewhere_too(trace, shard):
+            continue
+        forward = next(
+            (f for f in trace.after(shard.event, Forward) if _uses(trace, f, shard)), None
+        )
+        if forward is not None:
+            yield Finding(
+                at=shard.event,
+                message=f"`{shard.module.words()}` is sharded on {side} only: their forward waits for the other ranks, "
+                "which gather nothing, and the job hangs",
+                because=((forward, "it runs forward here"),),
+            )
+
+
+def _side(shard: Shard) -> str | None:
+    """The ranks that come to a sharding, when it surely stands under a test for the first one."""
+    for clause in shard.guards.clauses:
+        (guard,) = clause if len(clause) == 1 else (None,)
+        if guard is not None and isinstance(guard.test, MainRank) and guard.test.scope == "global":
+            return "the first rank" if guard.taken else "all ranks but the first"
+    return None
+
+
+def _elsewhere_too(trace: Trace, shard: Shard) -> bool:
+    """Whether the other ranks shard the module as well."""
+    return any(
+        other.module is shard.module and other.guards.excludes(shard.guards)
+        for other in shards(trace)
+    )
+
+
+def _uses(trace: Trace, forward: Forward, shard: Shard) -> bool:
+    return any(
+        overlap(trace, unwrapped(m), shard.module) is not None for m in options(forward.module)
+    )

@@ -1,0 +1,1 @@
+"""How `fully_shard` is applied: to which modules, in which order, with which arguments."""

@@ -1,0 +1,112 @@
+"""Parameters are offloaded to the CPU, and the process group has no backend for CPU tensors.
+
+## What it does
+
+Finds `CPUOffloadPolicy` together with `init_process_group("nccl")`, in a script that clips the gradients of
+the model.
+
+## Why is this bad
+
+With the policy the shards and their gradients lie on the CPU. Gathering and reducing is done on GPU copies,
+but the norm for clipping is reduced where the gradients are, and NCCL cannot: RuntimeError ("No backend type
+associated with device type cpu"). A group with both backends serves each device.
+
+## Example
+
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
+
+-dist.init_process_group("nccl")
++dist.init_process_group("cpu:gloo,cuda:nccl")
+ model = nn.Linear(8, 8)
+ fully_shard(model, offload_policy=CPUOffloadPolicy())
+ model(torch.randn(4, 8, device="cuda")).sum().backward()
+ torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+```
+
+## Fix safety
+
+Safe: the backend becomes `"cpu:gloo,cuda:nccl"`; collectives of GPU tensors use NCCL as before.
+
+## Known limits
+
+Only backends that are written as a constant. The damage needs a GPU and is known from reports
+(https://github.com/huggingface/accelerate/issues/3574), it was not run here.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html (`CPUOffloadPolicy`)
+- https://docs.pytorch.org/docs/stable/distributed.html (`init_process_group`: several backends)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from fsdp2lint.api import Clipped, Finding, Fix, GroupStarted, Replace, Trace, Value, options, rule
+
+from .._common.fixes import call_of
+from .._common.shared import Shard, class_name, overlap, shards, together
+
+_BOTH = '"cpu:gloo,cuda:nccl"'
+
+
+@rule(code="FSDP234", group="correctness")
+def check(trace: Trace) -> Iterator[Finding]:
+    """Groups that cannot reduce what is offloaded."""
+    for started in trace.of(GroupStarted):
+        if started.backend != "nccl":
+            continue
+        for clipped in trace.after(started, Clipped):
+            shard = _offloaded(trace, clipped)
+            if shard is None or not together(started.guards, clipped.guards):
+                continue
+            if not together(started.guards, shard.guards):
+                continue
+            are = "are" if len(_policies(shard)) == 1 else "can be"
+            yield Finding(
+                at=started,
+                message=f"the shards of `{shard.module.words()}` {are} offloaded to the CPU, and a group on "
+                f"NCCL alone cannot reduce their norm: use {_BOTH}",
+                because=(
+                    (shard.event, "sharded with `CPUOffloadPolicy` here"),
+                    (clipped, "the norm is reduced here"),
+                ),
+                fix=_both(started),
+            )
+            break
+
+
+def _offloaded(trace: Trace, clipped: Clipped) -> Shard | None:
+    """The sharding, with offloading in some run, of a module whose gradients are clipped."""
+    for shard in shards(trace):
+        if not any(class_name(one).endswith(".CPUOffloadPolicy") for one in _policies(shard)):
+            continue
+        if shard.order < clipped.order and together(shard.guards, clipped.guards):
+            if any(overlap(trace, p.of, shard.module) is not None for p in clipped.parameters):
+                return shard
+    return None
+
+
+def _policies(shard: Shard) -> tuple[Value, ...]:
+    """The policies that a sharding can be given, in all runs."""
+    policy = shard.event.options.get("offload_policy")
+    return () if policy is None else tuple(options(policy))
+
+
+def _both(started: GroupStarted) -> Fix | None:
+    """A backend for each device."""
+    call = call_of(started.at)
+    for index, argument in enumerate(() if call is None else call.args):
+        named = argument.keyword.value if argument.keyword is not None else ""
+        if argument.star or not (named == "backend" or (index == 0 and not named)):
+            continue
+        if isinstance(argument.value, cst.SimpleString):
+            edit = Replace(started.at.source, argument.value, _BOTH)
+            return Fix("add a backend for the CPU", (edit,), "safe")
+    return None

@@ -1,0 +1,143 @@
+"""A sharded model is asked for a method that it does not have.
+
+## What it does
+
+Finds attributes of a sharded module that `FSDPModule` does not have and whose names are close to one that it has
+(`set_requires_grad_sync`), and methods of `FSDPModule` that are called on a model of which only parts are sharded.
+
+## Why is this bad
+
+Both raise `AttributeError`, often only after the job has started on all hosts. `fully_shard` changes the class of the
+very modules that it is given: where only the blocks were sharded, the model around them has none of the methods.
+
+## Example
+
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
+
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+-model.set_requires_grad_sync(False)
++model.set_requires_gradient_sync(False)
+ model(torch.randn(4, 8)).sum().backward()
+-model.set_requires_grad_sync(True)
++model.set_requires_gradient_sync(True)
+```
+
+## Fix safety
+
+Safe: the name becomes the one that exists; the call could not succeed before. A model that is not sharded itself gets
+no fix.
+
+## Known limits
+
+Only names that are close to one of `FSDPModule`; those of FSDP1 are FSDP210, FSDP219 and FSDP229. Silent where the script
+asks first (`hasattr`, `isinstance`), and for models that unresolved code may have sharded.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html (`FSDPModule`)
+- `torch/distributed/fsdp/_fully_shard/_fully_shard.py` (`fully_shard`: `cls = type(f"FSDP{…}", (FSDPModule, …))`)
+- https://github.com/verl-project/verl/pull/7095 (only the layers are sharded, the model is asked)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+from functools import cache
+
+import libcst as cst
+
+from fsdp2lint.api import (
+    Called,
+    Finding,
+    Fix,
+    Module,
+    Part,
+    Read,
+    Replace,
+    Trace,
+    exported,
+    rule,
+    unwrapped,
+)
+
+from .._common.shared import (
+    Shard,
+    sharded,
+    shards,
+    shards_before,
+    together,
+    told_apart,
+    wrapped_before,
+    wrapped_by,
+)
+from .._common.tensors import asks_for_kind
+
+_METHODS = exported("torch.distributed.fsdp.FSDPModule", (99, 0))
+_CLOSE = 0.8
+"""How alike two names are, as `difflib` counts: `set_requires_grad_sync` is 0.92 like the right one."""
+
+
+@rule(code="FSDP262", group="correctness")
+def check(trace: Trace) -> Iterator[Finding]:
+    """Methods that raise AttributeError."""
+    for read in trace.of(Read):
+        close = _close(read.name)
+        node = read.at.node
+        attribute = node.func if isinstance(node, cst.Call) else node
+        if not close or read.name in _METHODS or not isinstance(attribute, cst.Attribute):
+            continue
+        found = sharded(trace, read, read.owner, itself=True)
+        if found is None or attribute.attr.value != read.name or asks_for_kind(read):
+            continue
+        if wrapped_before(trace, read, found[1], "ddp", "fsdp1"):
+            continue
+        yield Finding(
+            at=read,
+            message=f"a sharded module has no `{read.name}`, this raises AttributeError; the method is `{close[0]}`",
+            because=((found[0].event, f"`{found[1].words()}` is sharded here"),),
+            fix=_renamed(read, attribute, close[0]),
+        )
+    for called in trace.calls(*(f".{name}" for name in _METHODS)):
+        part = _part(trace, called)
+        if part is not None and called.receiver is not None:
+            said = unwrapped(called.receiver).words()
+            yield Finding(
+                at=called,
+                message=f"`{said}` is not sharded itself, only parts of it are, so it has no `{called.name[1:]}`: this "
+                f"raises AttributeError; shard `{said}` too",
+                because=((part.event, f"`{part.module.words()}` is sharded here"),),
+            )
+
+
+@cache
+def _close(name: str) -> list[str]:
+    """The method that is most like a name, if one is."""
+    return get_close_matches(name, _METHODS, 1, _CLOSE)
+
+
+def _renamed(read: Read, attribute: cst.Attribute, name: str) -> Fix:
+    edit = Replace(read.at.source, attribute.attr, name)
+    return Fix(f"call `{name}`", (edit,), "safe")
+
+
+def _part(trace: Trace, called: Called) -> Shard | None:
+    """A part of the receiver that is sharded, when the receiver itself surely is not."""
+    model = called.receiver
+    if model is None or wrapped_by(model, "ddp", "fsdp1") or asks_for_kind(called):
+        return None
+    whole = unwrapped(model)
+    if not isinstance(whole, Module) or not trace.known(whole) or told_apart(called.guards, whole):
+        return None
+    if any(s.module is whole or isinstance(s.module, Part) for s in shards(trace)):
+        return None
+    for shard in shards_before(trace, called):
+        if trace.inside(shard.module, whole) and together(shard.guards, called.guards):
+            return shard
+    return None
