@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.running import ROOT
+from tests.support.running import ROOT
 
 PAGES = pytest.mark.parametrize(
     "page", sorted(p for p in ROOT.glob("*.md") if p.name != "CHANGELOG.md"), ids=lambda p: p.name

@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 import pytest
 
-from tests.running import ROOT, program
+from tests.support.running import ROOT, program
 
 if sys.version_info >= (3, 11):
     import tomllib

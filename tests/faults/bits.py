@@ -21,9 +21,9 @@ from fsdp2lint import __version__
 from fsdp2lint.check.cache import Cache, Question
 from fsdp2lint.cli.sessions import CACHE_FOLDER
 from fsdp2lint.system.home import SECRET, own_folder
-from tests.running import invoke
-from tests.test_config import LATE
-from tests.test_git import HELPER, TRAIN
+from tests.cli.test_git import HELPER, TRAIN
+from tests.config.test_config import LATE
+from tests.support.running import invoke
 
 
 class Flips(NamedTuple):

@@ -39,7 +39,7 @@ from hypothesis import strategies as st
 
 from tests.faults import inputs
 from tests.faults.inputs import Input
-from tests.running import ROOT
+from tests.support.running import ROOT
 
 SECONDS = 10
 MIB = 500

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
-from tests.running import ROOT
+from tests.support.running import ROOT
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 

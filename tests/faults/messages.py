@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from tests.faults.inputs import MODERN, ODD, PIECES
-from tests.running import ROOT
+from tests.support.running import ROOT
 
 WAIT = 40.0
 TO_EACH = 250

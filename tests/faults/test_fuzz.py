@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from tests.faults.fuzz import LAWS
-from tests.running import ROOT
+from tests.support.running import ROOT
 
 INPUTS = int(os.environ.get("FSDP2LINT_FUZZ", "0"))
 """How many of each kind; CI asks for some in a step of its own."""

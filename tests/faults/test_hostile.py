@@ -13,15 +13,15 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from tests.cli.test_leaving import harmless
 from tests.faults.hostile import NAMES, OLD, Hostile, build
 from tests.faults.messages import Client, framed
-from tests.running import ROOT
-from tests.test_leaving import harmless
+from tests.support.running import ROOT
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="links, pipes and such names")
 
 LIMIT = 100
-SCHEMA = json.loads((ROOT / "tests" / "sarif_subset.json").read_text())
+SCHEMA = json.loads((ROOT / "tests/reporters/sarif_subset.json").read_text())
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.running import ROOT
+from tests.support.running import ROOT
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="needs fork and signals")
 

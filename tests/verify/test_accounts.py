@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fsdp2lint.prove.accounts import BadLedger, read
-from tests.running import program
+from tests.support.running import program
 
 SCRIPT = """\
 from torch import nn

@@ -13,7 +13,7 @@ from fsdp2lint.plan import climbed
 from fsdp2lint.plan.errand import Answer
 from fsdp2lint.prove.ladder import Rung
 from fsdp2lint.prove.places import find
-from tests.migrated import migrated, settings, written
+from tests.support.migrated import migrated, settings, written
 
 from .scenes import ROOT, Server, serving
 

@@ -1,0 +1,273 @@
+"""The guides for users of frameworks: their complete examples do what the pages say."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tests.support.running import ROOT, invoke
+
+GUIDES = ROOT / "docs" / "guides"
+
+
+def examples(name: str) -> list[tuple[str, str]]:
+    """The files of a page, each with the name in its first line."""
+    text = (GUIDES / f"{name}.md").read_text("utf-8")
+    found = re.findall(r"```(?:python|yaml|json)\n(.*?)```", text, re.DOTALL)
+    named = [(body.split("\n", 1)[0].removeprefix("# "), body) for body in found]
+    return [(file, body) for file, body in named if body.startswith("# ")]
+
+
+def laid_out(name: str, folder: Path) -> dict[str, str]:
+    """Write the first of each file of a page; what is shown later is what it becomes."""
+    wanted: dict[str, str] = {}
+    for file, body in examples(name):
+        if " " in file:
+            continue  # a part of a file
+        if (folder / file).exists():
+            wanted[file] = body
+        else:
+            (folder / file).write_text(body)
+    return wanted
+
+
+@pytest.mark.parametrize("name", ["accelerate"])
+def test_the_files_become_what_the_page_shows(tmp_path: Path, name: str) -> None:
+    wanted = laid_out(name, tmp_path)
+    assert wanted
+    shown = invoke("migrate", "--write", "-q", ".", cwd=tmp_path)
+    assert shown.returncode == 0, shown.stdout
+    assert {file: (tmp_path / file).read_text() for file in wanted} == wanted
+    after = invoke("check", "--isolated", "-f", "concise", ".", cwd=tmp_path)
+    assert after.returncode == 0, after.stdout
+    assert "FSDP6" not in after.stdout
+
+
+def verified(folder: Path, *words: str) -> str:
+    """What ``verify`` prints."""
+    done = subprocess.run(
+        [sys.executable, "-m", "fsdp2lint", "verify", "-q", *words],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        timeout=600,
+        check=False,
+    )
+    return done.stdout + done.stderr
+
+
+def command(name: str, start: str) -> list[str]:
+    """The words of a command that the page shows, without those of ours that come first."""
+    text = (GUIDES / f"{name}.md").read_text("utf-8")
+    (line,) = re.findall(rf"^{re.escape(start)}.*$", text, re.MULTILINE)
+    return shlex.split(line.partition("#")[0])[2:]
+
+
+@pytest.mark.ranks
+@pytest.mark.skipif(find_spec("accelerate") is None, reason="accelerate runs itself")
+def test_accelerate_does_the_same_and_reads_the_old_checkpoint(tmp_path: Path) -> None:
+    laid_out("accelerate", tmp_path)
+    (tmp_path / "old.yaml").write_text((tmp_path / "fsdp.yaml").read_text())
+    assert invoke("migrate", "--write", "-q", "fsdp.yaml", cwd=tmp_path).returncode == 0
+    told = verified(tmp_path, *command("accelerate", "fsdp2lint verify --resume"))
+    assert "Equal: rung 3 of 4 (run on CPU)." in told
+    for row in (
+        "losses      8",
+        "gradient norms      4",
+        "parameters      8",
+        "checkpoint/optimizer.bin     88",
+        "checkpoint/pytorch_model_fsdp.bin      8",
+    ):
+        assert re.search(rf"{re.escape(row)}  equal", told), told
+
+
+def before_and_after(name: str, folder: Path) -> None:
+    """The example of a page, and what migrating makes of it."""
+    laid_out(name, folder)
+    (folder / "before.py").write_text((folder / "train.py").read_text())
+    assert invoke("migrate", "--write", "-q", "train.py", cwd=folder).returncode == 0
+
+
+def test_the_trainer_gets_version_2(tmp_path: Path) -> None:
+    before_and_after("trainer", tmp_path)
+    old, new = ((tmp_path / f"{name}.py").read_text() for name in ("before", "train"))
+    assert new == old.replace('"fsdp_version": 1', '"fsdp_version": 2')
+    assert quiet(tmp_path)
+
+
+def test_the_module_of_lightning_gets_what_the_page_shows(tmp_path: Path) -> None:
+    before_and_after("lightning", tmp_path)
+    made = (tmp_path / "train.py").read_text()
+    (shown,) = (body for name, body in examples("lightning") if name != "train.py")
+    method = shown.partition("LightningModule):\n")[2]
+    assert "def configure_model" in method
+    assert method in made
+    strategy = re.search(r"`(ModelParallelStrategy\(.*\))`", (GUIDES / "lightning.md").read_text())
+    assert strategy is not None
+    assert strategy[1] in made
+    assert quiet(tmp_path)
+
+
+def test_the_worker_of_ray_is_followed(tmp_path: Path) -> None:
+    laid_out("ray", tmp_path)
+    assert quiet(tmp_path)
+
+
+def quiet(folder: Path) -> bool:
+    """Whether the example is followed to its end and nothing is reported."""
+    shown = invoke("check", "--isolated", "-f", "concise", "train.py", cwd=folder)
+    return "All checks passed! (FSDP in 1 of 1 file; 1 training program followed)" in shown.stdout
+
+
+def equal(told: str, *rows: str) -> bool:
+    """Whether ``verify`` calls each of these rows equal."""
+    return all(re.search(rf"^ *{re.escape(row)} +\d+  equal", told, re.MULTILINE) for row in rows)
+
+
+TRAINED = ("losses", "gradient norms", "learning rates", "parameters", "optimizer state")
+
+
+@pytest.mark.ranks
+@pytest.mark.skipif(find_spec("transformers") is None, reason="the Trainer runs itself")
+def test_the_trainer_does_the_same_and_reads_the_old_checkpoint(tmp_path: Path) -> None:
+    before_and_after("trainer", tmp_path)
+    told = verified(tmp_path, *command("trainer", "fsdp2lint verify --resume"))
+    assert equal(told, *TRAINED, "final/model.safetensors"), told
+    assert "Equal: rung 3 of 4 (run on CPU)." in told
+    notes = re.findall(r"^note: .*expected.*", told, re.MULTILINE)
+    assert any("`fsdp_config.version`: 1 becomes 2" in one for one in notes), told
+    assert any("total_flos" in one for one in notes), told
+
+
+@pytest.mark.ranks
+@pytest.mark.skipif(find_spec("lightning") is None, reason="Lightning runs itself")
+def test_lightning_does_the_same(tmp_path: Path) -> None:
+    before_and_after("lightning", tmp_path)
+    told = verified(tmp_path, *command("lightning", "fsdp2lint verify"))
+    assert equal(told, *TRAINED), told
+    assert "Equal: rung 3 of 4 (run on CPU)." in told
+    assert "AFTER's module is called with 1 of the 2 tensors" in told
+
+
+# -- side by side with accelerate's own command ------------------------------------------------------------------
+
+SIDE = """\
+# my cluster
+distributed_type: FSDP
+fsdp_config:
+  fsdp_sharding_strategy: {strategy}  # a note
+  fsdp_state_dict_type: 'FULL_STATE_DICT'
+num_machines: 2
+num_processes: 16
+"""
+
+
+def converted(text: str, folder: Path) -> tuple[str, str, int]:
+    """What ``accelerate to-fsdp2`` makes of settings, what ``migrate`` makes of them, and its exit code."""
+    command = pytest.importorskip("accelerate.commands.to_fsdp2")
+    for name in ("theirs", "ours"):
+        (folder / f"{name}.yaml").write_text(text)
+    words = [
+        "--config_file",
+        str(folder / "theirs.yaml"),
+        "--output_file",
+        str(folder / "out.yaml"),
+    ]
+    command.to_fsdp2_command(command.to_fsdp2_command_parser().parse_args(words))
+    code = invoke("migrate", "--write", "-q", "ours.yaml", cwd=folder).returncode
+    return (folder / "out.yaml").read_text(), (folder / "ours.yaml").read_text(), code
+
+
+def test_comments_and_quotes_beside_accelerate(tmp_path: Path) -> None:
+    theirs, ours, _ = converted(SIDE.format(strategy="SHARD_GRAD_OP"), tmp_path)
+    assert not any(kept in theirs for kept in ("# my cluster", "# a note", "'FULL_STATE_DICT'"))
+    assert all(kept in ours for kept in ("# my cluster", "# a note", "'FULL_STATE_DICT'"))
+
+
+def test_no_shard_beside_accelerate(tmp_path: Path) -> None:
+    text = SIDE.format(strategy="NO_SHARD")
+    theirs, ours, code = converted(text, tmp_path)
+    assert "fsdp_version: 2" in theirs
+    assert (ours, code) == (text, 1)
+
+
+def test_hybrid_sharding_beside_accelerate(tmp_path: Path) -> None:
+    theirs, ours, _ = converted(SIDE.format(strategy="HYBRID_SHARD"), tmp_path)
+    assert "parallelism_config" not in theirs
+    assert "parallelism_config_dp_replicate_size: 2" in ours
+    assert "parallelism_config_dp_shard_size: 8" in ours
+
+
+def test_the_default_type_beside_accelerate(tmp_path: Path) -> None:
+    text = "distributed_type: FSDP\nfsdp_config:\n  fsdp_sharding_strategy: FULL_SHARD\n"
+    theirs, ours, _ = converted(text, tmp_path)
+    assert "fsdp_state_dict_type" not in theirs
+    assert "fsdp_state_dict_type: FULL_STATE_DICT" in ours
+
+
+def test_a_numbered_strategy_beside_accelerate(tmp_path: Path) -> None:
+    theirs, ours, _ = converted(SIDE.format(strategy="2"), tmp_path)
+    assert "fsdp_reshard_after_forward: 2" in theirs
+    assert "fsdp_reshard_after_forward: false" in ours
+    (tmp_path / "check.yaml").write_text(theirs)
+    shown = invoke("check", "--isolated", "-f", "concise", "check.yaml", cwd=tmp_path)
+    assert "FSDP605" in shown.stdout
+
+
+# -- the table ---------------------------------------------------------------------------------------------------
+
+INDEX = (GUIDES / "frameworks.md").read_text("utf-8")
+ROWS = {
+    cells[0]: cells[1:]
+    for line in INDEX.splitlines()
+    if line.startswith("| ") and not line.startswith("| framework")
+    for cells in [[cell.strip() for cell in line.strip("|").split("|")]]
+}
+COLUMNS = ("recognised", "checked", "settings migrated", "proven by a run")
+FILES = "test_settings_files.py::test_a_settings_file_is_recognised"
+GATE = "test_frameworks_gate.py::test_asking_a_framework_for_fsdp_is_relevant"
+FIXTURES = "test_rules.py::test_a_fixture_shows_what_it_says"
+CODEMODS = "test_codemods.py::test_what_comes_out"
+HERE = "test_framework_guide.py"
+BACKED = {
+    "accelerate, YAML or JSON": (
+        *(FILES, FIXTURES, CODEMODS),
+        f"{HERE}::test_accelerate_does_the_same_and_reads_the_old_checkpoint",
+    ),
+    "accelerate, `FullyShardedDataParallelPlugin`": (GATE, FIXTURES, CODEMODS),
+    "Trainer (`TrainingArguments`, `fsdp_config` file)": (
+        *(FILES, FIXTURES, CODEMODS),
+        f"{HERE}::test_the_trainer_does_the_same_and_reads_the_old_checkpoint",
+    ),
+    "TRL (`SFTConfig` and the other configs)": (GATE, FIXTURES, CODEMODS),
+    "ms-swift (JSON file)": (FILES, FIXTURES, "test_settings_files.py::test_swift_is_migrated"),
+    "axolotl recipe": (FILES, FIXTURES, CODEMODS),
+    'Lightning, `FSDPStrategy`, `strategy="fsdp"`': (
+        *(GATE, FIXTURES, CODEMODS),
+        f"{HERE}::test_lightning_does_the_same",
+    ),
+    "LightningCLI YAML": (FILES, FIXTURES),
+    "Ray Train": (GATE, f"{HERE}::test_the_worker_of_ray_is_followed"),
+    "torchtune, NeMo AutoModel, LLaMA-Factory v1": (
+        FILES,
+        "test_meanings_frameworks.py::test_a_script_leaves_these_events",
+    ),
+    "DeepSpeed": (),
+}
+"""The tests behind the cells of a row that say more than no, in their order."""
+
+
+def test_each_cell_of_the_table_has_a_test() -> None:
+    assert {row for row in ROWS if not row.startswith("---")} == set(BACKED)
+    for row, tests in BACKED.items():
+        said = [cell for cell in ROWS[row] if not cell.startswith(("no", "nothing"))]
+        assert len(said) == len(tests), row
+        for test in tests:
+            file, _, name = test.partition("::")
+            assert f"def {name}(" in next((ROOT / "tests").rglob(file)).read_text("utf-8"), test

@@ -1,0 +1,102 @@
+"""Scripts that ask a framework for FSDP are analysed, whichever word they ask by; files of other kinds are named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fsdp2lint.source.prefilter import relevant, written
+from tests.support.running import invoke
+
+ASKING = {
+    "transformers": "args = TrainingArguments('out', fsdp='full_shard auto_wrap')",
+    "transformers, by keywords": "args = TrainingArguments(**{'fsdp': 'full_shard'})",
+    "transformers, by its settings": "args = TrainingArguments('out', fsdp_config='fsdp.json')",
+    "trl": "args = SFTConfig('out', fsdp=['full_shard'])",
+    "accelerate": "accelerator = Accelerator(fsdp_plugin=plugin())",
+    "accelerate, the class": "plugin = FullyShardedDataParallelPlugin(reshard_after_forward=True)",
+    "accelerate, by the environment": "os.environ['ACCELERATE_USE_FSDP'] = 'true'",
+    "lightning": "trainer = L.Trainer(strategy='fsdp')",
+    "lightning, double quotes": 'trainer = L.Trainer(strategy="fsdp")',
+    "lightning, the class": "trainer = L.Trainer(strategy=FSDPStrategy())",
+    "lightning, FSDP2": "trainer = L.Trainer(strategy=ModelParallelStrategy())",
+    "fabric": "fabric = Fabric(strategy='fsdp', devices=8)",
+    "ray": "model = ray.train.torch.prepare_model(model, parallel_strategy='fsdp')",
+    "torchtune": "training.shard_model(model=model, shard_conditions=conditions)",
+    "torchtitan": "apply_fsdp(model, dp_mesh, param_dtype, reduce_dtype)",
+    "nemo": "manager = FSDP2Manager(dp_size=8)",
+    "axolotl": "cfg = DictDefault({'fsdp_version': 2})",
+    "llama-factory": "run_exp(dict(stage='sft', fsdp='full_shard'))",
+    "ms-swift": "sft_main(SftArguments(model='m', fsdp='fsdp2'))",
+    "composer": "trainer = Trainer(model, parallelism_config={'fsdp': {}})",
+}
+
+
+@pytest.mark.parametrize("asked", ASKING.values(), ids=ASKING)
+def test_asking_a_framework_for_fsdp_is_relevant(asked: str) -> None:
+    assert relevant(asked.encode())
+    assert written(asked.encode())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def is_fsdp_managed(module): ...",
+        "if self.is_fsdp_enabled:\n    ...",
+        "trainer = L.Trainer(strategy='ddp')",
+        "class FSDPish: ...",
+        "args = TrainingArguments('out', bf16=True)",
+    ],
+)
+def test_taking_care_of_fsdp_elsewhere_is_not(text: str) -> None:
+    assert not relevant(text.encode())
+
+
+TRAINER = """\
+import torch
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+
+model = AutoModelForCausalLM.from_pretrained("m")
+args = TrainingArguments("out", fsdp="full_shard", fsdp_config={"version": 2})
+trainer = Trainer(model=model, args=args)
+trainer.train()
+if trainer.is_world_process_zero():
+    trainer.save_model("out")
+"""
+
+
+def test_a_trainer_script_without_another_word_of_fsdp_is_checked(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAINER)
+    shown = invoke("check", "-f", "concise", "train.py", cwd=tmp_path)
+    assert "train.py:9:5: FSDP401" in shown.stdout
+
+
+def test_a_file_without_fsdp_does_not_pass(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import torch\n")
+    shown = invoke("check", "train.py", cwd=tmp_path)
+    assert shown.stdout == "No FSDP code found in 1 file; nothing was checked.\n"
+    assert shown.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("passwd", "root:x:0:0:root:/root:/bin/bash\n"),
+        ("run.sh", "#!/bin/bash\ntorchrun train.py --fsdp full_shard\n"),
+        ("notes.txt", "x = 1\n"),
+        ("values.csv", "1\n"),
+    ],
+)
+def test_a_named_file_of_another_kind_is_not_checked(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    shown = invoke("check", name, cwd=tmp_path)
+    assert shown.stderr.startswith(f"{name}: not checked: ")
+    assert shown.stdout == "No Python files found; nothing was checked.\n"
+
+
+@pytest.mark.parametrize("name", ["train", "train.py.bak"])
+@pytest.mark.parametrize("first", ["#!/usr/bin/env python3\n", ""])
+def test_python_of_another_name_is_checked(tmp_path: Path, name: str, first: str) -> None:
+    (tmp_path / name).write_text(first + TRAINER)
+    assert "FSDP401" in invoke("check", "-f", "concise", name, cwd=tmp_path).stdout

@@ -1,0 +1,293 @@
+"""What `check` says of its own sight: what it followed of each program and where it lost something."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fsdp2lint.check.coverage import Lost, Program, Seen, gaps, merged
+from fsdp2lint.check.runner import Batch, check
+from fsdp2lint.interpret import machine
+from fsdp2lint.project.project import PROGRAM_STEPS
+from tests.support.running import invoke
+
+WHOLE = """\
+import torch
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+
+def main():
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    for layer in model:
+        fully_shard(layer)
+    fully_shard(model)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(10):
+        model(torch.ones(2, 8)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+if __name__ == "__main__":
+    main()
+"""
+REGISTRY = """\
+import plugins
+import torch
+
+
+def build(name):
+    return plugins.find(name)(width=8)
+"""
+PARTLY = WHOLE.replace(
+    "model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))", 'model = build("small")'
+).replace("import torch\n", "import torch\nfrom registry import build\n", 1)
+LIBRARY = """\
+from torch.distributed.fsdp import fully_shard
+
+
+def shard(model):
+    fully_shard(model)
+"""
+
+
+def project(folder: Path, **files: str) -> Path:
+    (folder / "pyproject.toml").write_text('[project]\nname = "p"\nversion = "1"\n')
+    for name, text in files.items():
+        (folder / f"{name}.py").write_text(text)
+    return folder
+
+
+def said(folder: Path, *options: str) -> str:
+    return invoke("check", "-n", *options, cwd=folder).stdout
+
+
+def test_a_program_that_was_followed(tmp_path: Path) -> None:
+    project(tmp_path, train=WHOLE)
+    assert (
+        said(tmp_path) == "All checks passed! (FSDP in 1 of 1 file; 1 training program followed)\n"
+    )
+
+
+def test_the_place_where_the_model_was_lost(tmp_path: Path) -> None:
+    project(tmp_path, train=WHOLE, train_dpo=PARTLY, registry=REGISTRY)
+    assert said(tmp_path).splitlines() == [
+        "No findings in what was followed (FSDP in 2 of 3 files).",
+        "Followed 1 of 2 training programs; 1 only partly: train_dpo.py lost the model at "
+        "registry.py:6.",
+    ]
+
+
+def test_the_entry_that_is_named_resolves_it(tmp_path: Path) -> None:
+    project(tmp_path, train=PARTLY, registry=REGISTRY)
+    done = invoke("check", "-n", "-v", cwd=tmp_path)
+    (entry,) = {
+        line.partition("[tool.fsdp2lint.knowledge] ")[2]
+        for line in done.stderr.splitlines()
+        if "knowledge" in line
+    }
+    assert entry == 'models = ["registry.build"]'
+    with (tmp_path / "pyproject.toml").open("a") as file:
+        file.write(f"[tool.fsdp2lint.knowledge]\n{entry}\n")
+    assert said(tmp_path).startswith("All checks passed!")
+
+
+def test_a_model_that_is_told_is_sharded_and_trained(tmp_path: Path) -> None:
+    early = PARTLY.replace("    for layer in model:\n        fully_shard(layer)\n", "").replace(
+        "    fully_shard(model)\n    optimizer = torch.optim.AdamW(model.parameters())\n",
+        "    optimizer = torch.optim.AdamW(model.parameters())\n    fully_shard(model)\n",
+    )
+    project(tmp_path, train=early, registry=REGISTRY)
+    with (tmp_path / "pyproject.toml").open("a") as file:
+        file.write('[tool.fsdp2lint.knowledge]\nmodels = ["registry.build"]\n')
+    assert "FSDP201" in said(tmp_path)
+
+
+def test_functions_that_no_program_reaches(tmp_path: Path) -> None:
+    project(tmp_path, parallel=LIBRARY)
+    assert said(tmp_path).splitlines() == [
+        "No findings in what was followed (FSDP in 1 of 1 file).",
+        "No training program leads to the 1 `fully_shard` call; the functions around were checked "
+        "alone.",
+    ]
+    (tmp_path / "train.py").write_text(WHOLE)
+    assert said(tmp_path).splitlines()[1] == (
+        "1 `fully_shard` call is reached by no training program."
+    )
+
+
+def test_a_function_of_the_program_that_its_run_does_not_reach(tmp_path: Path) -> None:
+    """Its sharding is checked alone, so the program was not followed wholly."""
+    aside = "import elsewhere\nfrom torch.distributed.fsdp import fully_shard\n\n\ndef aside(model):\n    fully_shard(model[0])\n\n\n"
+    project(
+        tmp_path,
+        train=aside + WHOLE.replace("    main()\n", "    elsewhere.call(main)\n    main()\n"),
+    )
+    assert said(tmp_path).splitlines()[1] == (
+        "1 `fully_shard` call is reached by no training program."
+    )
+    (one,) = check(Batch.of_files([str(tmp_path / "train.py")])).programs
+    assert not one.whole
+    assert [site.line for site in one.idle] == [6]
+
+
+def test_the_limit_that_cut_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "MAX_STEPS", 20)
+    path = tmp_path / "train.py"
+    path.write_text(WHOLE.replace("    main()\n", "    x = [" + "1, " * 2_000 + "]\n    main()\n"))
+    (one,) = check(Batch.of_files([str(path)])).programs
+    assert one.lost[0].what == "the run"
+    assert f"{20 * PROGRAM_STEPS} expressions" in one.lost[0].why
+
+
+def test_a_main_that_nothing_leads_to(tmp_path: Path) -> None:
+    project(
+        tmp_path,
+        train=WHOLE.replace("    main()\n", "    import jobs\n    jobs.submit(__file__)\n"),
+    )
+    assert "train.py lost the way to `main` at train.py:6" in said(tmp_path)
+
+
+def test_out_of_the_cache_and_from_processes_it_is_the_same(tmp_path: Path) -> None:
+    project(tmp_path, train=WHOLE, train_dpo=PARTLY, registry=REGISTRY)
+    outputs = [
+        invoke("check", "-f", "coverage", *options, cwd=tmp_path).stdout
+        for options in ((), (), ("-n",), ("-n", "-j", "2"), ("-j", "2"))
+    ]
+    assert len(set(outputs)) == 1
+    kept = json.loads(outputs[0])
+    assert kept["version"] == 1
+    assert [one["filename"] for one in kept["programs"]] == ["train.py", "train_dpo.py"]
+    assert [one["followed"] for one in kept["programs"]] == [True, False]
+    assert kept["programs"][1]["lost"][0]["line"] == 6
+
+
+def test_the_json_of_findings_is_a_list_as_before(tmp_path: Path) -> None:
+    project(tmp_path, train=PARTLY, registry=REGISTRY)
+    assert json.loads(said(tmp_path, "-f", "json")) == []
+
+
+def test_the_table(tmp_path: Path) -> None:
+    project(tmp_path, train=WHOLE, train_dpo=PARTLY, registry=REGISTRY)
+    lines = invoke("trace", "--coverage", ".", cwd=tmp_path).stdout.splitlines()
+    assert lines[1].split() == ["train.py", "2/2", "1/1", "1/1", "-", "wholly"]
+    assert lines[2].split() == ["train_dpo.py", "0/2", "0/1", "0/1", "-", "partly"]
+
+
+def test_what_two_units_say_of_a_program_is_one() -> None:
+    unknown, known = Seen("sharded m", "a.py", 3, False), Seen("sharded m", "a.py", 3, True)
+    lost = Lost("the model", "why", "b.py", 1)
+    (one,) = merged(
+        [
+            Program("a.py", True, (unknown,), lost=(lost,)),
+            Program("a.py", True, (known,), lost=(lost,)),
+        ]
+    )
+    assert one.shards == (known,)
+    assert one.lost == (lost,)
+
+
+def test_checkpoints_alone_are_no_training() -> None:
+    lost = Lost("the checkpoint's state", "why", "convert.py", 1)
+    states = (Seen("saved x", "convert.py", 1, False),)
+    assert gaps([Program("convert.py", True, states=states, lost=(lost,))]) == ""
+
+
+# -- which programs are run -------------------------------------------------------------------------------
+
+TRAINER = """\
+import torch
+from parallel import shard
+
+
+class Trainer:
+    def __init__(self, model):
+        self.optimizer = torch.optim.AdamW(model.parameters())
+        self.model = shard(model)
+
+    def fit(self, batches):
+        for batch in batches:
+            self.model(batch).sum().backward()
+            self.optimizer.step()
+"""
+SHARD = LIBRARY + "    return model\n"
+
+
+def test_each_trainer_that_calls_a_sharding_function_is_analysed(tmp_path: Path) -> None:
+    trainers = {f"trainer_{n}": TRAINER for n in range(50)}
+    project(tmp_path, parallel=SHARD, **trainers)
+    assert said(tmp_path, "-f", "concise").count("FSDP201") == 50
+
+
+def test_a_helper_that_hands_the_model_on_shards_too(tmp_path: Path) -> None:
+    helper = "import parallel\n\n\ndef prepare(net):\n    return parallel.shard(net)\n"
+    trainer = TRAINER.replace("from parallel import shard", "from helper import prepare as shard")
+    trainer = trainer.replace(" as shard", "").replace("shard(model)", "prepare(model)")
+    project(tmp_path, parallel=SHARD, helper=helper, trainer=trainer)
+    assert said(tmp_path, "-f", "concise").count("trainer.py:7") == 1
+
+
+def test_a_program_many_imports_away_is_run(tmp_path: Path) -> None:
+    between = {f"step_{n}": f"from step_{n + 1} import fit\n" for n in range(6)}
+    project(
+        tmp_path, parallel=SHARD, step_6=FIT, train=f"from step_0 import fit\n{MAIN}", **between
+    )
+    found = check(Batch.of_files(sorted(map(str, tmp_path.glob("*.py"))))).programs
+    assert [Path(one.file).name for one in found if one.begins] == ["train.py"]
+
+
+FIT = """\
+import torch
+import parallel
+
+
+class Fitting:
+    def run(self):
+        model = torch.nn.Linear(8, 8)
+        parallel.shard(model)
+        optimizer = torch.optim.AdamW(model.parameters())
+        model(torch.ones(2, 8)).sum().backward()
+        optimizer.step()
+
+
+def fit():
+    Fitting().run()
+"""
+MAIN = '\n\ndef main():\n    fit()\n\n\nif __name__ == "__main__":\n    main()\n'
+
+
+def test_a_console_script_is_a_program(tmp_path: Path) -> None:
+    project(
+        tmp_path,
+        parallel=SHARD,
+        fitting=FIT,
+        cli="from fitting import fit\n\n\ndef run():\n    fit()\n",
+    )
+    with (tmp_path / "pyproject.toml").open("a") as file:
+        file.write('[project.scripts]\nrun = "cli:run"\n')
+    files = sorted(map(str, tmp_path.glob("*.py")))
+    assert "cli.py" in {Path(one.file).name for one in check(Batch.of_files(files)).programs}
+
+
+def test_launched_programs_come_first_and_the_others_are_named(tmp_path: Path) -> None:
+    text = f"from fitting import fit\n{MAIN}"
+    project(tmp_path, parallel=SHARD, fitting=FIT, **{f"train_{n:02}": text for n in range(45)})
+    (tmp_path / "run.sh").write_text("torchrun --nproc_per_node 8 train_44.py\n")
+    files = sorted(map(str, tmp_path.glob("*.py")))
+    programs = {Path(one.file).name: one for one in check(Batch.of_files(files)).programs}
+    assert programs["train_44.py"].whole
+    left = [one for one in programs.values() if one.lost]
+    assert len(left) == 5
+    assert "more programs" in left[0].lost[0].why
+
+
+def test_an_imported_file_that_is_too_large_is_named(tmp_path: Path) -> None:
+    table = "import torch\nTABLE = [" + "1, " * 200_000 + "]\n"
+    project(tmp_path, train="import table\n" + WHOLE, table=table)
+    (one,) = check(Batch.of_files([str(tmp_path / "train.py")])).programs
+    assert [(lost.what, lost.why) for lost in one.lost] == [
+        ("the module `table.py`", "larger than 400 kB")
+    ]

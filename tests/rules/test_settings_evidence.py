@@ -1,0 +1,220 @@
+"""What the rules about settings say happens: accelerate and transformers themselves do it, as the launcher hands it on."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.running import ROOT
+
+pytest.importorskip("accelerate")
+
+RULES = ROOT / "fixtures" / "rules"
+
+LAUNCHED = """\
+import json, os, sys
+import torch
+from accelerate.commands import launch
+from accelerate.utils import dataclasses
+from accelerate.utils.launch import prepare_multi_gpu_env
+from accelerate.utils import FullyShardedDataParallelPlugin
+dataclasses.is_cuda_available = lambda: True  # version 1 asks for the number of the device
+torch.cuda.current_device = lambda: 0
+before = dict(os.environ)
+for path in sys.argv[1:]:
+    os.environ.clear()
+    os.environ.update(before)
+    words = ["--config_file", path, "--num_processes", "2", "train.py"]
+    try:
+        args, defaults, _ = launch._validate_launch_command(launch.launch_command_parser().parse_args(words))
+        os.environ.update(prepare_multi_gpu_env(args))
+        plugin = FullyShardedDataParallelPlugin()
+    except Exception as error:
+        print(json.dumps(f"{type(error).__name__}: {error}"))
+        continue
+    print(json.dumps({
+        "version": plugin.fsdp_version,
+        "reshard": str(plugin.reshard_after_forward),
+        "strategy": str(plugin.sharding_strategy),
+        "classes": plugin.transformer_cls_names_to_wrap,
+        "state": plugin.state_dict_type.name,
+        "offload": type(plugin.cpu_offload).__name__,
+        "parallelism": os.environ.get("PARALLELISM_CONFIG_DP_REPLICATE_SIZE"),
+    }))
+"""
+"""What each rank of ``accelerate launch`` gets."""
+
+CASES = ROOT / "fixtures" / "codemods" / "settings_files" / "accelerate"
+MIGRATED = ("hybrid.yaml", "numbered.yml", "one_machine.yaml", "empty.yaml", "tabs.json")
+TEXTS = {
+    "unknown_type.yaml": "distributed_type: FSDP\nfsdp_config: {fsdp_state_dict_type: FULL, fsdp_version: 2}\n",
+    "bare.yaml": "distributed_type: FSDP\nfsdp_config:\n  fsdp_version: 2\n",
+    **{
+        f"{key}.yaml": "distributed_type: FSDP\nfsdp_config:\n  fsdp_version: 2\n"
+        "  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\n"
+        f"  fsdp_transformer_{key}_to_wrap: Block\n"
+        for key in ("cls_names", "layer_cls")
+    },
+}
+
+Seen = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def launched(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path | str], Seen | str]:
+    """The plugin that a settings file comes to, or the error; all in one process, which takes long to start."""
+    folder = tmp_path_factory.mktemp("settings")
+    for name, text in TEXTS.items():
+        (folder / name).write_text(text)
+    files = [folder / name for name in TEXTS]
+    files += [p for rule in sorted(RULES.glob("settings_*")) for p in sorted(rule.glob("*.yaml"))]
+    files = [p for p in files if "distributed_type" in p.read_text()]
+    files += [CASES / side / name for side in ("before", "after") for name in MIGRATED]
+    done = subprocess.run(
+        [sys.executable, "-c", LAUNCHED, *map(str, files)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith(("{", '"'))]
+    assert len(lines) == len(files)
+    seen = dict(zip(files, map(json.loads, lines), strict=True))
+    return lambda path: seen[folder / path if isinstance(path, str) else path]
+
+
+Launched = Callable[[Path | str], Seen | str]
+
+
+@pytest.mark.parametrize("name", ["blanks", "classes"])
+def test_wrap_classes_are_cut_at_commas(name: str, launched: Launched) -> None:
+    seen = launched(RULES / "settings_refused" / f"bad_{name}.yaml")
+    good = launched(RULES / "settings_refused" / "good_classes.yaml")
+    assert isinstance(seen, dict)
+    assert isinstance(good, dict)
+    assert not all(one.isidentifier() for one in seen["classes"])
+    assert all(one.isidentifier() for one in good["classes"])
+
+
+@pytest.mark.parametrize("name", ["reshard", "state", "policy", "sync", "offload"])
+def test_what_is_refused_raises(name: str, launched: Launched) -> None:
+    error = launched(RULES / "settings_refused" / f"bad_{name}.yaml")
+    assert isinstance(error, str)
+    assert error.startswith("ValueError")
+
+
+def test_an_unknown_state_dict_type_raises(launched: Launched) -> None:
+    assert launched("unknown_type.yaml") == "KeyError: 'FULL'"
+
+
+@pytest.mark.parametrize("name", ["reshard", "state", "policy", "sync"])
+def test_what_is_not_refused_starts(name: str, launched: Launched) -> None:
+    assert isinstance(launched(RULES / "settings_refused" / f"good_{name}.yaml"), dict)
+
+
+def test_the_strategy_is_lost(launched: Launched) -> None:
+    seen = launched(RULES / "settings_strategy_lost" / "bad_grad_op.yaml")
+    assert isinstance(seen, dict)
+    assert (seen["version"], seen["reshard"]) == (2, "True")
+    said = launched(RULES / "settings_strategy_lost" / "good_said.yaml")
+    assert isinstance(said, dict)
+    assert said["reshard"] == "False"
+
+
+def test_an_unknown_key_is_ignored(launched: Launched) -> None:
+    seen = [launched(f"{key}.yaml") for key in ("cls_names", "layer_cls")]
+    assert [isinstance(one, dict) and one["classes"] for one in seen] == [None, ["Block"]]
+
+
+@pytest.mark.parametrize("name", ["bad_accelerate", "bad_in_braces"])
+def test_an_ignored_key_changes_nothing(name: str, launched: Launched) -> None:
+    assert launched(RULES / "settings_ignored_key" / f"{name}.yaml") == launched("bare.yaml")
+
+
+@pytest.mark.parametrize("name", MIGRATED)
+def test_what_migrating_makes_means_the_same(name: str, launched: Launched) -> None:
+    """The rank gets version 2, and for the rest what it got before."""
+    before, after = launched(CASES / "before" / name), launched(CASES / "after" / name)
+    assert isinstance(before, dict)
+    assert isinstance(after, dict)
+    assert (before["version"], after["version"]) == (1, 2)
+    kept = {"FULL_SHARD": "True", "HYBRID_SHARD": "True"}
+    strategy = before["strategy"].rpartition(".")[2]
+    if (
+        name != "one_machine.yaml"
+    ):  # version 1 does not read `fsdp_reshard_after_forward` from the launcher
+        assert after["reshard"] == kept.get(strategy, "False")
+    state = before["state"]
+    assert after["state"] == ("SHARDED_STATE_DICT" if state == "LOCAL_STATE_DICT" else state)
+    assert after["parallelism"] == ("2" if name == "hybrid.yaml" else before["parallelism"])
+
+
+def test_the_trainer_refuses_a_hybrid_strategy_in_version_2(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    with pytest.raises(ValueError, match="hybrid_shard"):
+        transformers.TrainingArguments(
+            str(tmp_path), fsdp="hybrid_shard auto_wrap", fsdp_config={"version": 2}, use_cpu=True
+        )
+    made = transformers.TrainingArguments(
+        str(tmp_path), fsdp="shard_grad_op", fsdp_config={"version": 2}, use_cpu=True
+    )
+    assert made.fsdp_plugin_args["reshard_after_forward"] is False
+
+
+REFUSED = {
+    "framework_refuses/bad_model_alone.py": "must be passed together",
+    "framework_refuses/bad_reference_model.py": "Only one model is supported",
+    "framework_refuses/bad_checkpointing_twice.py": "can't both be set to True",
+    "framework_refuses/bad_only_model_of_shards.py": "not compatible",
+    "framework_refuses/bad_wrap_class.py": "Could not find the transformer layer class",
+    "framework_refuses/bad_no_configure_model.py": "required to override the `configure_model",
+}
+
+
+def rehearsed(script: Path, folder: Path) -> dict[str, Any]:
+    """What a script does on CPU ranks where accelerate takes them for GPUs."""
+    (folder / script.name).write_text(script.read_text())
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "fsdp2lint",
+            "rehearse",
+            "-q",
+            "-f",
+            "json",
+            "--in-place",
+            script.name,
+        ],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_a_framework_refuses_raises(tmp_path: Path, name: str) -> None:
+    ranks = rehearsed(RULES / name, tmp_path)["ranks"]
+    assert all(rank["error"].startswith(("ValueError", "TypeError")) for rank in ranks)
+    assert all(REFUSED[name] in rank["error"] for rank in ranks)
+
+
+@pytest.mark.ranks
+def test_the_trainer_writes_no_weights_in_shards(tmp_path: Path) -> None:
+    script = RULES / "save_model_without_weights" / "bad_straight_line.py"
+    assert rehearsed(script, tmp_path)["ranks"][0]["outcome"] == "ended"
+    assert not list(tmp_path.rglob("*.safetensors"))
+    assert not list(tmp_path.rglob("*.bin"))
