@@ -103,8 +103,8 @@ class Clip(msgspec.Struct, frozen=True):
     limit: float | None
     squares: float | None
     """This rank's part of the squared norm before the call; the parts of all ranks add up."""
-    order: float | None = 2.0
-    """Which norm is clipped, 0 where each value is; None where that is not known."""
+    order: str = "2"
+    """Which norm is clipped, ``value`` where each value is; empty where that is not known. A text: JSON has no infinity."""
 
 
 class Companion(msgspec.Struct, frozen=True):

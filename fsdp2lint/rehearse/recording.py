@@ -189,7 +189,7 @@ class Recording:
         else:
             parameters = first = list(first)
         number = float(limit) if isinstance(limit, int | float) else None
-        norm = 0.0 if by_value else float(order) if isinstance(order, int | float) else None
+        norm = "value" if by_value else f"{order:g}" if isinstance(order, int | float) else ""
         self._clips.append(Clip(here(), number, _finite(self._squares(parameters)), norm))
         self._note_gradients(parameters)
         return (first, *rest), kwargs

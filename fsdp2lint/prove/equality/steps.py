@@ -156,8 +156,8 @@ def _clips(
     for number in range(len(old[0])):
         place = _Place(step + 1, None)
         orders = old[0][number].order, new[0][number].order
-        if None not in orders and orders[0] != orders[1]:
-            kinds = [f"the {one:g}-norm" if one else "each value" for one in orders]
+        if all(orders) and orders[0] != orders[1]:
+            kinds = ["each value" if one == "value" else f"the {one}-norm" for one in orders]
             message = (
                 f"at step {step + 1} BEFORE clips {kinds[0]} of the gradients and AFTER {kinds[1]}"
             )
@@ -181,7 +181,7 @@ def _unclipped(
         if not old.clips or new.clips:
             continue
         first = old.clips[0]
-        if first.order and first.limit is not None:
+        if first.order not in ("", "value") and first.limit is not None:
             whole = _root(rank.steps[step].clips[0].squares for rank in before) or 0.0
             norms = [norm(side, step) or 0.0 for side in (before, after)]
             if whole > first.limit and relative(*norms) <= UNCLIPPED * LOOSE:
