@@ -349,7 +349,9 @@ class Trial:
         known = [path for run in (old, new) for path in written.paths(run.run.ranks)]
         return [
             files.compare_printed(files.printed(*self._both(old, new, name)), rtol, noise),
-            files.compare_files(self._works(name), known, rtol, noise, len(old.run.ranks)),
+            files.compare_files(
+                self._works(name), known, rtol, noise, len(old.run.ranks), bool(self._saved)
+            ),
         ]
 
     def _writers(self, old: Rehearsal, new: Rehearsal, name: str) -> Compared:

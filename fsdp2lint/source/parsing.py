@@ -27,10 +27,11 @@ _POSITION = re.compile(r"^\w+ error: (?:error at \d+:\d+: )?")
 
 def parse(source: Source) -> cst.Module:
     """Parse a source; what libcst cannot take becomes :class:`Unreadable`, never a crash."""
-    depth_line = _too_deep(source.text)
+    text = source.text.replace("\r\n", "\n").replace("\r", "\n")  # a comment ends at each of them
+    depth_line = _too_deep(text)
     if depth_line:
         raise Unreadable("nested too deeply to be analysed", depth_line)
-    chain_line = _too_long(source.text)
+    chain_line = _too_long(text)
     if chain_line:
         raise Unreadable(
             f"an expression of more than {MAX_CHAIN:,} words is too long to be analysed", chain_line

@@ -26,6 +26,7 @@ LONG = {
     "choices": "x = " + "a if b else " * 3000 + "0",
     "minus": "x = " + "-" * 3000 + "0",
     "continued": "x = a" + " \\\n  + b" * 3000,
+    "a comment that a carriage return ends": "# a comment\rx = " + "not " * 3000 + "0",
 }
 USUAL = {
     "numbers": "x = [" + "1, " * 9000 + "]",

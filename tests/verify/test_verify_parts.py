@@ -309,6 +309,13 @@ def test_a_count_of_operations_by_shard(
     assert bool(counted_by_shard(file, entry, before, after, 2)) is expected
 
 
+def test_a_resumed_run_goes_on_from_the_count_of_version_1() -> None:
+    file, entry = "out/trainer_state.json", "total_flos"
+    assert counted_by_shard(file, entry, 4780032.0, 7170048.0, 2, resumed=True)
+    assert not counted_by_shard(file, entry, 4780032.0, 7170048.0, 2)
+    assert not counted_by_shard(file, entry, 4780032.0, 9600000.0, 2, resumed=True)
+
+
 def test_a_module_may_be_called_with_a_part_of_the_batch() -> None:
     x, y, z = Digest((4, 16), 1, 2.0), Digest((4, 4), 3, 4.0), Digest((4, 16), 9, 2.0)
 

@@ -91,7 +91,12 @@ def written(works: Sides, known: Sequence[str]) -> Iterator[Text]:
 
 
 def compare_files(
-    works: Sides, known: Sequence[str], rtol: float, noise: Noise, ranks: int = 1
+    works: Sides,
+    known: Sequence[str],
+    rtol: float,
+    noise: Noise,
+    ranks: int = 1,
+    resumed: bool = False,
 ) -> Compared:
     """The files in two working folders that are no checkpoints: whether AFTER has each, and its numbers."""
     compared = Compared("other files")
@@ -110,7 +115,7 @@ def compare_files(
             compared.notes.append(f"`{name}` is not the same, and its format is not known")
     for text in written(works, known):
         apart = text.apart(rtol, noise)
-        settled = [(one, why) for one in apart if (why := _expected(text, one, ranks))]
+        settled = [(one, why) for one in apart if (why := _expected(text, one, ranks, resumed))]
         compared.notes += [f"{_told(text, one)}, as expected: {why}" for one, why in settled]
         _say(compared, "file", text, [one for one in apart if one not in dict(settled)])
     if more := sorted(set(new) - {partner for _, partner in paired}):
@@ -119,14 +124,14 @@ def compare_files(
     return compared
 
 
-def _expected(text: Text, apart: Apart, ranks: int) -> str:
+def _expected(text: Text, apart: Apart, ranks: int, resumed: bool) -> str:
     """Why the two lines differ where the training does not; empty when nothing explains it."""
     after = apart.after
     numbers = apart.before.numbers
     if after is None or not numbers or numbers[:-1] != after.numbers[:-1]:
         return ""
     old, new = float(numbers[-1]), float(after.numbers[-1])
-    return counted_by_shard(text.where, apart.before.words, old, new, ranks)
+    return counted_by_shard(text.where, apart.before.words, old, new, ranks, resumed)
 
 
 def _printed(path: Path, rank: RankReport, stream: int) -> list[Line]:

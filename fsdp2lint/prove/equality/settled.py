@@ -42,11 +42,17 @@ def settings_of_version_1(
     return found
 
 
-def counted_by_shard(file: str, entry: str, before: float, after: float, ranks: int) -> str:
-    """Why a count of operations differs between FSDP1 and FSDP2; empty when another reason is possible."""
+def counted_by_shard(
+    file: str, entry: str, before: float, after: float, ranks: int, resumed: bool = False
+) -> str:
+    """Why a count of operations differs between FSDP1 and FSDP2; empty when another reason is possible.
+
+    A run that goes on from a checkpoint of FSDP1 goes on from its count too.
+    """
     if not file.endswith(_STATE) or entry.rpartition(".")[2] != _COUNT:
         return ""
-    if not after <= before * ranks <= after * (1 + _PADDING):
+    whole = before * ranks
+    if not (before < after <= whole if resumed else after <= whole <= after * (1 + _PADDING)):
         return ""
     return (
         f"FSDP1 counts the parameters of one rank's shard, FSDP2 those of the model ({ranks} ranks)"
