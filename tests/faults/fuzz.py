@@ -4,7 +4,7 @@
 ``--inputs N`` so many, ``--only LAW`` for one law, ``--seed N`` repeats a run, ``--corpus FOLDER`` spoils the
 scripts of a folder too, ``--keep FOLDER`` keeps the inputs that break a law.
 
-Each process takes up to 1,000 inputs and has a seed of its own, which is printed when something is wrong; a law
+Each process takes up to 250 inputs and has a seed of its own, which is printed when something is wrong; a law
 that is broken is shown with the smallest input that hypothesis finds (``--keep-going``: with every one). Each
 command may use 10 s of CPU time and 500 MiB. Every tenth process is run twice, under another hash seed.
 """
@@ -43,7 +43,7 @@ from tests.support.running import ROOT
 
 SECONDS = 10
 MIB = 500
-AT_ONCE = 1_000
+AT_ONCE = 250
 """Inputs of one process."""
 
 TRAINED = b"import torch\nfrom torch.distributed.fsdp import FullyShardedDataParallel as FSDP\nmodel = FSDP(torch.nn.Linear(4, 4))\n"
