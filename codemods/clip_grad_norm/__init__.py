@@ -80,7 +80,7 @@ from fsdp2lint.api import (
     wrapper,
 )
 
-from .._common.library import STAYS, is_for_fsdp1, is_library
+from .._common.both_classes import STAYS, is_for_fsdp1, is_library
 from .._common.loop_ignored import ignores_some
 from .._common.loop_models import DTENSOR, FSDP1
 from .._common.loop_tests import hasattr_steps

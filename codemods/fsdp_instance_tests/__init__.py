@@ -71,7 +71,7 @@ from fsdp2lint.api import (
     wrapper,
 )
 
-from .._common.library import is_library
+from .._common.both_classes import is_library
 from .._common.loop_classes import class_test, is_one_of_many
 from .._common.loop_models import FSDP1, FSDP_MODULE
 from .._common.loop_quoted import quotations

@@ -20,7 +20,7 @@ from fsdp2lint.api import (
     walk,
 )
 
-from .._common.library import STAYS, guards_fsdp1
+from .._common.both_classes import STAYS, guards_fsdp1
 from .._common.loop_models import FSDP1, FSDP_MODULE
 from .._common.loop_text import text_of
 from .apart import beside_fsdp2

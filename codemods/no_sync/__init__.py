@@ -79,7 +79,7 @@ from fsdp2lint.api import (
     walk,
 )
 
-from .._common.library import STAYS, is_for_fsdp1, is_library
+from .._common.both_classes import STAYS, is_for_fsdp1, is_library
 from .._common.loop_tests import asked_by_name, hasattr_steps
 from .._common.loop_text import has_comment, is_path, text_of
 from .contexts import by_helper, by_name

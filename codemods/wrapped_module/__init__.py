@@ -58,7 +58,7 @@ from fsdp2lint.api import (
     wrapper,
 )
 
-from .._common.library import STAYS, is_for_fsdp1, is_library
+from .._common.both_classes import STAYS, is_for_fsdp1, is_library
 from .._common.loop_classes import has_test, others_behind_test, without_fsdp1
 from .._common.loop_models import DDP, FSDP1
 from .._common.loop_text import is_path, text_of
@@ -120,7 +120,7 @@ def _inner(program: Program) -> dict[tuple[Source, cst.Attribute], bool]:
 
 
 def _is_unit(source: Source, node: cst.Attribute) -> bool:
-    """Whether it is asked of what a loop takes out of ``fsdp_modules``."""
+    """Whether this attribute belongs to what a loop takes out of ``fsdp_modules``."""
     if node.attr.value != "module" or not isinstance(node.value, cst.Name):
         return False
     inner: cst.CSTNode = node
@@ -137,7 +137,7 @@ def _is_unit(source: Source, node: cst.Attribute) -> bool:
 
 
 def _is_state(source: Source, node: cst.Attribute) -> bool:
-    """Whether it is asked of FSDP1's private state, which is no module: ``_FSDPState``."""
+    """Whether this attribute belongs to FSDP1's private state, which is no module: ``_FSDPState``."""
     said = text_of(source, node.value)
     if said.endswith("._fsdp_state") or not isinstance(node.value, cst.Name):
         return said.endswith("._fsdp_state")
