@@ -14,6 +14,7 @@ from fsdp2lint.edits.layout import Layout
 from fsdp2lint.edits.names import Imported, Names, dotted, imported_module, naming, scope_of
 from fsdp2lint.interpret.again import Runs
 from fsdp2lint.meanings import load
+from fsdp2lint.meanings.fsdp1_symbols import FRAMEWORKS
 from fsdp2lint.meanings.registry import canonical
 from fsdp2lint.model.events import Event, Wrapping
 from fsdp2lint.model.told import NOTHING_TOLD, Told
@@ -181,7 +182,7 @@ class Program:
     @cached_property
     def framework(self) -> str:
         """The name of what wraps the models out of sight, where the program itself wraps none by FSDP1."""
-        engine = next(self.references(*_ENGINES, *_TRAINERS), None)
+        engine = next(self.references(*_ENGINES, *_TRAINERS, *FRAMEWORKS), None)
         own = engine is None or "fsdp1" in self.wrappers or self._wraps()
         return "" if engine is None or own else engine.name.partition(".")[0]
 
