@@ -149,6 +149,7 @@ class _Run:
         self.analysis = analysis
         self.problems = [d for d in analysis.problems if analysis.passed(d.place.source)]
         self.found: dict[object, Diagnostic] = {d.key: d for d in self.problems}
+        self.elsewhere: dict[object, Diagnostic] = {}
         self.crashed: set[str] = set()
         self.broken = False
         self.followed = Followed(analysis.skipped)
@@ -216,8 +217,8 @@ class _Run:
     def _add(self, diagnostic: Diagnostic) -> None:
         if diagnostic.rule.group == "perf" and is_test(diagnostic.place.path):
             return  # what runs for a moment and is to be read need not be fast
-        if self.analysis.passed(diagnostic.place.source):
-            self.found.setdefault(diagnostic.key, diagnostic)
+        passed = self.analysis.passed(diagnostic.place.source)
+        (self.found if passed else self.elsewhere).setdefault(diagnostic.key, diagnostic)
 
     def crash(self, what: str, error: Exception, source: Source) -> None:
         """Note that a part of the tool failed on a file."""
@@ -236,6 +237,7 @@ class _Run:
         own = [source for source in sources if self.analysis.passed(source)]
         sure = [one for one in own if os.path.abspath(one.path) not in self.analysis.unsure]
         found, suppressed = judged(self.found.values(), own, ran, known, ignored, sure)
+        elsewhere, _ = judged(self.elsewhere.values(), (), (), known, ignored)
         return Report(
             found=[self._allowed(one) for one in found],  # the tool's own rules have fixes too
             suppressed=suppressed,
@@ -245,6 +247,7 @@ class _Run:
             went_wrong=self.broken,
             profile=self.profile,
             programs=self.followed.programs(),
+            elsewhere=elsewhere,
         )
 
 

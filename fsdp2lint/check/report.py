@@ -28,6 +28,7 @@ class Report:
     ``refused`` fixes were not made, with why; the baseline knows the ``known`` ones, so that they do not make
     the run fail, and is ``stale`` when an entry matches nothing any more. ``went_wrong`` when a part of the analysis raised, or a setting means nothing: the exit code is 2; ``profile`` holds the seconds that each rule
     took, by code. ``programs`` say what was followed of each. The ``unchecked`` paths were named and are of no kind that is read.
+    What was found ``elsewhere`` lies in files that were not passed, which those that were passed import.
     """
 
     # written by hand: the machinery of dataclasses takes longer than the run of a hook without FSDP
@@ -47,6 +48,7 @@ class Report:
         profile: Mapping[str, float] | None = None,
         unchecked: Sequence[str] = (),
         programs: Sequence[Program] = (),
+        elsewhere: Sequence[Diagnostic] = (),
     ) -> None:
         self.found = found or []
         self.suppressed = suppressed or []
@@ -61,6 +63,7 @@ class Report:
         self.profile = profile or {}
         self.unchecked = unchecked
         self.programs = programs
+        self.elsewhere = elsewhere
 
     def but(self, **changes: Any) -> Report:
         """The same with some of its attributes changed."""
@@ -85,6 +88,7 @@ def merged(reports: Iterable[Report]) -> Report:
     every = list(reports)
     found = {d.key: d for report in reversed(every) for d in reversed(report.found)}
     suppressed = {d.key: (d, why) for report in reversed(every) for d, why in report.suppressed}
+    elsewhere = {d.key: d for report in reversed(every) for d in reversed(report.elsewhere)}
     profile: dict[str, float] = {}
     for report in every:
         for code, seconds in report.profile.items():
@@ -102,17 +106,24 @@ def merged(reports: Iterable[Report]) -> Report:
         profile=profile,
         unchecked=[path for report in every for path in report.unchecked],
         programs=coverage.merged(one for report in every for one in report.programs),
+        elsewhere=sorted((d for key, d in elsewhere.items() if key not in found), key=order),
     )
 
 
 def narrowed(report: Report, least: Severity) -> Report:
     """The report without the findings that are less grave than ``least``."""
     wanted = _GRAVEST_FIRST[: _GRAVEST_FIRST.index(least) + 1]
-    return report.but(found=[d for d in report.found if d.severity in wanted])
+    return report.but(
+        found=[d for d in report.found if d.severity in wanted],
+        elsewhere=[d for d in report.elsewhere if d.severity in wanted],
+    )
 
 
 def strict(report: Report) -> Report:
     """The report with errors in place of warnings."""
     from dataclasses import replace
 
-    return report.but(found=[replace(d, raised=True) for d in report.found])
+    return report.but(
+        found=[replace(d, raised=True) for d in report.found],
+        elsewhere=[replace(d, raised=True) for d in report.elsewhere],
+    )

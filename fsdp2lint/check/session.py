@@ -274,7 +274,7 @@ class Session:
             BadSetting: a selector or a version on the command line is wrong.
             NoSuchPath: a path does not exist.
         """
-        return merged([mended.report for mended in self._each(fix=False, unsafe=False)])
+        return self._seen(merged(mended.report for mended in self._each(fix=False, unsafe=False)))
 
     def mend(self, *, unsafe: bool) -> Mended:
         """The same, with the fixes made in memory.
@@ -283,7 +283,8 @@ class Session:
             BadSetting: a selector or a version on the command line is wrong.
             NoSuchPath: a path does not exist.
         """
-        return _together(list(self._each(fix=True, unsafe=unsafe)))
+        mended = _together(list(self._each(fix=True, unsafe=unsafe)))
+        return mended._replace(report=self._seen(mended.report))
 
     def of_text(self, raw: bytes, path: str, *, fix: bool, unsafe: bool) -> Mended:
         """The same for one text that would stand at ``path``."""
@@ -323,6 +324,19 @@ class Session:
             for path, raw in self.means.sift(documents):
                 yield from self._document(config, path, raw, fix=fix, unsafe=unsafe)
             yield Mended(Report(files=len(documents), unchecked=unchecked))
+
+    def _seen(self, report: Report) -> Report:
+        """The report without what was found elsewhere in files that are left out on purpose."""
+        if not report.elsewhere:
+            return report
+        below = tuple(os.path.join(folder, "") for folder in self.covered)
+
+        def left_out(path: str) -> bool:
+            inside = os.path.abspath(path).startswith(below)
+            return inside or self._exclusion_in(os.path.dirname(path) or ".").covers_named(path)
+
+        elsewhere = [d for d in report.elsewhere if not left_out(d.place.source.path)]
+        return report.but(elsewhere=elsewhere)
 
     def _is_read(self, path: str, documents: tuple[str, ...]) -> bool:
         """Whether a file that the user named is Python or a document."""

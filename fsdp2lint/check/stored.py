@@ -78,6 +78,7 @@ class StoredReport(msgspec.Struct, array_like=True):
     went_wrong: bool
     profile: dict[str, float]
     programs: list[Program]
+    elsewhere: list[StoredFinding]
 
 
 class StoredRule(msgspec.Struct, array_like=True):
@@ -160,6 +161,7 @@ def pack(report: Report) -> bytes:
     packer = _Packer()
     found = [packer.finding(d) for d in report.found]
     suppressed = [(packer.finding(d), reason) for d, reason in report.suppressed]
+    elsewhere = [packer.finding(d) for d in report.elsewhere]
     files = [(source.path, bool(source.text)) for source in packer.sources]
     return msgspec.msgpack.encode(
         StoredReport(
@@ -170,6 +172,7 @@ def pack(report: Report) -> bytes:
             report.went_wrong,
             dict(report.profile),
             list(report.programs),
+            elsewhere,
         )
     )
 
@@ -197,6 +200,7 @@ def unpack(
         went_wrong=stored.went_wrong,
         profile=stored.profile,
         programs=stored.programs,
+        elsewhere=[unpacker.finding(one) for one in stored.elsewhere],
     )
 
 

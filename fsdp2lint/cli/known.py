@@ -44,7 +44,10 @@ def compared(session: Session, report: Report, named: str | None) -> Report:
             "drop with `fsdp2lint baseline prune`",
             err=True,
         )
-    return report.but(found=outcome.new, known=outcome.known, stale=bool(outcome.stale))
+    elsewhere = baseline.compare(report.elsewhere, (), ()).new
+    return report.but(
+        found=outcome.new, known=outcome.known, stale=bool(outcome.stale), elsewhere=elsewhere
+    )
 
 
 def against(baseline: Baseline, session: Session, report: Report) -> Compared:

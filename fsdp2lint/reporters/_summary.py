@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from fsdp2lint.check.coverage import gaps, programs_of
@@ -27,9 +28,26 @@ def summary(report: Report, view: View) -> list[str]:
         lines.append(f"No safe fixes{_more(either, also=False)}.")
     if report.known:
         lines.append(f"{count(len(report.known), 'finding')} of the baseline left out.")
-    if unfollowed:
-        lines.append(unfollowed)
+    lines += [line for line in (_elsewhere(report), unfollowed) if line]
     return lines
+
+
+def _elsewhere(report: Report) -> str:
+    """``1 finding more in a file that was not passed: helper.py:6 (FSDP201).``, the first three by name."""
+    found = [d for d in report.elsewhere if d.severity != "info"]
+    if not found:
+        return ""
+    files = len({d.place.path for d in found})
+    where = "a file that was not passed" if files == 1 else f"{files} files that were not passed"
+    named = [f"{_near(d.place.part)}:{d.place.range.line} ({d.rule.code})" for d in found[:3]]
+    rest = f" and {len(found) - 3} more" if len(found) > 3 else ""
+    return f"{count(len(found), 'finding')} more in {where}: {', '.join(named)}{rest}."
+
+
+def _near(path: str) -> str:
+    """The path as seen from the working folder, where it lies below."""
+    near = os.path.relpath(path)
+    return path if near.startswith(os.pardir) else near
 
 
 def _left(report: Report) -> list[str]:
@@ -84,6 +102,9 @@ def _all_is_well(report: Report) -> str:
     if gaps(report.programs):
         return f"No findings in what was followed ({where})."
     followed = len(programs_of(report.programs))
-    if followed:
-        where += f"; {count(followed, 'training program')} followed"
+    if not followed:
+        return f"No findings ({where}; no training program was found to follow)."
+    where += f"; {count(followed, 'training program')} followed"
+    if _elsewhere(report):
+        return f"No findings in what was passed ({where})."
     return f"All checks passed! ({where})"

@@ -72,6 +72,69 @@ def test_a_program_that_was_followed(tmp_path: Path) -> None:
     )
 
 
+HELPER = """
+import torch
+from torch.distributed.fsdp import fully_shard
+
+
+def prepared(model):
+    optimizer = torch.optim.AdamW(model.parameters())
+    fully_shard(model)
+    return model, optimizer
+"""
+
+CALLER = """
+import torch
+from torch import nn
+from helper import prepared
+
+
+def main():
+    model, optimizer = prepared(nn.Linear(4, 4))
+    model(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+
+
+main()
+"""
+
+
+def test_a_finding_in_a_file_that_was_not_passed(tmp_path: Path) -> None:
+    project(tmp_path, train=CALLER, helper=HELPER)
+    wanted = [
+        "No findings in what was passed (FSDP in 1 of 1 file; 1 training program followed).",
+        "1 finding more in a file that was not passed: helper.py:7 (FSDP201).",
+    ]
+    for _ in ("cold", "from the cache"):
+        done = invoke("check", "train.py", cwd=tmp_path)
+        assert (done.returncode, done.stdout.splitlines()) == (0, wanted)
+    assert "Found 1 error." in said(tmp_path)
+    assert "not passed" not in said(tmp_path)
+    everywhere = said(tmp_path, "train.py", "helper.py")
+    assert "Found 1 error." in everywhere
+    assert "not passed" not in everywhere
+
+
+def test_what_is_left_out_on_purpose_is_not_named(tmp_path: Path) -> None:
+    project(tmp_path, train=CALLER, helper=HELPER)
+    assert "not passed" not in said(tmp_path, "--exclude", "helper.py", "train.py")
+    assert "not passed" not in said(tmp_path, "--ignore", "FSDP201", "train.py")
+    silenced = HELPER.replace(
+        "parameters())", "parameters())  # fsdp2lint: ignore[FSDP201] on purpose"
+    )
+    (tmp_path / "helper.py").write_text(silenced)
+    assert "not passed" not in said(tmp_path, "train.py")
+    (tmp_path / "helper.py").write_text(HELPER)
+    invoke("baseline", "create", ".", cwd=tmp_path)
+    assert "not passed" not in said(tmp_path, "train.py")
+
+
+def test_a_library_has_no_program(tmp_path: Path) -> None:
+    saving = "from torch.distributed.fsdp import StateDictType\n\nKIND = StateDictType\n"
+    project(tmp_path, library=saving)
+    assert "no training program was found to follow" in said(tmp_path, "--select", "FSDP2")
+
+
 def test_the_place_where_the_model_was_lost(tmp_path: Path) -> None:
     project(tmp_path, train=WHOLE, train_dpo=PARTLY, registry=REGISTRY)
     assert said(tmp_path).splitlines() == [

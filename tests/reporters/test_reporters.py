@@ -211,7 +211,7 @@ def test_the_star_stands_where_the_fix_would_be_applied(unsafe: bool, star: str)
     [
         (0, 0, "No Python files found; nothing was checked."),
         (1, 0, "No FSDP code found in 1 file; nothing was checked."),
-        (9, 2, "All checks passed! (FSDP in 2 of 9 files)"),
+        (9, 2, "No findings (FSDP in 2 of 9 files; no training program was found to follow)."),
     ],
 )
 def test_nothing_found(files: int, analysed: int, said: str) -> None:
