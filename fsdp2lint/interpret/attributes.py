@@ -192,6 +192,9 @@ def item(machine: Machine, value: Value, key: Value, site: Site) -> Value:
         if isinstance(key, Literal):
             return value.owner.read(machine, str(key.value))
         return one_of_names(machine, value.owner, key, site)
+    own = entry_method(machine, value, "__getitem__")
+    if own is not None:
+        return machine.call(own, (key,), {}, site)
     if isinstance(value, External) and value.name == "os.environ":
         return machine.call(machine.external("os.getenv"), (key,), {}, site)
     if isinstance(key, Literal):
@@ -237,6 +240,11 @@ def item(machine: Machine, value: Value, key: Value, site: Site) -> Value:
         if registered is not None:
             return registered
     return value.part(("[]", key))
+
+
+def entry_method(machine: Machine, value: Value, name: str) -> Value | None:
+    """The ``__getitem__`` or ``__setitem__`` of an object of the project that is no module."""
+    return method(machine, value, name) if type(value) is Instance else None
 
 
 def _one_of_registered(machine: Machine, table: Container, key: Value, site: Site) -> Value | None:

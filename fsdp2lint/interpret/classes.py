@@ -10,13 +10,16 @@ import libcst as cst
 from fsdp2lint.interpret.scopes import Scope
 from fsdp2lint.meanings.model_classes import is_model_class
 from fsdp2lint.model.memory import Variable
+from fsdp2lint.model.trace import options
 from fsdp2lint.model.values import (
+    Bound,
     Class,
     Container,
     External,
     Function,
     Instance,
     Module,
+    Partial,
     Value,
     lineage,
 )
@@ -63,10 +66,33 @@ def define(machine: Machine, node: cst.ClassDef) -> Value:
                 value.home = made
                 if value.setter is not None:
                     value.setter.home = made
-    for decorator in node.decorators:
-        machine.eval(decorator.decorator)
     _tell_bases(machine, made, keywords)
-    return made
+    return _decorated(machine, made)
+
+
+def _decorated(machine: Machine, made: Class) -> Value:
+    """What the decorators of a class make of it: those of the project run, and may put it into a registry."""
+    value: Value = made
+    for decorator in reversed(made.node.decorators):
+        what = machine.eval(decorator.decorator)
+        if is_of_project(machine, what):
+            result = machine.call(what, [value], {}, machine.site(decorator))
+            if isinstance(result, Class | Function | Bound):
+                value = result
+    return value
+
+
+def is_of_project(machine: Machine, decorator: Value) -> bool:
+    """Whether a decorator is a function, a method or a callable object of the project, or one of several."""
+    return all(_runs(machine, one) for one in options(decorator))
+
+
+def _runs(machine: Machine, decorator: Value) -> bool:
+    if isinstance(decorator, Partial):
+        return _runs(machine, decorator.call)
+    if isinstance(decorator, Instance):
+        return isinstance(find(machine, decorator.cls, "__call__"), Function)
+    return isinstance(decorator, Function | Bound)
 
 
 def _tell_bases(machine: Machine, made: Class, keywords: dict[str, Value]) -> None:
@@ -177,6 +203,8 @@ def instantiate(
         machine.call(init, (made, *args), keywords, site, open_)
     elif _is_dataclass(machine, cls) or init is None:
         _fill_fields(machine, cls, made, args, keywords)
+        if open_:  # which settings are unpacked shows at run time: `Config(**yaml.safe_load(f))`
+            machine.memory.loose.add(made)
     return made
 
 

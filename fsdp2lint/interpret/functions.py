@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from fsdp2lint.interpret.annotations import annotated
+from fsdp2lint.interpret.classes import is_of_project
 from fsdp2lint.interpret.scopes import Frame, Scope, name_value
 from fsdp2lint.meanings.attributes import NAMED_RANKS, rank
 from fsdp2lint.meanings.ranks import runs_on
@@ -19,7 +20,6 @@ from fsdp2lint.model.values import (
     Bound,
     Class,
     Container,
-    Either,
     External,
     Function,
     Instance,
@@ -94,10 +94,7 @@ def define(machine: Machine, node: cst.FunctionDef) -> Value:
             made.kind = _KINDS[what.name]
         elif (only := runs_on(machine, what)) is not None:
             made.only = only
-        elif isinstance(what, Function | Bound) or (
-            isinstance(what, Either)
-            and all(isinstance(v, Function | Bound) for _, v in what.options)
-        ):
+        elif is_of_project(machine, what):
             result = machine.call(what, [value], {}, machine.site(decorator))
             if isinstance(result, Function | Bound):
                 value = result

@@ -22,6 +22,7 @@ from fsdp2lint.model.values import (
     Value,
 )
 from fsdp2lint.project.project import is_parsed
+from fsdp2lint.project.registrations import packages_of, registers_when_imported
 from fsdp2lint.source.walk import walk
 
 if TYPE_CHECKING:
@@ -175,6 +176,7 @@ def module_named(machine: Machine, dotted: str, level: int) -> Value:
     source = machine.source
     path = machine.project.resolve(dotted, level, source)
     if path is not None:
+        _register(machine, path)
         found = namespace(machine, path, dotted or os.path.basename(os.path.dirname(path)))
         if found.source is not None or os.path.isdir(path):
             return found
@@ -183,6 +185,23 @@ def module_named(machine: Machine, dotted: str, level: int) -> Value:
             statement = machine.frame.statement or source.tree
             machine.trace.unread[path] = too_large, machine.site(statement)
     return machine.external(("." * level) + dotted)
+
+
+def _register(machine: Machine, path: str) -> None:
+    """Run the files now that put something into a registry: whoever reads it there does not name them."""
+    if path in machine.imported:
+        return
+    machine.imported.add(path)
+    for one in (*packages_of(machine.project, path), path):
+        if registers_when_imported(machine.project, one):
+            machine.imported.add(one)
+            namespace(machine, one, _dotted(one)).load(machine)
+
+
+def _dotted(path: str) -> str:
+    """What a module is called by whoever imports it for what it does."""
+    folder, name = os.path.split(path)
+    return os.path.basename(folder) if name == "__init__.py" else name.removesuffix(".py")
 
 
 def module_like(machine: Machine, name: Value) -> Value | None:
@@ -229,6 +248,8 @@ def run_import(machine: Machine, node: cst.Import) -> None:
         if name is not None:
             machine.frame.scope.write(name, machine.here, module_named(machine, dotted, 0))
             continue
+        if "." in dotted:
+            module_named(machine, dotted, 0)  # it may register something
         top = dotted.partition(".")[0]
         machine.frame.scope.write(top, machine.here, module_named(machine, top, 0))
 
@@ -255,6 +276,9 @@ def promise(machine: Machine, module: Value, name: str) -> Value:
     A package that has loaded hands on what it was promised itself.
     """
     if isinstance(module, Namespace):
+        below = machine.project.resolve_below(module.path, name)
+        if below is not None:
+            _register(machine, below)
         if module.loaded or module.source is None:
             found = None if module.scope is None else module.scope.read(name, machine.here)
             return found if isinstance(found, Promise) else module.read(machine, name)

@@ -105,6 +105,8 @@ class Machine:
         self.within: tuple[Value, ...] = ()
         self.modules_known: set[Value] = set()
         self.namespaces: dict[str, Namespace] = {}
+        self.imported: set[str] = set()
+        """The files that imports led to, whether they ran or wait until something of them is read."""
         self.visited: set[cst.CSTNode] = set()
         self.walked: set[cst.CSTNode] = set()
         self.made: list[Function] = []

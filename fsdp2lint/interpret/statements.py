@@ -9,6 +9,7 @@ import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
 from fsdp2lint.interpret import classes, conditions, contexts, functions, imports, loops, matching
+from fsdp2lint.interpret.attributes import entry_method
 from fsdp2lint.interpret.displays import store
 from fsdp2lint.interpret.operators import operate
 from fsdp2lint.interpret.scopes import Scope, name_value
@@ -129,7 +130,12 @@ def bind(machine: Machine, target: Any, value: Value) -> None:
         owner = machine.eval(target.value)
         for element in target.slice:
             if type(element.slice) is cst.Index:
-                store(machine, owner, machine.eval(element.slice.value), value, target)
+                key = machine.eval(element.slice.value)
+                own = entry_method(machine, owner, "__setitem__")
+                if own is None:
+                    store(machine, owner, key, value, target)
+                else:
+                    machine.call(own, (key, value), {}, machine.site(target))
             elif type(owner) is Part:  # `weight.data[:rows] = others`
                 machine.memory.write(owner, ("[]", "[:]"), machine.here, value)
     elif kind is cst.Tuple or kind is cst.List:

@@ -13,6 +13,7 @@ from fsdp2lint.model.values import (
     Class,
     Container,
     External,
+    Function,
     Instance,
     Mesh,
     Part,
@@ -93,6 +94,8 @@ def attribute(machine: Machine, owner: Value, name: str) -> Value | None:
     """What ``owner.name`` (or ``owner[…]``) is, when that is known of PyTorch or its frameworks."""
     if isinstance(owner, Wrapped):
         return _of_wrapper(machine, owner, name)
+    if name in ("__name__", "__qualname__") and isinstance(owner, Class | Function):
+        return machine.literal(owner.name)
     if isinstance(owner, Class):
         return _inherited(machine, owner, name)
     if isinstance(owner, Mesh):

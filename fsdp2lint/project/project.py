@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from fsdp2lint.model.told import NOTHING_TOLD, Told
@@ -149,6 +149,8 @@ class Project:
         self.too_large: dict[str, str] = {}
         """The files that are not followed into because they are too large, or come when too much was read."""
         self._read_before = {} if decoded is None else decoded
+        self.registering: dict[str, bool] = {}
+        """The files that are known to register something when they are imported, or not to."""
         self.programs: list[Source] = []
         self.budget = Budget()
 
@@ -192,6 +194,12 @@ class Project:
         folder = os.path.dirname(package) if package.endswith(".py") else package
         names = (name.removesuffix(".py") for name in self.files.names(folder))
         return [name for name in names if name.isidentifier() and not name.startswith("__")]
+
+    def imported_by(self, source: Source) -> Iterator[str]:
+        """The files that the import lines of a source lead to."""
+        return self._finder.imported(
+            source.text.encode("utf-8", "surrogatepass"), self.path_of(source)
+        )
 
     def source(self, path: str) -> Source | None:
         """The parsed source at ``path``; None when it cannot be read or is not worth following into."""
