@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 import libcst as cst
@@ -90,8 +90,9 @@ def steps(program: Program) -> Iterator[Step | Left]:
         yield from sweep(program)
         if not any(program.references(FSDP1, ENABLE)):
             yield from leavings(program)
-        yield from unreached(program)
-        yield from patches(program)
+        gone = list(patches(program))
+        yield from gone
+        yield from unreached(program, {one.node for step in gone for one in step.accounts})
 
 
 def _handed_on(
@@ -281,11 +282,15 @@ WHY = (
 )
 
 
-def unreached(program: Program) -> Iterator[Step]:
-    """What works inside FSDP1 in such files, once the program wraps no model by it."""
+def unreached(program: Program, gone: Collection[cst.CSTNode]) -> Iterator[Step]:
+    """What works inside FSDP1 in such files, besides what is ``gone``, once the program wraps no model by it."""
     if still_wraps(program):
         return
-    inside = [(left.source, left.node) for left in insides(program, ())]
+    inside = [
+        (left.source, left.node)
+        for left in insides(program, ())
+        if not any(node in gone for node in Layout.of(left.source).ancestors(left.node))
+    ]
     found = [one for one in inventory(program) if one.kind not in ("import", "launch")]
     here = [(one.source, one.node) for one in found]
     files: dict[Source, bool] = {source: is_unreached(program, source) for source, _ in inside}
