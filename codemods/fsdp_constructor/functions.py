@@ -90,7 +90,7 @@ def _function(one: Derived, init: cst.FunctionDef) -> str | None:
     after = layout.span(init.returns.annotation if init.returns is not None else init.params)[1]
     opened = source.text.index("(", layout.span(init.name)[1])
     colon = source.text.index(":", after) + 1
-    body = source.text.index("\n", colon) + 1
+    body = layout.line_end(colon)
     head = source.text[opened:colon]
     if "#" in head or source.text[colon:body].strip():
         return None

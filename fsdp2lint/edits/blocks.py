@@ -308,8 +308,8 @@ def _without(first: Line, last: Line) -> Change:
     above, below = layout.blank_above(start), layout.blank_below(end)
     leads = first.leads and first.vanishes
     spaced = above < start and (last.last or below > end)
-    count = layout.text.count
-    fewer_below = count("\n", end, below) < count("\n", above, start)
+    number = layout.line_number
+    fewer_below = number(below) - number(end) < number(start) - number(above)
     if spaced and fewer_below and not leads and not last.last:
         end = below
     elif spaced:

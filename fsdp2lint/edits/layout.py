@@ -128,6 +128,10 @@ class Layout:
         """Where the line of ``offset`` begins."""
         return self._line_starts[bisect_right(self._line_starts, offset) - 1]
 
+    def line_number(self, offset: int) -> int:
+        """The number of the line of ``offset``, from 1."""
+        return bisect_right(self._line_starts, offset)
+
     def line_end(self, offset: int) -> int:
         """Where the line of ``offset`` ends, its newline included."""
         index = bisect_right(self._line_starts, offset)

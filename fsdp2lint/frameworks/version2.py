@@ -7,8 +7,8 @@ strategy.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Literal, NamedTuple
 
 from fsdp2lint.frameworks.asked import PREFIX, Asked, asked, bare
 from fsdp2lint.frameworks.document import (
@@ -20,10 +20,8 @@ from fsdp2lint.frameworks.document import (
     plain,
     read,
 )
+from fsdp2lint.source.source import Source
 from fsdp2lint.system.files import SETTINGS
-
-if TYPE_CHECKING:
-    from fsdp2lint.source.source import Source
 
 Fate = Literal["changed", "dropped", "preserved", "manual"]
 
@@ -97,7 +95,23 @@ _LIGHTNING = (
 def settings_changes(source: Source) -> list[Change]:
     """What becomes of a file that may hold settings; nothing where it asks for no FSDP, or for version 2."""
     found = settings_of(source)
-    return [] if found is None else changes(found, source.text, json=source.path.endswith(".json"))
+    if found is None:
+        return []
+    made = changes(found, source.text, json=source.path.endswith(".json"))
+    if not made or any(one.fate == "manual" for one in made) or _asks_for_2(source, made):
+        return made
+    why = "the keys of version 2 do not fit into the lines of this file"
+    at = found.holder or found.words or found.top.entries[0]
+    return [_left(at, why, "set `fsdp_version: 2` and the other keys of version 2")]
+
+
+def _asks_for_2(source: Source, made: Sequence[Change]) -> bool:
+    """Whether the file asks for version 2 once the changes are made."""
+    text = source.text
+    for one in reversed(made):
+        text = text[: one.start] + one.text + text[one.end :]
+    after = settings_of(Source(source.path, text))
+    return after is not None and after.version == 2
 
 
 def settings_of(source: Source) -> Asked | None:
@@ -324,9 +338,10 @@ class _Rewriting:
         if self.json:
             inner = f'{{"parallelism_config_dp_replicate_size": {replicas}, "parallelism_config_dp_shard_size": {shards}}}'
         else:
+            line = f"{self.newline}{self._margin(self._lead())}  "
             inner = (
-                f"{self.newline}  parallelism_config_dp_replicate_size: {replicas}"
-                f"{self.newline}  parallelism_config_dp_shard_size: {shards}"
+                f"{line}parallelism_config_dp_replicate_size: {replicas}"
+                f"{line}parallelism_config_dp_shard_size: {shards}"
             )
         yield from self._at_the_top("parallelism_config", inner, why)
 
@@ -398,7 +413,8 @@ class _Rewriting:
         if self.json:
             inner = "{" + ", ".join(lines) + "}"
         else:
-            inner = "".join(f"{self.newline}  {line}" for line in lines)
+            margin = self._margin(holder or self._lead())
+            inner = "".join(f"{self.newline}{margin}  {line}" for line in lines)
         if holder is None:
             yield from self._at_the_top("fsdp_config", inner, why)
             return
@@ -412,19 +428,26 @@ class _Rewriting:
 
     def _at_the_top(self, name: str, inner: str, why: str) -> Iterator[Change]:
         """A new key of the whole file, below the one by which it asks for FSDP."""
-        asked = self.asked
-        lead = (
-            asked.holder or asked.words or asked.top.get("distributed_type") or asked.top.entries[0]
-        )
+        lead = self._lead()
         gap = "" if inner.startswith(("\n", "\r")) else " "
         start = lead.key.start
-        if self.json or asked.top.flow:
+        if self.json or self.asked.top.flow:
             said = f"{self._key(name)}: {inner}, "
             at = start
         else:
             at = _line_start(self.text, start)
-            said = f"{name}:{gap}{inner}{self.newline}"
+            said = f"{self._margin(lead)}{name}:{gap}{inner}{self.newline}"
         yield Change(at, at, said, name, "changed", why)
+
+    def _lead(self) -> Entry:
+        """The key by which the file asks for FSDP."""
+        top = self.asked.top
+        first = self.asked.holder or self.asked.words or top.get("distributed_type")
+        return first or top.entries[0]
+
+    def _margin(self, entry: Entry) -> str:
+        """What stands before a key on its line."""
+        return self.text[_line_start(self.text, entry.key.start) : entry.key.start]
 
 
 def _kept(strategy: str) -> str:

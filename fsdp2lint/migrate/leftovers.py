@@ -99,7 +99,7 @@ def comments(program: Program, ledger: Ledger) -> Iterator[Step]:
         text = MARK + entry.todo
         if text in _above(source, top) or text in _lines_above(source, top):
             continue
-        at = source.text.count("\n", 0, top)
+        at = layout.line_number(top)
         last = said.get((source.path, text))
         if last is None or not 0 <= at - last < TOGETHER:
             said[source.path, text] = at
@@ -121,8 +121,7 @@ def todos(sources: Sequence[Source]) -> Iterator[Todo]:
     for source in sources:
         at = source.text.find(MARK)
         while at >= 0:
-            end = source.text.find("\n", at)
-            said = source.text[at + len(MARK) : end if end >= 0 else None].strip()
+            said = source.text[at + len(MARK) : Layout.of(source).line_end(at)].strip()
             line, _, cell = place(source, at)
             yield Todo(source.path, line, cell, said)
             at = source.text.find(MARK, at + len(MARK))
@@ -255,7 +254,7 @@ def _lines_above(source: Source, top: int) -> list[str]:
     """The lines above an offset that lie together with it, and all comments between and above them."""
     found: list[str] = []
     of_code = 0
-    for line in reversed(source.text[:top].split("\n")[:-1]):
+    for line in reversed(source.lines[: Layout.of(source).line_number(top) - 1]):
         said = line.strip()
         of_code += not said.startswith("#")
         if of_code > TOGETHER:

@@ -24,6 +24,17 @@ def _is_bearable(line: str) -> bool:
     )
 
 
+def _is_pattern(line: str) -> bool:
+    """Whether a line can be read; git skips one that it cannot (``x[z-a]``)."""
+    from pathspec import GitIgnoreSpec
+
+    try:
+        GitIgnoreSpec.from_lines([line])
+    except (ValueError, re.error):
+        return False
+    return True
+
+
 _STARS = re.compile(r"\*+")
 
 
@@ -60,10 +71,11 @@ class Ignored:
             return self
         from pathspec import GitIgnoreSpec
 
+        lines = list(filter(_is_bearable, text.splitlines()[:MAX_LINES]))
         try:
-            spec = GitIgnoreSpec.from_lines(filter(_is_bearable, text.splitlines()[:MAX_LINES]))
-        except ValueError:
-            return self  # git skips a pattern that it cannot read; so nothing is hidden by mistake
+            spec = GitIgnoreSpec.from_lines(lines)
+        except (ValueError, re.error):
+            spec = GitIgnoreSpec.from_lines(filter(_is_pattern, lines))
         return Ignored((*self._specs, (folder, spec)))
 
     def file(self, path: str) -> bool:

@@ -105,6 +105,13 @@ def test_gitignore(tmp_path: Path) -> None:
     assert "out/b.py" in names(tmp_path, gitignore=False)
 
 
+def test_gitignore_with_a_pattern_that_means_nothing(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".gitignore").write_text("out/\n**/x[strategy-9]\n*_pb2.py\n")
+    tree(tmp_path, "a.py", "out/b.py", "x_pb2.py")
+    assert names(tmp_path) == ["a.py"]
+
+
 def test_gitignore_above_the_folder_counts_up_to_the_repository(tmp_path: Path) -> None:
     tree(tmp_path, "repo/pkg/a.py", "repo/pkg/b.py")
     (tmp_path / ".gitignore").write_text("a.py\n")

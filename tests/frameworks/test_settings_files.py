@@ -51,6 +51,23 @@ def test_a_missing_final_newline() -> None:
     assert migrated(text) == text + "\n  fsdp_version: 2\n  fsdp_state_dict_type: FULL_STATE_DICT"
 
 
+@pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
+def test_a_section_without_keys_below_an_indented_one(newline: str) -> None:
+    text = "  distributed_type: FSDP\n  fsdp_config:\n  other: 1\n".replace("\n", newline)
+    new = "    fsdp_version: 2\n    fsdp_state_dict_type: FULL_STATE_DICT\n  other".replace(
+        "\n", newline
+    )
+    assert migrated(text) == text.replace("  other", new)
+
+
+def test_a_new_key_at_the_top_stands_as_deep_as_the_others() -> None:
+    text = f"{OLD}num_machines: 2\n".replace("num_processes: 2", "num_processes: 16")
+    text = text.replace("FULL_SHARD", "HYBRID_SHARD")
+    deep = "".join(f"  {line}\n" for line in text.splitlines())
+    assert migrated(deep) == "".join(f"  {line}\n" for line in migrated(text).splitlines())
+    assert read(Source("x.yaml", migrated(deep))).get("parallelism_config") is not None
+
+
 _KEYS = (
     "fsdp_offload_params: false",
     "fsdp_use_orig_params: true",

@@ -71,6 +71,20 @@ update(FSDP(nn.Linear(8, 8)), FSDP(nn.Linear(8, 8)))
     assert made(once.after[0].text).after[0].text == once.after[0].text
 
 
+def test_lines_that_a_carriage_return_ends_are_lines() -> None:
+    calls = "".join(
+        f"\n\ndef f{n}():\n    return traversal._get_fsdp_handles(model)\n" for n in "ab"
+    )
+    text = f"{HEAD}import torch.distributed.fsdp._traversal_utils as traversal\n{calls}\n\nmodel = nn.Linear(8, 8)"
+    wanted = made(text).after[0].text
+    assert wanted.count("# TODO(fsdp2lint)") == 2
+    found = made(text.replace("\n", "\r"))
+    assert found.after[0].text == wanted.replace("\n", "\r")
+    again = made(found.after[0].text)
+    assert again.changed == []
+    assert [todo.line for todo in again.todos] == [todo.line for todo in made(wanted).todos]
+
+
 def test_they_share_it_below_a_long_comment_too() -> None:
     remark = "\n".join(f"    # what was seen in run {number}" for number in range(12))
     text = f"""{HEAD}import torch.distributed.fsdp._traversal_utils as traversal

@@ -120,3 +120,25 @@ def test_nothing_is_said_of_a_project_too_large_to_read(
 ) -> None:
     monkeypatch.setattr("fsdp2lint.ask.unreached.MAX_FILES", 2)
     assert "manual" in fates(made(tmp_path, {"data.txt": ""}), "flat_views.py")
+
+
+PATCH = """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp import _runtime_utils
+
+
+class Sharded(FSDP):
+    def __init__(self, module, kept=False):
+        super().__init__(module, limit_all_gathers=kept)
+
+
+def patch():
+    _runtime_utils._post_backward_hook = None
+"""
+
+
+def test_a_second_run_finds_a_file_without_its_patch_as_the_first_left_it(tmp_path: Path) -> None:
+    done = made(tmp_path, {"flat_views.py": PATCH})
+    again = migrate(done.after, knowledge.codemods(), [tmp_path])
+    assert again.changed == []
+    assert fates(again, "flat_views.py") <= fates(done, "flat_views.py")
