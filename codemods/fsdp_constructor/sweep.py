@@ -238,7 +238,7 @@ def unread_entries(source: Source, statement: Binding, is_pure: IsPure) -> Itera
     """
     value = statement.value
     entries = entries_of(value)
-    asked = _asked(source, statement)
+    asked = _asked(source, statement) if entries else None
     if value is None or not entries or asked is None:
         return
     dead = [

@@ -189,8 +189,9 @@ def codemod(
 ) -> Callable[[Rewriting], Rewriting]:
     """Declare the decorated function as the codemod of its module; its name is the file's with dashes.
 
-    The function gets a :class:`~fsdp2lint.ask.program.Program` and yields steps. It runs alone, again on
-    the new text until it yields nothing more to change.
+    The function gets a :class:`~fsdp2lint.ask.program.Program` and yields steps. It runs again on the new
+    text until it yields nothing more to change, together with its neighbours in the order that neither
+    wait for it nor it for them: those see the same text and traces.
     """
 
     def declare(rewrite: Rewriting) -> Rewriting:

@@ -257,6 +257,7 @@ def _migrate(
             whole=whole,
             progress=progress.step,
             accept=_Asking(given).accept if given["interactive"] else None,
+            apart=bool(given["create_commits"]),
             texts=chosen.texts,
             told=settings.told,
         )

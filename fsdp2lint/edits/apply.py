@@ -126,7 +126,7 @@ def _joined(source: Source, spans: tuple[Span, ...]) -> tuple[Span, ...]:
     text = apply(source.text, spans)
     if source.is_settings:
         return ()
-    new = Source(source.path, text, encoding=source.encoding, bom=source.bom)
+    new = source.with_text(text)
     return _made(new, [(0, edit) for edit in on_one_line(source, new)])
 
 

@@ -9,6 +9,10 @@ from __future__ import annotations
 import ast
 import builtins
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fsdp2lint.source.source import Source
 
 Read = tuple[str, str]
 """The function (dotted; empty for the module) and the name that it reads."""
@@ -19,6 +23,11 @@ _BUILTINS = frozenset(dir(builtins)) | {
 }
 _FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+
+
+def unbound_in(source: Source) -> set[Read]:
+    """The names that may be unbound where a source reads them."""
+    return unbound(source.text)
 
 
 def unbound(text: str) -> set[Read]:

@@ -256,7 +256,8 @@ def _entry(
         return
     trace = machine.trace = loaded.begun(value.words())
     machine.here, machine.steps, machine.entered, machine.stage = ALWAYS, 0, 0, 0
-    machine.ration = machine.project.budget.ration(MAX_STEPS // 2)
+    test = is_second_rate(loaded.source.path)
+    machine.ration = machine.project.budget.ration(MAX_STEPS // 2, test=test)
     machine.run_bodies = set()
     if module.scope is None:
         return

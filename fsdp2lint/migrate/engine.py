@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING
 from fsdp2lint.ask.inventory import inventory
 from fsdp2lint.ask.program import Options, Program
 from fsdp2lint.ask.wrapped import is_fairscales
+from fsdp2lint.catalogue.declare import EVERY_OTHER
 from fsdp2lint.edits.apply import Outcome, combine
 from fsdp2lint.edits.changes import Span, apply
 from fsdp2lint.edits.import_lines import on_one_line
 from fsdp2lint.edits.layout import Layout
 from fsdp2lint.edits.long_lines import broken_lines
 from fsdp2lint.edits.steps import Account, Kept, Left, Respelling, Step
-from fsdp2lint.edits.unbound import unbound
+from fsdp2lint.edits.unbound import unbound_in
 from fsdp2lint.migrate.contract import ADVICE, Said, advice, fixes, new_findings, said, site_of
 from fsdp2lint.migrate.ledger import Entry, Ledger, Todo
 from fsdp2lint.migrate.leftovers import (
@@ -64,15 +65,18 @@ CONTRACT = "contract"
 IMPORTS = "imports"
 """What the two stages are called that are no codemods."""
 
+Made = tuple[Step, str]
+"""A step, and who makes it."""
 Progress = Callable[[str], None]
 Accept = Callable[["Stage"], bool]
 
 
 @dataclass(slots=True)
 class Stage:
-    """What one codemod changed: its files before and after, and the entries that it accounted for."""
+    """What codemods changed: their files before and after, and the entries that they accounted for."""
 
     codemod: str
+    """The name of the codemod; of several that ran together, all that changed something."""
     changed: list[tuple[Source, Source]]
     entries: list[Entry]
 
@@ -109,6 +113,7 @@ def migrate(
     whole: bool = True,
     progress: Progress = lambda name: None,
     accept: Accept | None = None,
+    apart: bool = False,
     texts: Sequence[Source] = (),
     told: Told = NOTHING_TOLD,
 ) -> Migration:
@@ -116,10 +121,12 @@ def migrate(
 
     With ``whole``, what no codemod accounts for is left to a person, with a comment in the text;
     otherwise (some codemods were left out) it stays open. ``accept`` is asked for each stage: what it
-    refuses is undone, and then the migration is not a whole one. ``told`` is what the configuration says
-    of functions of the project.
+    refuses is undone, and then the migration is not a whole one. Codemods that need not wait for each other
+    run together and are one stage, unless ``apart``. ``told`` is what the configuration says of functions of
+    the project.
     """
     before = (*sources, *texts)
+    apart = apart or accept is not None
     stuck: frozenset[Stuck] = frozenset()
     for _ in range(MAX_ATTEMPTS):
         program = Program(tuple(sources), tuple(roots), options or Options(), tuple(texts), told)
@@ -127,9 +134,10 @@ def migrate(
             run = _Run(program, accept, held(program, stuck) if stuck else None)
             known = said(program) if whole else Counter()
             del program  # its traces go when a codemod has changed a text
-            for codemod in codemods:
-                progress(codemod.name)
-                run.make(codemod)
+            for together in [[one] for one in codemods] if apart else waves(codemods):
+                for codemod in together:
+                    progress(codemod.name)
+                run.make(together)
             if whole and not run.refused:
                 progress("the contract of fully_shard")
                 run.keep_the_contract(known)
@@ -153,6 +161,21 @@ def migrate(
     )
 
 
+def waves(codemods: Sequence[Codemod]) -> list[list[Codemod]]:
+    """The codemods in their order, those together of which none has to see what another wrote.
+
+    They ask the same traces: in a large project, to trace a new text costs more than all codemods.
+    """
+    found: list[list[Codemod]] = []
+    for one in codemods:
+        last = found[-1] if found else []
+        if not last or EVERY_OTHER in one.after or any(other.name in one.after for other in last):
+            found.append([one])
+        else:
+            last.append(one)
+    return found
+
+
 class _Run:
     """The state of a migration on its way."""
 
@@ -165,47 +188,56 @@ class _Run:
         self.stages: list[Stage] = []
         self.failures: list[str] = []
         self.remaining: list[tuple[Rule, Finding]] = []
+        self.made: set[str] = set()
+        """Who changed a text in this stage."""
 
-    def make(self, codemod: Codemod) -> None:
-        """Run one codemod until it changes nothing more.
+    def make(self, codemods: Sequence[Codemod]) -> None:
+        """Run codemods of which none waits for another, together, until they change nothing more.
 
         Where a framework wraps all models out of sight, only those run that say they are right there; none
         where FSDP is another library's.
         """
-        if self.program.framework and not codemod.frameworks:
-            return
         if is_fairscales(self.program.sources):
             return
+        asked = [one for one in codemods if one.frameworks or not self.program.framework]
+        self.made = set()
         first = self.program.untraced()
         known = [(entry, copy(entry)) for entry in self.ledger.entries]
         for _ in range(MAX_ROUNDS):
-            if not self._round(codemod):
+            if not self._round(asked):
                 break
             self._let_go()
         entries = [entry for entry, old in known if entry.fate != old.fate]
-        if self._remember(codemod.name, first, entries):
+        working = self.made | {entry.by for entry in entries}
+        name = ", ".join(one.name for one in codemods if one.name in working)
+        if self._remember(name or codemods[0].name, first, entries):
             return
         self.refused = True
         self.program = first
         self.ledger.entries = [old for _, old in known]
 
-    def _round(self, codemod: Codemod) -> bool:
-        """Run a codemod once; whether it changed any text."""
-        try:
-            said = list(codemod.rewrite(self.program))
-        except Exception as error:
-            self._failed(codemod, error)
-            return False
-        for one in said:
-            if isinstance(one, Left):
-                self._leave(one, codemod.name)
-            elif isinstance(one, Kept):
-                self._keep(one, codemod.name)
-        words = [one for one in said if isinstance(one, Respelling)]
-        respelled = self._respell(words, codemod.name)
-        made = [self._outside(one) for one in said if isinstance(one, Step)]
-        steps = [one for one in made if self._is_free(one, codemod.name)]
-        return self._apply(steps, codemod.name) or respelled
+    def _round(self, codemods: Sequence[Codemod]) -> bool:
+        """Ask each codemod once of the same traces; whether any text changed."""
+        steps: list[tuple[Step, str]] = []
+        respelled = False
+        for codemod in codemods:
+            try:
+                said = list(codemod.rewrite(self.program))
+            except Exception as error:
+                self._failed(codemod, error)
+                continue
+            for one in said:
+                if isinstance(one, Left):
+                    self._leave(one, codemod.name)
+                elif isinstance(one, Kept):
+                    self._keep(one, codemod.name)
+            words = [one for one in said if isinstance(one, Respelling)]
+            if self._respell(words, codemod.name):
+                self.made.add(codemod.name)
+                respelled = True
+            made = [self._outside(one) for one in said if isinstance(one, Step)]
+            steps += [(one, codemod.name) for one in made if self._is_free(one, codemod.name)]
+        return self._apply(steps) or respelled
 
     def _outside(self, step: Step) -> Step:
         """A step without what it does to files that work inside FSDP1, such as a copy of one of its modules."""
@@ -294,7 +326,9 @@ class _Run:
     def _keep_the_contract_once(self, known: Counter[Said]) -> bool:
         found = new_findings(known, self.program)
         self.remaining = [one for one in found if one[0].code not in ADVICE]
-        if self._apply([s for s in fixes(self.remaining) if self._is_free(s, CONTRACT)], CONTRACT):
+        if self._apply(
+            [(s, CONTRACT) for s in fixes(self.remaining) if self._is_free(s, CONTRACT)]
+        ):
             return True
         for rule, finding in found:
             if rule.code in ADVICE:
@@ -317,8 +351,8 @@ class _Run:
     def conclude(self, before: Sequence[Source]) -> None:
         """Give what is open to a person, and say in the text what a person has to do."""
         first = self.program.untraced()
-        self._apply(list(unused_imports(self.program)), IMPORTS)
-        self._apply(list(idle_imports(self.program, before)), IMPORTS)
+        self._apply([(s, IMPORTS) for s in unused_imports(self.program)])
+        self._apply([(s, IMPORTS) for s in idle_imports(self.program, before)])
         self.lay_out(before)
         for entry in self.ledger.entries if self.held is not None else ():
             if entry.fate == "open" and entry.kind != "import" and entry.at is not None:
@@ -326,31 +360,35 @@ class _Run:
                 if self._holds(source, statement_at(source, entry.at)):
                     self._leave_held(entry, "")
         account_for_the_rest(self.program, self.ledger)
-        self._apply(list(comments(self.program, self.ledger)), "")
+        self._apply([(s, "") for s in comments(self.program, self.ledger)])
         self._remember(IMPORTS, first, [])
 
     def lay_out(self, before: Sequence[Source]) -> None:
         """Write on one line, or on several, what the rewriting made too short or too long."""
         for layout in (on_one_line, broken_lines):
             pairs = zip(before, self.program.sources, strict=True)
-            self._apply([Step((e,), ()) for old, new in pairs for e in layout(old, new)], IMPORTS)
+            edits = [e for old, new in pairs for e in layout(old, new)]
+            self._apply([(Step((e,), ()), IMPORTS) for e in edits])
 
-    def _apply(self, steps: Sequence[Step], by: str) -> bool:
+    def _apply(self, steps: Sequence[Made]) -> bool:
         """Make the steps that go together; whether any text changed."""
         while True:
-            outcome = combine([step.edits for step in steps])
+            outcome = combine([step.edits for step, _ in steps])
             bad = {left.index: left for left in outcome.left if not left.again}
             late = {left.index for left in outcome.left if left.again}
             for index, left in bad.items():
-                for account in steps[index].accounts:
+                step, by = steps[index]
+                for account in step.accounts:
                     why = f"the rewriting contradicts itself here: {left.why}"
                     self._leave(Left(account.source, account.node, why, "migrate this by hand"), by)
             made = [s for i, s in enumerate(steps) if i not in bad and i not in late]
             broken = self._broken(outcome)
             if broken is None:
                 break
-            steps = self._without(made, *broken, by)
-        for step in made:
+            steps = self._without(made, *broken)
+        for step, by in made:
+            if step.edits:
+                self.made.add(by)
             for account in step.accounts:
                 self._account(account, by)
         return self._take(outcome)
@@ -392,20 +430,22 @@ class _Run:
                 return source, spoils
             try:
                 source.encode(text)
-                if source.with_text(text).tree.code != text:
+                new = source.with_text(text)
+                if not Layout.of(new).faithful:
                     return source, spoils
             except (Unreadable, UnicodeEncodeError):
                 return source, spoils
-            if names := sorted({name for _, name in unbound(text) - unbound(source.text)}):
+            brought = new.derived(unbound_in) - source.derived(unbound_in)
+            if names := sorted({name for _, name in brought}):
                 return source, f"`{names[0]}` could be read here before it has a value"
         return None
 
-    def _without(self, made: Sequence[Step], broken: Source, why: str, by: str) -> list[Step]:
+    def _without(self, made: Sequence[Made], broken: Source, why: str) -> list[Made]:
         """The steps without the first that spoils a file alone, or without all of that file."""
-        touching = [s for s in made if any(e.source is broken for e in s.edits)]
-        alone = [s for s in touching if self._broken(combine([s.edits])) is not None]
+        touching = [s for s in made if any(e.source is broken for e in s[0].edits)]
+        alone = [s for s in touching if self._broken(combine([s[0].edits])) is not None]
         dropped = alone[:1] or touching
-        for step in dropped:
+        for step, by in dropped:
             for account in step.accounts:
                 self._leave(Left(account.source, account.node, why, "migrate this by hand"), by)
         return [s for s in made if s not in dropped]
@@ -441,4 +481,6 @@ class _Run:
     def _failed(self, codemod: Codemod, error: Exception) -> None:
         last = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(last.filename).name}:{last.lineno}"
-        self.failures.append(f"{codemod.name} failed: {type(error).__name__}: {error} ({where})")
+        failed = f"{codemod.name} failed: {type(error).__name__}: {error} ({where})"
+        if failed not in self.failures:  # once, when others of its stage go on
+            self.failures.append(failed)

@@ -89,9 +89,12 @@ class Budget:
         self.patience = patience
         self.rations: list[Ration] = []
 
-    def ration(self, usual: int, *, program: bool = False) -> Ration:
-        """What the next entry may spend, ``usual`` at the most for one that is no program and without patience."""
-        own = usual * self.patience
+    def ration(self, usual: int, *, program: bool = False, test: bool = False) -> Ration:
+        """What the next entry may spend, ``usual`` at the most for one that is no program and without patience.
+
+        There is no patience for a ``test``: it shows little of the project that its programs do not show.
+        """
+        own = usual if test else usual * self.patience
         if program:
             ration = Ration(own, usual * max(PROGRAM_STEPS, self.patience), program=True)
         else:

@@ -92,6 +92,7 @@ class Source:
         self.followed = False
         """Whether it is read for what others import of it: most of its functions are never looked into."""
         self._derived: dict[tuple[Hashable, ...], Any] = {}
+        self._next: Source | None = None
 
     def __repr__(self) -> str:
         return f"Source({self.path!r})"
@@ -136,8 +137,11 @@ class Source:
         return kind(shown, text, encoding="utf-8" if bom else encoding, bom=bom)
 
     def with_text(self, text: str) -> Source:
-        """The same file with another text."""
-        return Source(self.path, text, encoding=self.encoding, bom=self.bom, document=self.document)
+        """The same file with another text; the same again for the last text, so that it is parsed once."""
+        if self._next is None or self._next.text != text:
+            encoding, bom, document = self.encoding, self.bom, self.document
+            self._next = Source(self.path, text, encoding=encoding, bom=bom, document=document)
+        return self._next
 
     def encode(self, text: str) -> bytes:
         """The bytes of this file when its text is ``text``, in its encoding, with its byte order mark.

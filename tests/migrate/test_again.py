@@ -8,8 +8,9 @@ import pytest
 
 from fsdp2lint.ask.program import PATIENCE, Program
 from fsdp2lint.catalogue import knowledge
+from fsdp2lint.catalogue.declare import EVERY_OTHER
 from fsdp2lint.interpret.entries import traces
-from fsdp2lint.migrate.engine import migrate
+from fsdp2lint.migrate.engine import migrate, waves
 from fsdp2lint.migrate.files import choose
 from fsdp2lint.model.trace import Trace
 from fsdp2lint.project.project import (
@@ -185,3 +186,25 @@ def test_every_stage_of_a_migration_sees_what_a_fresh_look_would(project: str) -
             new = {old.path: after for old, after in stage.changed}
             program = program.with_sources([new.get(s.path, s) for s in program.sources])
         assert told(program.traces) == told(fresh(program))
+
+
+def test_codemods_run_together_where_none_has_to_see_what_another_wrote() -> None:
+    known = knowledge.codemods()
+    together = waves(known)
+    assert [one for wave in together for one in wave] == list(known)
+    for wave in together:
+        names = {one.name for one in wave}
+        assert not any(names & set(one.after) for one in wave)
+        assert len(wave) == 1 or not any(EVERY_OTHER in one.after for one in wave)
+
+
+@pytest.mark.parametrize("project", ["fp16_scaled", "strategy_switch"])
+def test_codemods_write_the_same_together_and_one_by_one(project: str) -> None:
+    chosen = choose(discover([str(PROJECTS / project)], Exclusion(gitignore=False)))
+    one, other = (
+        migrate(chosen.sources, knowledge.codemods(), chosen.roots, apart=apart)
+        for apart in (False, True)
+    )
+    assert [s.text for s in one.after] == [s.text for s in other.after]
+    assert one.ledger.entries == other.ledger.entries
+    assert len(one.stages) < len(other.stages)
