@@ -29,6 +29,7 @@ class Report:
     the run fail, and is ``stale`` when an entry matches nothing any more. ``went_wrong`` when a part of the analysis raised, or a setting means nothing: the exit code is 2; ``profile`` holds the seconds that each rule
     took, by code. ``programs`` say what was followed of each. The ``unchecked`` paths were named and are of no kind that is read.
     What was found ``elsewhere`` lies in files that were not passed, which those that were passed import.
+    No launch command names the settings in ``alone``: no script was analysed under them.
     """
 
     # written by hand: the machinery of dataclasses takes longer than the run of a hook without FSDP
@@ -49,6 +50,7 @@ class Report:
         unchecked: Sequence[str] = (),
         programs: Sequence[Program] = (),
         elsewhere: Sequence[Diagnostic] = (),
+        alone: Sequence[str] = (),
     ) -> None:
         self.found = found or []
         self.suppressed = suppressed or []
@@ -64,6 +66,7 @@ class Report:
         self.unchecked = unchecked
         self.programs = programs
         self.elsewhere = elsewhere
+        self.alone = alone
 
     def but(self, **changes: Any) -> Report:
         """The same with some of its attributes changed."""
@@ -105,6 +108,7 @@ def merged(reports: Iterable[Report]) -> Report:
         refused=[pair for report in every for pair in report.refused],
         profile=profile,
         unchecked=[path for report in every for path in report.unchecked],
+        alone=[path for report in every for path in report.alone],
         programs=coverage.merged(one for report in every for one in report.programs),
         elsewhere=sorted((d for key, d in elsewhere.items() if key not in found), key=order),
     )

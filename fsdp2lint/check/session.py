@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fsdp2lint.catalogue.declare import Rule
     from fsdp2lint.check.diagnostics import Diagnostic
     from fsdp2lint.config.target import Targets
-    from fsdp2lint.frameworks.launches import Launched
+    from fsdp2lint.frameworks.launches import Launches
     from fsdp2lint.source.prefilter import Content
     from fsdp2lint.system.files import Files
 
@@ -212,8 +212,9 @@ class Session:
                 break
             except BadSetting as error:
                 config = self._without(config, error)
-        if self._whole and self.launched:
-            settings = settings._replace(told=settings.told._replace(launched=self.launched))
+        if self._whole and self.launches is not None:
+            told = settings.told._replace(launched=self.launches.scripts)
+            settings = settings._replace(told=told)
         return config, settings
 
     def _without(self, config: Config, error: BadSetting) -> Config:
@@ -238,13 +239,13 @@ class Session:
                 settings = sound._replace(target_torch=settings.target_torch)
 
     @cached_property
-    def launched(self) -> Launched:
-        """The scripts that settings or commands around them launch with FSDP."""
+    def launches(self) -> Launches | None:
+        """How settings or commands around the scripts launch them with FSDP; None where nothing does."""
         files = self.means.files(digests=False)
         settings = [path for path in self.files if path.endswith(SETTINGS)]
         scripts = [path for path in self.files if path.endswith(".py")]
         if not settings and not self._may_be_launched(scripts, files):
-            return ()
+            return None
         from fsdp2lint.frameworks.launches import launched
 
         return launched(scripts, settings, self.covered, files)
@@ -324,6 +325,13 @@ class Session:
             for path, raw in self.means.sift(documents):
                 yield from self._document(config, path, raw, fix=fix, unsafe=unsafe)
             yield Mended(Report(files=len(documents), unchecked=unchecked))
+        if self.launches is not None and self.launches.alone:
+            yield Mended(Report(alone=[self._shown(path) for path in self.launches.alone]))
+
+    def _shown(self, path: str) -> str:
+        """An absolute path as it was passed, or from the current folder."""
+        passed = next((one for one in self.files if os.path.abspath(one) == path), None)
+        return one_line(passed or os.path.relpath(path))
 
     def _seen(self, report: Report) -> Report:
         """The report without what was found elsewhere in files that are left out on purpose."""

@@ -23,7 +23,7 @@ from fsdp2lint.cli.output import Target, coloured, on_terminal, parse_targets, w
 from fsdp2lint.cli.sessions import opened, said_to_be_wrong
 from fsdp2lint.config.files import INLINE, Fault
 from fsdp2lint.config.settings import BadSetting
-from fsdp2lint.reporters import View
+from fsdp2lint.reporters import FOR_PEOPLE, View
 from fsdp2lint.system.discover import NoSuchPath
 from fsdp2lint.system.files import is_below
 from fsdp2lint.system.plain import lines, no_command
@@ -268,6 +268,14 @@ def _finish(
     for path in report.unchecked:
         kinds = "neither Python, a notebook, a document nor settings that ask for FSDP"
         click.echo(f"{path}: not checked: {kinds}", err=True)
+    if (
+        report.alone
+        and not given["quiet"]
+        and not any(target.format in FOR_PEOPLE for target in targets)
+    ):
+        from fsdp2lint.reporters._summary import alone
+
+        click.echo(alone(report), err=True)
     report = compared(session, report, given["baseline"])
     report = _graded(session, report, given)
     view = _view(session, given)

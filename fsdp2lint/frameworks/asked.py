@@ -151,6 +151,11 @@ class Launch(NamedTuple):
     """``FULL_STATE_DICT`` or its like; empty when several launches differ."""
     wrapped: tuple[str, ...] = ()
     """The names of the classes that are sharded each for itself; none when the policy asks for no names."""
+    activation_checkpointing: bool = False
+    gradient_checkpointing: bool = False
+    """Whether the arguments that the command gives to the Trainer ask for its own."""
+    settings: str = ""
+    """The file that says so; empty where options of the command do."""
 
 
 def strategy_of(value: Any) -> str | None:

@@ -6,10 +6,10 @@ import os
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fsdp2lint.system.discover import EXCLUDED, project_of
-from fsdp2lint.system.files import Files
+from fsdp2lint.system.files import SETTINGS, Files
 
 MAX_CHARACTERS = 1_000_000
 """A page or a script is smaller."""
@@ -41,6 +41,8 @@ class Command:
     arguments: dict[str, str] = field(default_factory=dict)
     words: tuple[str, ...] = ()
     """Everything behind the script."""
+    written_in: str = ""
+    """The file that holds the command."""
 
 
 def commands(paths: Iterable[str], files: Files) -> Iterator[Command]:
@@ -50,7 +52,7 @@ def commands(paths: Iterable[str], files: Files) -> Iterator[Command]:
         for line in _COMMAND.findall(text):
             command = _parsed(_CONTINUED.sub(" ", line))
             if command is not None:
-                yield command
+                yield replace(command, written_in=path)
 
 
 def _parsed(line: str) -> Command | None:
@@ -94,12 +96,39 @@ def _options(words: Sequence[str]) -> dict[str, str]:
     return found
 
 
+def named_files(command: Command) -> Iterator[str]:
+    """The settings files that a command names, where they lie relative to its own folder or one above it in the project."""
+    words = (command.options.get("config_file", ""), *command.words)
+    folder = os.path.dirname(os.path.abspath(command.written_in))
+    for word in {word.rpartition("=")[2] for word in words if word.endswith(SETTINGS)}:
+        tail = parts(word)
+        found = (os.path.join(base, *tail) for base in _upwards(folder))
+        path = next((path for path in found if os.path.isfile(path)), None) if tail else None
+        if path is not None:
+            yield path
+
+
+def parts(word: str) -> list[str]:
+    """The parts of a path in a command, without variables of the shell at its begin; none where one is within it."""
+    tail = [part for part in word.replace("\\", "/").split("/") if part not in (".", "..", "")]
+    while tail and "$" in tail[0]:
+        tail.pop(0)
+    return [] if any("$" in part for part in tail) else tail
+
+
+def _upwards(folder: str) -> Iterator[str]:
+    """A folder and those above it, up to its project."""
+    top = project_of(folder) or folder
+    yield folder
+    while folder != top and os.path.dirname(folder) != folder:
+        folder = os.path.dirname(folder)
+        yield folder
+
+
 def near(folders: Iterable[str]) -> Iterator[str]:
     """The files that may hold commands in some folders and in those above them, up to their project."""
     for folder in folders:
-        top = project_of(folder) or folder
-        current = folder
-        while True:
+        for current in _upwards(folder):
             try:
                 names = sorted(os.listdir(current))
             except OSError:
@@ -107,9 +136,6 @@ def near(folders: Iterable[str]) -> Iterator[str]:
             yield from (
                 os.path.join(current, name) for name in names[:MAX_FILES] if name.endswith(_FILES)
             )
-            if current == top or os.path.dirname(current) == current:
-                break
-            current = os.path.dirname(current)
 
 
 def below(folders: Iterable[str]) -> Iterator[str]:

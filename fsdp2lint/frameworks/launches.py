@@ -30,6 +30,13 @@ _OF_ACCELERATE = b"distributed_type"
 _TYPES = {"1": "FULL_STATE_DICT", "2": "LOCAL_STATE_DICT", "3": "SHARDED_STATE_DICT"}
 
 
+class Launches(NamedTuple):
+    """How the scripts are launched, and the settings that ask for FSDP and that no script is launched with."""
+
+    scripts: Launched = ()
+    alone: tuple[str, ...] = ()
+
+
 class _Known(NamedTuple):
     """The settings files that ask for FSDP, by their paths."""
 
@@ -40,7 +47,7 @@ class _Known(NamedTuple):
 
 def launched(
     scripts: Sequence[str], settings: Sequence[str], folders: Sequence[str], files: Files
-) -> Launched:
+) -> Launches:
     """The scripts among ``scripts`` that are launched with FSDP, by the ``settings`` among these paths or beside them.
 
     Commands are looked for below the ``folders``, and from the scripts' own folders up to their project.
@@ -48,19 +55,40 @@ def launched(
     own = {os.path.dirname(os.path.abspath(path)) for path in scripts if path.endswith(".py")}
     near = list(commands.near(own)) if len(own) == 1 and not folders else []
     beside = [path for path in _listed(own if near else ()) if path.endswith(SETTINGS)]
-    known = _known((*settings, *near, *beside), files)
-    texts = [*near, *commands.below(folders)]
-    chosen: dict[str, list[Launch | None]] = {}
+    every = list(commands.commands([*near, *commands.below(folders)], files))
+    named = [path for command in every for path in commands.named_files(command)]
+    known = _known((*settings, *near, *beside, *named), files)
+    chosen: dict[str, list[Launch]] = {}
+    used: set[str] = set()
+    others: set[str] = set()
     paths = [os.path.abspath(path) for path in scripts]
-    for command in commands.commands(texts, files):
+    for command in every:
         script = _one(command.script, paths)
-        if script is not None and _asks(command):
-            chosen.setdefault(script, []).append(_of_command(command, known))
+        if script is None or not _asks(command):
+            continue
+        used.update(commands.named_files(command))
+        launch = _of_command(command, known)
+        if launch is None:
+            others.add(script)
+        else:
+            twice = launch.activation_checkpointing and _recomputes(command, files)
+            launch = launch._replace(gradient_checkpointing=twice)
+            chosen.setdefault(script, []).append(launch)
     for path in paths:
-        if path not in chosen and (alone := _beside(path, known, files)) is not None:
-            chosen[path] = [alone]
-    agreed = ((path, _agreed(of)) for path, of in chosen.items())
-    return tuple(sorted((path, launch) for path, launch in agreed if launch is not None))
+        if path not in chosen and path not in others:
+            if (alone := _beside(path, known, files)) is not None:
+                chosen[path] = [alone]
+    used.update(launch.settings for of in chosen.values() for launch in of)
+    unused = {*map(os.path.abspath, settings), *beside} & {*known.accelerate, *known.trainer}
+    left = [path for path in paths if path not in chosen]
+    alone = sorted(unused - used) if any(_is_launched(path, files) for path in left) else ()
+    return Launches(tuple(sorted((path, _agreed(of)) for path, of in chosen.items())), tuple(alone))
+
+
+def _is_launched(script: str, files: Files) -> bool:
+    """Whether a script builds what the settings are for."""
+    raw = read(script, files)
+    return b"Accelerator(" in raw or b"Trainer(" in raw
 
 
 def _listed(folders: Iterable[str]) -> Iterator[str]:
@@ -68,18 +96,17 @@ def _listed(folders: Iterable[str]) -> Iterator[str]:
         yield from (os.path.join(folder, name) for name in sorted(os.listdir(folder)))
 
 
-def _agreed(launches: Sequence[Launch | None]) -> Launch | None:
-    """What all launches of one script have in common; None when they use different versions."""
-    first = launches[0]
-    if first is None or any(one is None or one.version != first.version for one in launches):
-        return None
-    types = {one.state_dict_type for one in launches if one is not None}
-    wrapped = {one.wrapped for one in launches if one is not None}
-    return Launch(
-        first.version,
-        first.state_dict_type if len(types) == 1 else "",
-        first.wrapped if len(wrapped) == 1 else (),
-    )
+def _agreed(launches: Sequence[Launch]) -> Launch:
+    """What the launches of one script with the newest version have in common."""
+    newest = max(one.version or 0 for one in launches)
+    first, *rest = (one for one in launches if (one.version or 0) == newest)
+    nothing = Launch(first.version)
+    differing = {
+        name: getattr(nothing, name)
+        for name in Launch._fields
+        if any(getattr(one, name) != getattr(first, name) for one in rest)
+    }
+    return first._replace(**differing)
 
 
 # -- settings files ----------------------------------------------------------------------------------------------
@@ -99,9 +126,20 @@ def _known(paths: Iterable[str], files: Files) -> _Known:
             continue
         if asked.framework == "accelerate" and asked.version is not None:
             default = "FULL_STATE_DICT" if asked.version == 1 else "SHARDED_STATE_DICT"
-            known.accelerate[path] = Launch(asked.version, _type(asked) or default, _classes(asked))
+            known.accelerate[path] = Launch(
+                asked.version,
+                _type(asked) or default,
+                _classes(asked),
+                asked.value("activation_checkpointing") is True,
+                settings=path,
+            )
         elif asked.framework in ("the Trainer", "ms-swift"):  # one file may be either
-            known.trainer[path] = Launch(asked.version, _type(asked))
+            known.trainer[path] = Launch(
+                asked.version,
+                _type(asked),
+                activation_checkpointing=asked.value("activation_checkpointing") is True,
+                settings=path,
+            )
     return known
 
 
@@ -131,7 +169,7 @@ def _beside(script: str, known: _Known, files: Files) -> Launch | None:
     for path in named:
         if b"Trainer(" in raw and os.path.basename(path).encode() in raw:
             return known.trainer[path]
-    if len(here) != 1 or not (b"Accelerator(" in raw or b"Trainer(" in raw):
+    if len(here) != 1 or not _is_launched(script, files):
         return None
     rivals = (p for p in _listed([folder]) if p.endswith(SETTINGS) and p not in here)
     rival = any(_OF_ACCELERATE in read(path, files) for path in rivals)
@@ -174,7 +212,11 @@ def _of_command(command: Command, known: _Known) -> Launch | None:
         () if "fsdp_transformer_layer_cls_to_wrap" in options or base is None else base.wrapped
     )
     state = _TYPES.get(kind, kind) or (base.state_dict_type if base else default)
-    return Launch(version, state, wrapped)
+    recomputed = options.get("fsdp_activation_checkpointing", "").lower() == "true"
+    if base is not None and "fsdp_activation_checkpointing" not in options:
+        recomputed = base.activation_checkpointing
+    settings = base.settings if base is not None else ""
+    return Launch(version, state, wrapped, recomputed, settings=settings)
 
 
 def _of_arguments(command: Command, trainer: dict[str, Launch]) -> Launch | None:
@@ -186,6 +228,24 @@ def _of_arguments(command: Command, trainer: dict[str, Launch]) -> Launch | None
     if "fsdp_config" in given:
         return None
     return next((trainer[path] for path in files if path is not None), None)
+
+
+def _recomputes(command: Command, files: Files) -> bool:
+    """Whether a command asks the Trainer for gradient checkpointing: by an argument, or in a file of arguments."""
+    given = command.arguments.get("gradient_checkpointing")
+    if given is not None:
+        return given.lower() in ("", "true", "1")
+    for path in commands.named_files(command):
+        try:
+            source = Source.decode(files.read(path), path)
+            if (
+                isinstance(source, SettingsText)
+                and source.top.value("gradient_checkpointing") is True
+            ):
+                return True
+        except (OSError, Unreadable):
+            continue
+    return False
 
 
 def _of_config(given: str, trainer: dict[str, Launch]) -> Launch:
@@ -200,16 +260,13 @@ def _of_config(given: str, trainer: dict[str, Launch]) -> Launch:
     config = config if isinstance(config, dict) else {}
     version = config.get("fsdp_version", config.get("version"))
     kind = str(config.get("state_dict_type", config.get("fsdp_state_dict_type", ""))).upper()
-    return Launch(version if version in (1, 2) else None, kind)
+    recomputed = config.get("activation_checkpointing", config.get("fsdp_activation_checkpointing"))
+    return Launch(version if version in (1, 2) else None, kind, (), recomputed is True)
 
 
 def _one(named: str, paths: Sequence[str]) -> str | None:
     """The only path that a word of a command can mean."""
-    tail = [part for part in named.replace("\\", "/").split("/") if part not in (".", "..", "")]
-    while tail and "$" in tail[0]:
-        tail.pop(0)
-    if not tail or any("$" in part for part in tail):
-        return None
+    tail = commands.parts(named)
     for length in range(len(tail), 0, -1):
         end = "/" + "/".join(tail[-length:])
         found = [path for path in paths if path.replace(os.sep, "/").endswith(end)]

@@ -28,7 +28,8 @@ def summary(report: Report, view: View) -> list[str]:
         lines.append(f"No safe fixes{_more(either, also=False)}.")
     if report.known:
         lines.append(f"{count(len(report.known), 'finding')} of the baseline left out.")
-    lines += [line for line in (_elsewhere(report), unfollowed) if line]
+    left = alone(report) if report.alone else ""
+    lines += [line for line in (_elsewhere(report), unfollowed, left) if line]
     return lines
 
 
@@ -48,6 +49,14 @@ def _near(path: str) -> str:
     """The path as seen from the working folder, where it lies below."""
     near = os.path.relpath(path)
     return path if near.startswith(os.pardir) else near
+
+
+def alone(report: Report) -> str:
+    """Which settings were checked without the scripts that they are for."""
+    first, *more = report.alone
+    others = f" and {count(len(more), 'other settings file')}" if more else ""
+    names = "no launch command names them" if more else "no launch command names it"
+    return f"No script was analysed under the settings in {first}{others}: {names}."
 
 
 def _left(report: Report) -> list[str]:
@@ -101,6 +110,8 @@ def _all_is_well(report: Report) -> str:
     where = f"FSDP in {report.analysed} of {files}"
     if gaps(report.programs):
         return f"No findings in what was followed ({where})."
+    if report.alone:
+        return f"No findings in what was analysed ({where})."
     followed = len(programs_of(report.programs))
     if not followed:
         return f"No findings ({where}; no training program was found to follow)."

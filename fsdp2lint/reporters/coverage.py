@@ -25,6 +25,7 @@ def render(report: Report, view: View) -> str:
             "files": report.files,
             "analysed": report.analysed,
             "summary": gaps(report.programs),
+            "settings_without_script": list(report.alone),
             "programs": [_record(one) for one in report.programs],
         }
     )

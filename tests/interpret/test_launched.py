@@ -101,13 +101,82 @@ def test_a_command_names_the_settings(project: Path, file: str, text: str, path:
         "accelerate launch --use_fsdp train.py\n",
         "accelerate launch --config_file configs/fsdp.yaml --cpu train.py\n",
         "accelerate launch --config_file $CONFIG train.py\n",
-        COMMAND + "accelerate launch --config_file configs/ddp.yaml train.py\n",
         "torchrun train.py configs/fsdp.yaml\n",
     ],
 )
 def test_no_command_says_so_alone(project: Path, text: str) -> None:
     (project / "run.sh").write_text(text)
     assert "train.py" not in found(project, ".")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "accelerate launch --config_file configs/ddp.yaml train.py",
+        "accelerate launch --config_file $CONFIG train.py",
+        "accelerate launch --config_file configs/fsdp.yaml --fsdp_version 1 train.py",
+    ],
+)
+def test_one_of_several_commands_asks_for_fsdp2(project: Path, other: str) -> None:
+    (project / "run.sh").write_text(f"{other}\n{COMMAND}")
+    assert SAVED in found(project, ".")
+
+
+def test_a_command_names_settings_in_another_folder(project: Path) -> None:
+    (project / "src").mkdir()
+    (project / "train.py").rename(project / "src" / "train.py")
+    (project / "run.sh").write_text(COMMAND.replace("train.py", "src/train.py"))
+    assert SAVED in found(project, "src/train.py")
+    (project / "run.sh").write_text(COMMAND.replace("train.py", "src/train.py") * 2)
+    (project / "configs" / "fsdp.yaml").write_text(FSDP1)
+    assert SAVED not in found(project, "src/train.py")
+
+
+NO_SCRIPT = "No script was analysed under the settings in "
+
+
+@pytest.mark.parametrize("path", [".", "train.py"])
+def test_settings_that_no_command_names_are_no_reason_to_pass(project: Path, path: str) -> None:
+    (project / "fsdp.yaml").write_text(FSDP2)
+    (project / "full.yaml").write_text(FSDP2)
+    (project / "configs" / "fsdp.yaml").unlink()
+    result = invoke("check", "--isolated", path, cwd=project)
+    assert "All checks passed" not in result.stdout
+    said = "fsdp.yaml and 1 other settings file: no launch command names them."
+    assert NO_SCRIPT + said in result.stdout
+    records = invoke("check", "--isolated", "-f", "json", path, cwd=project)
+    assert records.stdout == "[]\n"
+    assert NO_SCRIPT + said in records.stderr
+
+
+def test_nothing_is_said_of_settings_where_every_script_has_its_own(project: Path) -> None:
+    for name in ("a", "b", "c"):
+        (project / "configs" / f"{name}.yaml").write_text(FSDP2)
+    (project / "run.sh").write_text(COMMAND)
+    assert NO_SCRIPT not in invoke("check", "--isolated", ".", cwd=project).stdout
+    (project / "run.sh").unlink()
+    (project / "train.py").write_text("import torch\n")  # it builds nothing that shards
+    assert NO_SCRIPT not in invoke("check", "--isolated", ".", cwd=project).stdout
+
+
+@pytest.mark.parametrize("where", ["settings", "command", "script"])
+def test_activation_checkpointing_asked_for_twice(project: Path, where: str) -> None:
+    script = TRAINER
+    if where == "script":
+        built = "args = TrainingArguments('out', gradient_checkpointing=True)\n"
+        script = script.replace(
+            "(args,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()\n", built
+        )
+    (project / "sft.py").write_text(script)
+    twice = FSDP2 + "  fsdp_activation_checkpointing: true\n"
+    (project / "configs" / "fsdp.yaml").write_text(twice)
+    (project / "args.yaml").write_text("output_dir: o\ngradient_checkpointing: true\n")
+    given = {"settings": " args.yaml", "command": " --gradient_checkpointing True"}.get(where, "")
+    command = COMMAND.replace("train.py --lr 1", f"sft.py{given}")
+    (project / "run.sh").write_text(command)
+    assert "sft.py:4:11: FSDP607" in found(project, ".")
+    (project / "configs" / "fsdp.yaml").write_text(FSDP2)
+    assert "FSDP607" not in found(project, ".")
 
 
 @pytest.mark.parametrize(

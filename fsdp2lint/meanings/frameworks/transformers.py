@@ -53,22 +53,34 @@ def inherited(call: Call) -> Value | None:
 def _refuse(call: Call, trainer: Value) -> None:
     """What a trainer raises a ValueError for when it is built (``create_accelerator_and_postprocess``)."""
     args = setting(call, trainer, "args")
-    if not made_by(args, *_HOMES) or not _asks(call, setting(call, args, "fsdp")):
+    known = launch(call) if is_left_open(setting(call, args, "fsdp")) else None
+    if not made_by(args, *_HOMES):
+        if known is not None and known.activation_checkpointing and known.gradient_checkpointing:
+            _refuse_twice(call, "gradient_checkpointing", "launch's settings")
+        return
+    if known is None and not _asks(call, setting(call, args, "fsdp")):
         return
 
     def said(name: str) -> bool:
         return constant(setting(call, args, name)) is True
 
+    recomputed = _configured(call, args, "activation_checkpointing") is True
+    if known is not None:
+        recomputed = known.activation_checkpointing
     for name in ("gradient_checkpointing", "activation_checkpointing"):
-        if said(name) and _configured(call, args, "activation_checkpointing") is True:
-            why = f"`{name}` and the `activation_checkpointing` of the fsdp_config are both on"
-            call.emit(Refused, by="the Trainer", why=why)
+        if said(name) and recomputed:
+            _refuse_twice(call, name, "fsdp_config" if known is None else "launch's settings")
     if said("save_only_model") and said("load_best_model_at_end"):
         why = "with FSDP, `save_only_model` and `load_best_model_at_end` exclude each other"
         call.emit(Refused, by="the Trainer", why=why)
-    elif said("save_only_model") and _is_sharded_type(_configured(call, args, "state_dict_type")):
+    elif said("save_only_model") and _is_sharded_type(_state_dict_type(call, trainer)):
         why = "with FSDP, `save_only_model` and SHARDED_STATE_DICT exclude each other"
         call.emit(Refused, by="the Trainer", why=why)
+
+
+def _refuse_twice(call: Call, name: str, where: str) -> None:
+    why = f"`{name}` and the `activation_checkpointing` of the {where} are both on"
+    call.emit(Refused, by="the Trainer", why=why)
 
 
 def _configured(call: Call, args: Value | None, name: str) -> object:
@@ -144,16 +156,17 @@ def save_model(call: Call) -> Value | None:
         return None
     if _shards(call):
         call.emit(Collective, name=call.name, about=None)
-        if _is_sharded_type(_state_dict_type(call)):
+        if _is_sharded_type(_state_dict_type(call, _object(call.receiver))):
             call.emit(WeightsSkipped, by="SHARDED_STATE_DICT")
     return nothing(call)
 
 
-def _state_dict_type(call: Call) -> object:
-    """The type of the state dicts that the trainer writes; the fsdp_config comes before the launch."""
-    said = _configured(call, setting(call, _object(call.receiver), "args"), "state_dict_type")
+def _state_dict_type(call: Call, trainer: Value | None) -> object:
+    """The type of the state dicts that a trainer writes; the fsdp_config comes before the launch."""
+    args = setting(call, trainer, "args")
+    said = _configured(call, args, "state_dict_type")
     known = launch(call)
-    if said is ... and known is not None and is_left_open(_argument(call, "fsdp")):
+    if said is ... and known is not None and is_left_open(setting(call, args, "fsdp")):
         return known.state_dict_type
     return said
 
