@@ -76,8 +76,8 @@ def launched(
             chosen.setdefault(script, []).append(launch)
     for path in paths:
         if path not in chosen and path not in others:
-            if (alone := _beside(path, known, files)) is not None:
-                chosen[path] = [alone]
+            if (only := _beside(path, known, files)) is not None:
+                chosen[path] = [only]
     used.update(launch.settings for of in chosen.values() for launch in of)
     unused = {*map(os.path.abspath, settings), *beside} & {*known.accelerate, *known.trainer}
     left = [path for path in paths if path not in chosen]
