@@ -36,6 +36,7 @@ from fsdp2lint.meanings.registry import canonical
 from fsdp2lint.model.events import *  # noqa: F403
 from fsdp2lint.model.guards import Guard, Guards
 from fsdp2lint.model.memory import ANNOTATED
+from fsdp2lint.model.told import Limit
 from fsdp2lint.model.trace import Trace, once, options
 from fsdp2lint.model.values import *  # noqa: F403
 from fsdp2lint.source.deferred import says
@@ -71,6 +72,7 @@ __all__ = [
     "Kept",
     "Layout",
     "Left",
+    "Limit",
     "Move",
     "Name",
     "Names",

@@ -161,6 +161,7 @@ class _Run:
         """Ask every rule what it says of a trace, for the torch release of these settings."""
         if trace.target != self.target:
             trace.aim(self.target)
+        trace.limits = self.analysis.settings.limits
         if self.analysis.progress is not None:
             self.analysis.progress(shown(trace.source.path))
         for rule in self.asking:

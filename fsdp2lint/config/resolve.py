@@ -53,7 +53,10 @@ def settings(config: Config, given: Given) -> Settings:
 
 
 def aimed(settings_: Settings, folder: str, targets: Targets) -> Settings:
-    """The settings with the torch release that the project around ``folder`` asks for, if none was named."""
+    """The settings with what the project around ``folder`` asks for: its torch release, if none was named, and
+    the newest releases of frameworks.
+    """
+    settings_ = settings_._replace(limits=targets.limits(folder))
     if settings_.target_torch:
         return settings_
     found = targets.around(folder)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, get_args
 
-from fsdp2lint.model.told import NOTHING_TOLD, Told
+from fsdp2lint.model.told import NOTHING_TOLD, Limits, Told
 
 if TYPE_CHECKING:
     from packaging.version import Version
@@ -59,6 +59,8 @@ class Settings(NamedTuple):
     preview: bool = False
     """Whether rules that are being tried out run like others."""
     plugins: tuple[Plugin, ...] = ()
+    limits: Limits = ()
+    """The newest releases of frameworks that the project allows."""
 
     @property
     def target(self) -> Release | None:

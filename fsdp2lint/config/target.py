@@ -1,4 +1,5 @@
-"""The oldest torch release that a project promises to run on, read from its own dependencies.
+"""The oldest torch release that a project promises to run on, and the newest of frameworks that it allows, read from its
+own dependencies.
 
 The project of a file is the nearest that names torch: one repository may hold several.
 """
@@ -7,15 +8,17 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from fsdp2lint.model.told import Limit, Limits
 from fsdp2lint.system.files import MAX_TEXT, read
 
-_TORCH = re.compile(r"^\s*torch\b(?!-)", re.IGNORECASE)
 _MARKS = ("pyproject.toml", "setup.py", "setup.cfg")
 _REPOSITORY = ".git"
 _BOUND = re.compile(r"(>=|==|~=|>|\^|~)\s*v?(\d{1,9}(?:\.\d{1,9}){0,9})(?!\d)")
+_LIMIT = re.compile(r"(==|<=|<|~=|\^|~)\s*v?(\d{1,9}(?:\.\d{1,9}){0,9})(?!\d)")
+_FRAMEWORKS = ("accelerate", "transformers")
 _REQUIREMENTS = re.compile(r"requirements.*\.(in|txt)")
 _FOLDER = "requirements"
 
@@ -25,7 +28,8 @@ class Targets:
 
     def __init__(self) -> None:
         self._around: dict[str, str | None] = {}
-        self._named: dict[str, str | None] = {}
+        self._places: dict[str, list[list[str]]] = {}
+        self._limits: dict[str, Limits] = {}
 
     def around(self, folder: str) -> str | None:
         """The lower bound on torch that counts in a folder: the nearest one, up to the repository's top.
@@ -33,28 +37,75 @@ class Targets:
         Outside of a repository the nearest project is the last that is asked.
         """
         if folder not in self._around:
-            named = map(self._in_folder, _homes(os.path.abspath(folder)))
+            places = map(self._in_folder, _homes(os.path.abspath(folder)))
+            named = (_lowest(requirements) for every in places for requirements in every)
             self._around[folder] = next((one for one in named if one is not None), None)
         return self._around[folder]
 
-    def _in_folder(self, folder: str) -> str | None:
-        if folder not in self._named:
-            self._named[folder] = named_in(folder)
-        return self._named[folder]
+    def limits(self, folder: str) -> Limits:
+        """The frameworks that the nearest project around a folder keeps below some release."""
+        if folder not in self._limits:
+            places = [self._in_folder(home) for home in _homes(os.path.abspath(folder))]
+            self._limits[folder] = limits_in(*(one for every in places for one in every))
+        return self._limits[folder]
+
+    def _in_folder(self, folder: str) -> list[list[str]]:
+        """The requirements in a folder.
+
+        Dependencies come first, then optional ones and groups, then ``requirements*.txt`` and what lies in a
+        folder ``requirements``. What cannot be read is passed over: the project's own tools say so.
+        """
+        if folder not in self._places:
+            self._places[folder] = [list(requirements) for requirements in _requirements(folder)]
+        return self._places[folder]
 
 
-def named_in(folder: str) -> str | None:
-    """The lower bound on torch that the files of a project at ``folder`` name, if any.
+def _lowest(requirements: Iterable[str]) -> str | None:
+    """The lower bound on torch in one place; of several the lowest."""
+    bounds = [b for one in requirements if (b := _bound(one)) is not None]
+    return min(bounds, key=_numbers) if bounds else None
 
-    Dependencies come first, then optional ones and groups, then ``requirements*.txt`` and what lies in a
-    folder ``requirements``; of several bounds in one place the lowest counts. What cannot be read is passed
-    over: the project's own tools say so.
-    """
-    for requirements in _places(folder):
-        bounds = [b for one in requirements if (b := _bound(one)) is not None]
-        if bounds:
-            return min(bounds, key=_numbers)
+
+def limits_in(*places: list[str]) -> Limits:
+    """The frameworks that some lists of requirements keep below some release, the most binding list first."""
+    found = ((name, _limit_in(places, name)) for name in _FRAMEWORKS)
+    return tuple((name, limit) for name, limit in found if limit)
+
+
+def _limit_in(places: Sequence[list[str]], name: str) -> Limit | None:
+    """What the first place that names a package allows of it; None where that has no end."""
+    for requirements in places:
+        named = [one for one in requirements if _is_about(one, name)]
+        limits = [_limit(one, name) for one in named]
+        known = [limit for limit in limits if limit is not None]
+        if limits:
+            return max(known, key=lambda limit: limit.before) if len(known) == len(limits) else None
     return None
+
+
+def _limit(requirement: str, name: str) -> Limit | None:
+    """``accelerate==1.5.2`` allows nothing from just behind 1.5.2 on, ``accelerate~=1.5.2`` nothing from 1.6 on."""
+    wanted = requirement.partition(";")[0].strip()
+    befores = []
+    for sign, version in _LIMIT.findall(wanted):
+        numbers = _numbers(version)
+        whole = (*numbers, *(0,) * (3 - len(numbers)))
+        kept = {"~=": len(numbers) - 1, "^": 1, "~": min(len(numbers), 2)}.get(sign, 0)
+        if sign == "<":
+            befores.append(whole)
+        elif kept:
+            befores.append((*numbers[: kept - 1], numbers[kept - 1] + 1))
+        elif f"{version}.*" in wanted:
+            befores.append((*numbers[:-1], numbers[-1] + 1))
+        else:
+            befores.append((*whole, 1))
+    text = "".join(wanted.partition(" --")[0].rstrip("\\ ").split())
+    return Limit(min(befores), text) if befores else None
+
+
+def _is_about(requirement: str, name: str) -> bool:
+    """Whether a requirement is one of this package, whatever its version."""
+    return re.match(rf"\s*{name}(?![\w.-])", requirement, re.IGNORECASE) is not None
 
 
 def _homes(folder: str) -> list[str]:
@@ -71,7 +122,7 @@ def _homes(folder: str) -> list[str]:
             return every[:own]
 
 
-def _places(root: str) -> Iterator[Iterable[str]]:
+def _requirements(root: str) -> Iterator[Iterable[str]]:
     """The requirements of each place, the most binding place first."""
     try:
         names = frozenset(os.listdir(root))
@@ -161,11 +212,13 @@ def _strings(value: Any) -> list[str]:
 
 def _poetry(table: dict[str, Any]) -> list[str]:
     """The requirements in a table of poetry: one release, or several for different machines."""
-    given = next((said for name, said in table.items() if name.lower() == "torch"), None)
-    every = given if isinstance(given, list) else [given]
-    versions = (one.get("version") if isinstance(one, dict) else one for one in every)
-    ranges = (part.strip() for v in versions if isinstance(v, str) for part in v.split("||"))
-    return [f"torch =={one}" if one[:1].isdigit() else f"torch {one}" for one in ranges]
+    found = []
+    for name, given in table.items():
+        every = given if isinstance(given, list) else [given]
+        versions = (one.get("version") if isinstance(one, dict) else one for one in every)
+        ranges = (part.strip() for v in versions if isinstance(v, str) for part in v.split("||"))
+        found += [f"{name} =={one}" if one[:1].isdigit() else f"{name} {one}" for one in ranges]
+    return found
 
 
 def _lines(path: str) -> list[str]:
@@ -178,7 +231,7 @@ def _lines(path: str) -> list[str]:
 
 def _bound(requirement: str) -> str | None:
     """``2.7`` of ``torch>=2.7,<3; extra == "gpu"``."""
-    if _TORCH.match(requirement) is None:
+    if not _is_about(requirement, "torch"):
         return None
     bounds = [version for _, version in _BOUND.findall(requirement.partition(";")[0])]
     return max(bounds, key=_numbers) if bounds else None

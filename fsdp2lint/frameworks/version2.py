@@ -271,7 +271,8 @@ class _Rewriting:
 
     def _version(self) -> str:
         """Why the version is written, and who reads it."""
-        since = " (transformers >= 5.0)" if self.asked.framework == "the Trainer" else ""
+        needed = {"the Trainer": "transformers >= 5.0", "accelerate": "accelerate >= 1.6"}
+        since = f" ({needed[self.asked.framework]})" if self.asked.framework in needed else ""
         return f"version 2 is fully_shard{since}"
 
     # -- single keys ---------------------------------------------------------------------------------

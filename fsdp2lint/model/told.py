@@ -53,4 +53,20 @@ class Told(NamedTuple):
                 yield name, role
 
 
+class Limit(NamedTuple):
+    """The newest release of a framework that a project's dependencies allow."""
+
+    before: tuple[int, ...]
+    """The numbers of a release from which on none is allowed."""
+    requirement: str
+    """As the project writes it: ``accelerate==1.5.2``."""
+
+    def lacks(self, since: tuple[int, ...]) -> bool:
+        """Whether all releases that are allowed are older than ``since``, three numbers."""
+        return self.before <= since
+
+
+Limits = tuple[tuple[str, Limit], ...]
+"""Frameworks by the names of their packages."""
+
 NOTHING_TOLD = Told()

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fsdp2lint.frameworks.asked import Asked
     from fsdp2lint.model.guards import Guards
     from fsdp2lint.model.memory import Memory
+    from fsdp2lint.model.told import Limits
     from fsdp2lint.source.source import Site, Source
     from fsdp2lint.system.files import Files
     from fsdp2lint.torch_api import Release
@@ -45,6 +46,8 @@ class Trace:
         self.memory = memory
         self.files = files
         self.target = target
+        self.limits: Limits = ()
+        """The newest releases of frameworks that the project allows, as its dependencies say."""
         self.settings: Asked | None = None
         """How the settings file asks for FSDP that this trace is about; nothing happens in it."""
         self.truncated = False

@@ -25,7 +25,7 @@ Unsafe: the key is renamed to the closest one, which then has an effect that it 
 
 ## Known limits
 
-A release that the project pins may know a key that later ones do not: accelerate read `fsdp_backward_prefetch_policy` before 1.0. The keys are those of accelerate 1.15, transformers 5.23, ms-swift 4.6 and axolotl 0.13; a newer release may know more. Keys that begin
+accelerate read `fsdp_backward_prefetch_policy` before 1.0: it is not reported where the project's dependencies keep accelerate below. The keys are those of accelerate 1.15, transformers 5.23, ms-swift 4.6 and axolotl 0.13; a newer release may know more. Keys that begin
 with an underscore are taken for comments.
 
 ## References
@@ -59,6 +59,9 @@ def check(trace: Trace) -> Iterator[Finding]:
             continue
         message = f"{asked.framework} does not know `{entry.name}` and ignores it"
         if asked.framework == "accelerate" and bare == "backward_prefetch_policy":
+            limit = dict(trace.limits).get("accelerate")
+            if limit is not None and limit.lacks((1, 0, 0)):
+                continue
             message = f"accelerate >= 1.0 does not know `{entry.name}` any more and ignores it"
         fix = None
         close = get_close_matches(bare, known, n=1, cutoff=0.7)

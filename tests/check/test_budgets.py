@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fsdp2lint.config.target import named_in
+from fsdp2lint.config.target import Targets
 from fsdp2lint.system.globs import spelled_out
 from tests.config.test_config import LATE
 from tests.support.running import invoke, misconfigured, program
@@ -103,7 +103,7 @@ def test_a_bound_without_end_is_none(tmp_path: Path, bound: str) -> None:
     (tmp_path / "pyproject.toml").write_text(f"[project]\nname = 'x'\ndependencies = ['{bound}']\n")
     (tmp_path / "requirements.txt").write_text(bound)
     (tmp_path / "x.py").write_text(HEAD)
-    assert named_in(str(tmp_path)) in (None, "2")
+    assert Targets().around(str(tmp_path)) in (None, "2")
     assert check(tmp_path) == []
 
 
@@ -114,7 +114,7 @@ def test_usual_bounds_are_read_as_before(tmp_path: Path) -> None:
         ("torch~=2.8", "2.8"),
     ):
         (tmp_path / "requirements.txt").write_text(bound)
-        assert named_in(str(tmp_path)) == wanted
+        assert Targets().around(str(tmp_path)) == wanted
 
 
 def test_ignore_files_of_stars(tmp_path: Path) -> None:

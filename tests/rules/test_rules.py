@@ -2,6 +2,7 @@
 
 ``# expect: FSDP201`` at the end of a line: that finding is on that line. ``# fine: FSDP201``: a near miss.
 ``# target: torch 2.13`` at the beginning of a line of the script: the oldest torch that it is for.
+``# limits: accelerate==1.5.2``: what the project's dependencies say of a framework.
 """
 
 from __future__ import annotations
@@ -18,13 +19,16 @@ from fsdp2lint.catalogue import knowledge
 from fsdp2lint.catalogue.declare import Rule
 from fsdp2lint.catalogue.findings import Finding
 from fsdp2lint.config.settings import DEFAULT_GROUPS
+from fsdp2lint.config.target import limits_in
 from fsdp2lint.edits.apply import combine
 from fsdp2lint.interpret.entries import traces
+from fsdp2lint.model.told import Limits
 from fsdp2lint.project.project import Project
 from fsdp2lint.source.source import Site, Source
 from fsdp2lint.system.files import SETTINGS
 
 ROOT = Path(__file__).parents[2] / "fixtures" / "rules"
+LIMIT = re.compile(r"^# limits: (\S+)$", re.MULTILINE)
 TARGET = re.compile(r"^# target: torch (\d+)\.(\d+)$", re.MULTILINE)
 MARK = re.compile(r"#\s*(expect|fine):\s*((?:FSDP\d{3}[,\s]*)+)")
 
@@ -88,7 +92,9 @@ def findings(sources: Sequence[Source], about: str = "") -> Iterator[tuple[Rule,
     seen: set[object] = set()
     asked = next((found for s in sources if (found := TARGET.search(s.text))), None)
     target = (int(asked[1]), int(asked[2])) if asked else None
+    limits = limits_of(sources)
     for trace in traces(Project.of(sources, target=target)):
+        trace.limits = limits
         for rule in knowledge.rules():
             if rule.group not in DEFAULT_GROUPS and rule.name != about:
                 continue
@@ -97,6 +103,12 @@ def findings(sources: Sequence[Source], about: str = "") -> Iterator[tuple[Rule,
                 if key not in seen:
                     seen.add(key)
                     yield rule, finding
+
+
+def limits_of(sources: Sequence[Source]) -> Limits:
+    """What ``# limits: accelerate==1.5.2`` says that the project allows."""
+    asked = [found[1] for s in sources for found in LIMIT.finditer(s.text)]
+    return limits_in(asked)
 
 
 def site(finding: Finding) -> Site:

@@ -1,0 +1,132 @@
+"""The settings need a newer release of the framework than the project's dependencies allow.
+
+## What it does
+
+Reads the dependencies of the project (`pyproject.toml`, `setup.cfg`, `setup.py`, `requirements*.txt`) and reports settings that no
+release they allow can read: `fsdp_version: 2` of accelerate before 1.6 and of the Trainer before transformers 5.0, the
+`parallelism_config` of accelerate before 1.10, and `FullyShardedDataParallelPlugin(fsdp_version=…)` before accelerate 1.6.
+
+## Why is this bad
+
+An older accelerate or transformers ignores `fsdp_version` without a word, and shards by FSDP1 with its default strategy: the
+script runs, and not as its settings say. An older accelerate refuses a file with `parallelism_config`, and a plugin with
+`fsdp_version`, at the start.
+
+## Example
+
+```diff
+-# limits: accelerate==1.5.2
++# limits: accelerate==1.6.0
+ distributed_type: FSDP
+ fsdp_config:
+   fsdp_version: 2
+   fsdp_reshard_after_forward: false
+```
+
+The first line is the project's dependency: raise it.
+
+## Known limits
+
+Only an upper limit counts: `accelerate==1.5.2`, `accelerate<1.6`, `transformers~=4.57`. A requirement without one allows the
+newest release. What is installed beside the requirements is not seen, nor is what a lock file says: that is why this is a warning.
+
+## References
+
+- https://github.com/huggingface/accelerate/releases/tag/v1.6.0
+- https://github.com/huggingface/accelerate/blob/v1.5.2/src/accelerate/utils/launch.py (`prepare_multi_gpu_env`)
+- https://github.com/huggingface/accelerate/blob/v1.9.0/src/accelerate/commands/config/config_args.py (`from_yaml_file`)
+- https://github.com/huggingface/transformers/blob/v4.57.1/src/transformers/training_args.py (`__post_init__`)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import libcst as cst
+
+from fsdp2lint.api import (
+    Asked,
+    Called,
+    Container,
+    Entry,
+    Finding,
+    Layout,
+    Limit,
+    Literal,
+    Trace,
+    rule,
+)
+
+from ._common.settings import found, said
+
+Release = tuple[int, int, int]
+
+_PLUGINS = tuple(f"accelerate.{home}FullyShardedDataParallelPlugin" for home in ("", "utils."))
+_ARGUMENTS = re.compile(r"(transformers|trl)\.(\w+\.)*\w+(Arguments|Config)")
+_VERSION: dict[str, Release] = {"accelerate": (1, 6, 0), "transformers": (5, 0, 0)}
+_MESH = (1, 10, 0)
+
+
+@rule(code="FSDP610", group="suspicious")
+def check(trace: Trace) -> Iterator[Finding]:
+    """Settings and plugins that no allowed release knows."""
+    limits = dict(trace.limits)
+    if trace.settings is not None:
+        for entry, message in _unknown(trace, trace.settings, limits):
+            yield found(trace, entry, message)
+    for call in trace.of(Called):
+        if call.name in _PLUGINS and "fsdp_version" in call.keywords:
+            message = _too_old("`fsdp_version`", "accelerate", limits)
+            if message and not _asks_for_release(call):
+                yield Finding(at=call, message=f"{message}, which raises a TypeError here")
+        elif _ARGUMENTS.fullmatch(call.name) and (key := _version(trace, call)):
+            message = _too_old(f"`{key}` of the `fsdp_config`", "transformers", limits)
+            if message and not _asks_for_release(call):
+                yield Finding(at=call, message=f"{message}, which ignores it")
+
+
+def _asks_for_release(call: Called) -> bool:
+    """Whether a condition about a version chooses the call, or a handler catches what it raises."""
+    return any(
+        (isinstance(one, cst.If) and "version" in site.source.code(one.test))
+        or (isinstance(one, cst.Try) and one.handlers)
+        for site in (call.at, *call.calls)
+        for one in Layout.of(site.source).ancestors(site.node)
+    )
+
+
+def _version(trace: Trace, call: Called) -> str:
+    """The key by which the arguments of a Trainer ask for version 2."""
+    config = call.keywords.get("fsdp_config")
+    if not isinstance(config, Container) or config.open:
+        return ""
+    entries = dict(trace.memory.entries(config, call.guards))
+    keys = (key for key in ("fsdp_version", "version") if f"['{key}']" in entries)
+    key = next(keys, "")
+    value = entries.get(f"['{key}']")
+    return key if isinstance(value, Literal) and value.value == 2 else ""
+
+
+def _unknown(trace: Trace, asked: Asked, limits: dict[str, Limit]) -> Iterator[tuple[Entry, str]]:
+    package = {"accelerate": "accelerate", "the Trainer": "transformers"}.get(asked.framework, "")
+    if package and asked.version == 2 and asked.said is not None:
+        message = _too_old(said(trace, asked.said), package, limits)
+        if message:
+            ends = " and uses FSDP1" if package == "accelerate" else ""
+            yield asked.said, f"{message}, which ignores it{ends}"
+    mesh = asked.top.get("parallelism_config") if package == "accelerate" else None
+    if mesh is not None and (message := _too_old(f"`{mesh.name}`", package, limits, _MESH)):
+        yield mesh, f"{message}, which refuses the file"
+
+
+def _too_old(
+    what: str, package: str, limits: dict[str, Limit], since: Release | None = None
+) -> str:
+    """That the project allows no release of a package that knows something; empty when it does."""
+    first = since or _VERSION[package]
+    limit = limits.get(package)
+    if limit is None or not limit.lacks(first):
+        return ""
+    needed = ".".join(map(str, first[:2]))
+    return f"{what} needs {package} >= {needed}, but the project asks for `{limit.requirement}`"

@@ -1,0 +1,71 @@
+"""The newest release of a framework that a project's dependencies allow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fsdp2lint.config.target import Targets, limits_in
+from tests.support.running import invoke
+
+FSDP2 = "distributed_type: FSDP\nfsdp_config:\n  fsdp_version: 2\n"
+
+
+@pytest.mark.parametrize(
+    ("requirement", "lacks"),
+    [
+        ("accelerate==1.5.2", True),
+        ("accelerate ~= 1.5.2", True),
+        ("accelerate~=1.5", False),
+        ("accelerate<1.6", True),
+        ("accelerate<=1.6", False),
+        ("accelerate>=0.3,<2", False),
+        ("accelerate==1.5.*", True),
+        ("accelerate==1.6.*", False),
+        ("accelerate[testing]==1.2 ; python_version > '3'", True),
+        ("accelerate==0.34.2 --hash=sha256:1", True),
+        ("accelerate>=0.33", False),
+        ("accelerate", False),
+        ("accelerate-tools==0.1", False),
+        ("accelerate @ git+https://github.com/huggingface/accelerate", False),
+    ],
+)
+def test_what_a_requirement_allows(requirement: str, lacks: bool) -> None:
+    limits = dict(limits_in([requirement]))
+    assert ("accelerate" in limits and limits["accelerate"].lacks((1, 6, 0))) is lacks
+
+
+def test_requirements_for_several_machines_allow_the_newest() -> None:
+    limits = limits_in(["accelerate==1.5.0; sys_platform == 'x'", "accelerate==1.12.0"])
+    assert not dict(limits)["accelerate"].lacks((1, 6, 0))
+    assert limits_in(["accelerate==1.5.0; sys_platform == 'x'", "accelerate"]) == ()
+
+
+FILES = {
+    "requirements.txt": "torch\naccelerate==1.5.2\n",
+    "pyproject.toml": "[project]\nname = 'x'\ndependencies = ['accelerate<1.6']\n",
+    "setup.py": "from setuptools import setup\nsetup(install_requires=['accelerate==1.2'])\n",
+    "setup.cfg": "[options]\ninstall_requires =\n    accelerate==1.2\n",
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_each_file_of_dependencies_counts(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text(FILES[name])
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "fsdp.yaml").write_text(FSDP2)
+    done = invoke("check", "-q", "-f", "concise", ".", cwd=tmp_path)
+    assert "configs/fsdp.yaml:3:3: FSDP610" in done.stdout
+    (tmp_path / name).write_text(FILES[name].replace("1.5.2", "1.7").replace("1.2", "1.7"))
+    done = invoke("check", "-q", "-f", "concise", ".", cwd=tmp_path)
+    assert ("FSDP610" in done.stdout) is (name == "pyproject.toml")
+
+
+def test_poetry_counts(tmp_path: Path) -> None:
+    tools = '[tool.poetry.dependencies]\naccelerate = "^0.34"\ntorch = "^2.6"\n'
+    (tmp_path / "pyproject.toml").write_text(tools)
+    targets = Targets()
+    assert dict(targets.limits(str(tmp_path)))["accelerate"].lacks((1, 6, 0))
+    assert targets.around(str(tmp_path)) == "2.6"
