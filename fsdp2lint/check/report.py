@@ -29,7 +29,7 @@ class Report:
     the run fail, and is ``stale`` when an entry matches nothing any more. ``went_wrong`` when a part of the analysis raised, or a setting means nothing: the exit code is 2; ``profile`` holds the seconds that each rule
     took, by code. ``programs`` say what was followed of each. The ``unchecked`` paths were named and are of no kind that is read.
     What was found ``elsewhere`` lies in files that were not passed, which those that were passed import.
-    No launch command names the settings in ``alone``: no script was analysed under them.
+    No launch command names the settings in ``alone`` with a script: no script was analysed under them.
     """
 
     # written by hand: the machinery of dataclasses takes longer than the run of a hook without FSDP

@@ -156,6 +156,8 @@ class Launch(NamedTuple):
     """Whether the arguments that the command gives to the Trainer ask for its own."""
     settings: str = ""
     """The file that says so; empty where options of the command do."""
+    named: tuple[tuple[str, str], ...] = ()
+    """What that file sets by name, of the version and the type of state dicts: the rest are defaults."""
 
 
 def strategy_of(value: Any) -> str | None:
@@ -185,7 +187,7 @@ def asked(top: Mapping) -> Asked | None:
     for kind in (_of_accelerate, _of_lightning, _of_native, _of_arguments, _of_section):
         found = kind(top)
         if found is not None:
-            return found
+            return None if found.value("xla") is True else found  # torch_xla shards by its own
     return None
 
 

@@ -132,6 +132,7 @@ def _known(paths: Iterable[str], files: Files) -> _Known:
                 _classes(asked),
                 asked.value("activation_checkpointing") is True,
                 settings=path,
+                named=_named(asked),
             )
         elif asked.framework in ("the Trainer", "ms-swift"):  # one file may be either
             known.trainer[path] = Launch(
@@ -141,6 +142,13 @@ def _known(paths: Iterable[str], files: Files) -> _Known:
                 settings=path,
             )
     return known
+
+
+def _named(asked: Asked) -> tuple[tuple[str, str], ...]:
+    """The version and the type of state dicts, where the file says them."""
+    version = () if asked.said is None else (("fsdp_version", str(asked.version)),)
+    kind = _type(asked)
+    return (*version, ("state_dict_type", kind)) if kind else version
 
 
 def _type(asked: Asked) -> str:
@@ -215,8 +223,13 @@ def _of_command(command: Command, known: _Known) -> Launch | None:
     recomputed = options.get("fsdp_activation_checkpointing", "").lower() == "true"
     if base is not None and "fsdp_activation_checkpointing" not in options:
         recomputed = base.activation_checkpointing
-    settings = base.settings if base is not None else ""
-    return Launch(version, state, wrapped, recomputed, settings=settings)
+    made = Launch(version, state, wrapped, recomputed)
+    if base is None:
+        return made
+    named = tuple(
+        pair for pair in base.named if f"fsdp_{pair[0].removeprefix('fsdp_')}" not in options
+    )
+    return made._replace(settings=base.settings, named=named)
 
 
 def _of_arguments(command: Command, trainer: dict[str, Launch]) -> Launch | None:

@@ -295,6 +295,21 @@ class Refused(Event):
 
 
 @dataclass(slots=True, eq=False)
+class Overruled(Event):
+    """The script says something else of FSDP than the settings that it is launched with, and the script counts."""
+
+    by: str
+    name: str
+    script: str
+    launch: str
+    settings: str
+    """The file that says ``launch``."""
+
+    def words(self) -> str:
+        return f"{self.by} says {self.name} {self.script}, not {self.launch}"
+
+
+@dataclass(slots=True, eq=False)
 class WeightsSkipped(Event):
     """A call that saves a model wrote no weights, because of the settings ``by``."""
 

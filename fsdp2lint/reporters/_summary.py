@@ -55,8 +55,9 @@ def alone(report: Report) -> str:
     """Which settings were checked without the scripts that they are for."""
     first, *more = report.alone
     others = f" and {count(len(more), 'other settings file')}" if more else ""
-    names = "no launch command names them" if more else "no launch command names it"
-    return f"No script was analysed under the settings in {first}{others}: {names}."
+    named = "them" if more else "it"
+    why = f"no launch command names {named} with a script"
+    return f"No script was analysed under the settings in {first}{others}: {why}."
 
 
 def _left(report: Report) -> list[str]:

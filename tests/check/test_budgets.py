@@ -108,6 +108,7 @@ def test_a_bound_without_end_is_none(tmp_path: Path, bound: str) -> None:
 
 
 def test_usual_bounds_are_read_as_before(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
     for bound, wanted in (
         ("torch==2.7.*", "2.7"),
         ("torch>=2.6.0,<3", "2.6.0"),

@@ -341,3 +341,13 @@ def test_no_rule_fails_on_a_settings_file(tmp_path: Path, name: str) -> None:
     shown = invoke("check", "--isolated", "--select", "ALL", "-f", "concise", ".", cwd=tmp_path)
     assert "FSDP999" not in shown.stdout + shown.stderr
     assert shown.returncode in (0, 1)
+
+
+def test_xla_shards_by_its_own(tmp_path: Path) -> None:
+    settings = (
+        '{"xla": true, "transformer_layer_cls_to_wrap": ["Block"], "xla_fsdp_grad_ckpt": true}'
+    )
+    (tmp_path / "fsdp_config.json").write_text(settings)
+    assert "No FSDP1 code found" in invoke("migrate", ".", cwd=tmp_path).stdout
+    (tmp_path / "fsdp_config.json").write_text(settings.replace("true,", "false,", 1))
+    assert '"version": 2' in invoke("migrate", ".", cwd=tmp_path).stdout

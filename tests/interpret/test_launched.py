@@ -142,7 +142,7 @@ def test_settings_that_no_command_names_are_no_reason_to_pass(project: Path, pat
     (project / "configs" / "fsdp.yaml").unlink()
     result = invoke("check", "--isolated", path, cwd=project)
     assert "All checks passed" not in result.stdout
-    said = "fsdp.yaml and 1 other settings file: no launch command names them."
+    said = "fsdp.yaml and 1 other settings file: no launch command names them with a script."
     assert NO_SCRIPT + said in result.stdout
     records = invoke("check", "--isolated", "-f", "json", path, cwd=project)
     assert records.stdout == "[]\n"
@@ -388,3 +388,19 @@ def test_a_wrap_class_in_a_model_that_is_not_known_whole(project: Path, held: st
     (project / "configs" / "fsdp.yaml").write_text(settings)
     (project / "run.sh").write_text(COMMAND)
     assert "FSDP607" not in found(project, ".")
+
+
+def test_a_script_that_contradicts_its_launch(project: Path) -> None:
+    plugin = "Accelerator(fsdp_plugin=FullyShardedDataParallelPlugin(fsdp_version=1))"
+    text = TRAIN.replace("Accelerator()", plugin)
+    text = text.replace("import Accelerator", "import Accelerator, FullyShardedDataParallelPlugin")
+    (project / "train.py").write_text(text)
+    (project / "run.sh").write_text(COMMAND)
+    assert "train.py:7:19: FSDP611 `fsdp_version` is 1 here and 2 in fsdp.yaml" in found(
+        project, "."
+    )
+    (project / "configs" / "fsdp.yaml").write_text("distributed_type: FSDP\nfsdp_config: {}\n")
+    assert "FSDP611" not in found(project, ".")  # the file says no version
+    (project / "configs" / "fsdp.yaml").write_text(FSDP2)
+    (project / "run.sh").write_text(COMMAND.replace("train.py", "--fsdp_version 1 train.py"))
+    assert "FSDP611" not in found(project, ".")

@@ -2,11 +2,13 @@
 
 ``# expect: FSDP201`` at the end of a line: that finding is on that line. ``# fine: FSDP201``: a near miss.
 ``# target: torch 2.13`` at the beginning of a line of the script: the oldest torch that it is for.
+``# launched: fsdp_version 2``: what the settings say that the script is launched with.
 ``# limits: accelerate==1.5.2``: what the project's dependencies say of a framework.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,13 +23,15 @@ from fsdp2lint.catalogue.findings import Finding
 from fsdp2lint.config.settings import DEFAULT_GROUPS
 from fsdp2lint.config.target import limits_in
 from fsdp2lint.edits.apply import combine
+from fsdp2lint.frameworks.asked import Launch
 from fsdp2lint.interpret.entries import traces
-from fsdp2lint.model.told import Limits
+from fsdp2lint.model.told import Limits, Told
 from fsdp2lint.project.project import Project
 from fsdp2lint.source.source import Site, Source
 from fsdp2lint.system.files import SETTINGS
 
 ROOT = Path(__file__).parents[2] / "fixtures" / "rules"
+LAUNCHED = re.compile(r"^# launched: (.+)$", re.MULTILINE)
 LIMIT = re.compile(r"^# limits: (\S+)$", re.MULTILINE)
 TARGET = re.compile(r"^# target: torch (\d+)\.(\d+)$", re.MULTILINE)
 MARK = re.compile(r"#\s*(expect|fine):\s*((?:FSDP\d{3}[,\s]*)+)")
@@ -93,7 +97,7 @@ def findings(sources: Sequence[Source], about: str = "") -> Iterator[tuple[Rule,
     asked = next((found for s in sources if (found := TARGET.search(s.text))), None)
     target = (int(asked[1]), int(asked[2])) if asked else None
     limits = limits_of(sources)
-    for trace in traces(Project.of(sources, target=target)):
+    for trace in traces(Project.of(sources, told=launched(sources), target=target)):
         trace.limits = limits
         for rule in knowledge.rules():
             if rule.group not in DEFAULT_GROUPS and rule.name != about:
@@ -103,6 +107,18 @@ def findings(sources: Sequence[Source], about: str = "") -> Iterator[tuple[Rule,
                 if key not in seen:
                     seen.add(key)
                     yield rule, finding
+
+
+def launched(sources: Sequence[Source]) -> Told:
+    """What ``# launched: fsdp_version 2, state_dict_type FULL_STATE_DICT`` says of the launch of a script."""
+    found = []
+    for source in sources:
+        for said in LAUNCHED.findall(source.text):
+            values = dict(pair.split() for pair in said.split(","))
+            kind = values.get("state_dict_type", "")
+            launch = Launch(int(values["fsdp_version"]), kind, named=tuple(values.items()))
+            found.append((os.path.abspath(source.path), launch))
+    return Told(launched=tuple(found))
 
 
 def limits_of(sources: Sequence[Source]) -> Limits:

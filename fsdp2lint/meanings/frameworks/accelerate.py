@@ -28,6 +28,7 @@ from fsdp2lint.meanings.results import (
 from fsdp2lint.model.events import (
     Collective,
     OptimizerBuilt,
+    Overruled,
     Refused,
     Restored,
     Saved,
@@ -52,7 +53,27 @@ _PLUGIN = "FullyShardedDataParallelPlugin"
 @calls("accelerate.Accelerator", f"accelerate.{_PLUGIN}", f"accelerate.utils.{_PLUGIN}")
 def settings(call: Call) -> Value | None:
     """They keep what they are given as it is: the plugin can be asked for its version later."""
-    return instance(call)
+    made = instance(call)
+    if call.name == "accelerate.Accelerator" and (known := launch(call)) is not None:
+        plugin = setting(call, made, "fsdp_plugin")
+        if made_by(plugin, _ACCELERATE):
+            _overruled(call, plugin, known)
+    return made
+
+
+def _overruled(call: Call, plugin: Value | None, known: Launch) -> None:
+    """What a plugin of the script says otherwise than the launch: ``__post_init__`` asks the environment only for the rest."""
+    for name, wanted in known.named:
+        said = constant(setting(call, plugin, name))
+        if isinstance(said, str | int) and str(said).upper() != wanted:
+            call.emit(
+                Overruled,
+                by="the plugin",
+                name=name,
+                script=str(said),
+                launch=wanted,
+                settings=known.settings,
+            )
 
 
 def launch(call: Call) -> Launch | None:

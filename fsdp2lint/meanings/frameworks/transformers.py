@@ -19,7 +19,7 @@ from fsdp2lint.meanings.frameworks.objects import shard
 from fsdp2lint.meanings.modules import module
 from fsdp2lint.meanings.registry import calls, method
 from fsdp2lint.meanings.results import constant, fresh, instance, made_by, nothing, setting
-from fsdp2lint.model.events import Collective, Refused, Registered, WeightsSkipped
+from fsdp2lint.model.events import Collective, Overruled, Refused, Registered, WeightsSkipped
 from fsdp2lint.model.values import Container, Instance, Literal, Super, Value
 
 _HOMES = ("transformers.", "trl.")
@@ -60,6 +60,7 @@ def _refuse(call: Call, trainer: Value) -> None:
         return
     if known is None and not _asks(call, setting(call, args, "fsdp")):
         return
+    _overruled(call, args)
 
     def said(name: str) -> bool:
         return constant(setting(call, args, name)) is True
@@ -76,6 +77,24 @@ def _refuse(call: Call, trainer: Value) -> None:
     elif said("save_only_model") and _is_sharded_type(_state_dict_type(call, trainer)):
         why = "with FSDP, `save_only_model` and SHARDED_STATE_DICT exclude each other"
         call.emit(Refused, by="the Trainer", why=why)
+
+
+def _overruled(call: Call, args: Value | None) -> None:
+    """What the ``fsdp_config`` says otherwise than the launch: with ``fsdp`` the Trainer builds a plugin of its own."""
+    known = launch(call)
+    if known is None or is_left_open(setting(call, args, "fsdp")):
+        return
+    for name, wanted in known.named:
+        said = _configured(call, args, name.removeprefix("fsdp_"))
+        if isinstance(said, str | int) and str(said).upper() != wanted:
+            call.emit(
+                Overruled,
+                by="the fsdp_config",
+                name=name,
+                script=str(said),
+                launch=wanted,
+                settings=known.settings,
+            )
 
 
 def _refuse_twice(call: Call, name: str, where: str) -> None:
