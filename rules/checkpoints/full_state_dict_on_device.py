@@ -69,7 +69,13 @@ from .._common.parts import model_of
 from .._common.shared import sharded, state_shard
 from ._common.fixes_offloading import GETTERS, HARMLESS, offloaded, on_first, used_elsewhere
 
-_ONE_FILE = ("torch.save", "pickle.dump", "joblib.dump", "safetensors.torch.save_file")
+_ONE_FILE = (
+    "torch.save",
+    "pickle.dump",
+    "joblib.dump",
+    "safetensors.torch.save_file",
+    ".save_pretrained",
+)
 
 
 @rule(code="FSDP309", group="suspicious")

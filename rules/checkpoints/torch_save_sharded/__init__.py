@@ -3,13 +3,18 @@
 ## What it does
 
 Finds `torch.save` of the `state_dict()` of a sharded model or of its optimizer, directly, inside a
-dictionary, or in a helper.
+dictionary, or in a helper. Also safetensors' `save_file` and `save_model`, and the `save_pretrained` of models of
+Transformers and diffusers, which write the same state dict.
 
 ## Why is this bad
 
 The state dict of a sharded model holds `DTensor`s, and pickling one writes only what this rank holds. Rank 0's
 file has 1/N of the weights; it loads with other weights or not at all in another world. FSDP1's
 `state_dict()` gathered the whole by default.
+
+Safetensors asks each tensor for its storage, and a `DTensor` has none: it raises "Attempted to access the data
+pointer on an invalid python storage". `save_pretrained` does so too, on whatever ranks call it, unless Transformers
+itself has distributed the model or gets the gathered state as `state_dict=`.
 
 ## Example
 
@@ -55,6 +60,20 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 torch.save(optimizer.state_dict(), f"optimizer_{dist.get_rank()}.pt")
 ```
 
+Found: a model of Transformers that writes its own state dict.
+
+```python
+from transformers import AutoModelForCausalLM
+
+dist.init_process_group("gloo")
+model = AutoModelForCausalLM.from_pretrained("gpt2")
+for block in model.transformer.h:
+    fully_shard(block)
+fully_shard(model)
+if dist.get_rank() == 0:
+    model.save_pretrained("out")
+```
+
 Not found: a state dict that code outside of the project may have gathered.
 
 ```python
@@ -93,25 +112,41 @@ from fsdp2lint.api import (
     Called,
     Container,
     Either,
+    External,
     Finding,
+    Module,
     Part,
     Saved,
     StateDict,
     Trace,
+    Value,
+    lineage,
     options,
     rule,
+    unwrapped,
 )
 
-from ..._common.shared import Shard, changed, of_shards, state_shard
+from ..._common.shared import Shard, changed, of_shards, sharded, state_shard, wrapped_by
 from .gathering import gathered
 
 _PICKLES = ("torch.save", "pickle.dump", "joblib.dump")
+_SAFETENSORS = (
+    "safetensors.torch.save_file",
+    "safetensors.torch.save_model",
+    ".save_pretrained",
+)
+"""They ask each tensor for its storage, which a ``DTensor`` does not have (safetensors/torch.py, ``storage_ptr``)."""
+
+_GATHERING = ("distributed_config", "tp_plan", "device_mesh")
+"""Models that Transformers itself distributes are gathered by ``save_pretrained`` (transformers/distributed/mixin.py)."""
 
 
 @rule(code="FSDP301", group="correctness")
 def check(trace: Trace) -> Iterator[Finding]:
     """Files of shards."""
     for saved in trace.of(Saved):
+        if saved.via in _SAFETENSORS:
+            yield from _by_safetensors(trace, saved)
         if not saved.via.startswith(_PICKLES):
             continue
         states = sorted(_inside(trace, saved), key=lambda state: state.taken)
@@ -130,6 +165,46 @@ def check(trace: Trace) -> Iterator[Finding]:
                 ),
             )
             break
+
+
+def _by_safetensors(trace: Trace, saved: Saved) -> Iterator[Finding]:
+    """Safetensors refuses shards: of a state dict that was taken before, or of one that the save takes itself."""
+    found: tuple[Shard, Value] | None = None
+    for state in sorted(_inside(trace, saved), key=lambda state: state.taken):
+        shard = _local(trace, saved, state)
+        if shard is not None:
+            found = shard, state.of
+            break
+    if found is None and _takes_state_itself(trace, saved):
+        found = sharded(trace, saved, saved.what)
+    if found is None:
+        return
+    given = "`state_dict=`" if saved.via == ".save_pretrained" else "the call"
+    yield Finding(
+        at=saved,
+        message=f"`{saved.via.lstrip('.')}` raises on the state dict of `{found[1].words()}`: safetensors cannot write "
+        f"`DTensor`s; gather the full state dict on every rank, and hand it to {given} on the first",
+        because=((found[0].event, f"`{found[0].module.words()}` is sharded here"),),
+    )
+
+
+def _takes_state_itself(trace: Trace, saved: Saved) -> bool:
+    """Whether a model is saved whose class is known to write its own ``state_dict()`` as it is."""
+    if saved.via == "safetensors.torch.save_model":
+        return True
+    if saved.via != ".save_pretrained" or wrapped_by(saved.what, "peft"):
+        return False
+    model = unwrapped(saved.what)
+    if not isinstance(model, Module):
+        return False
+    libraries = ("transformers.", "diffusers.")
+    known = [c for c in lineage(model.cls) if isinstance(c, External)]
+    return any(c.name.startswith(libraries) for c in known) and not any(
+        name in call.keywords
+        for call in trace.of(Called)
+        if call.result is model
+        for name in _GATHERING
+    )
 
 
 _KEEPING = (".detach", ".cpu", ".clone", ".to", ".contiguous", ".half", ".float", ".bfloat16")
