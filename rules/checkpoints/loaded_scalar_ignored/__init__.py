@@ -3,7 +3,9 @@
 ## What it does
 
 Finds counters (they are 0 or -1) that a variable puts into the dictionary of `dcp.load`, when the loaded value is
-never taken out again and the variable is used afterwards.
+never taken out again and the variable is used afterwards. Also a plain 0 in its place, in programs that save a count
+under that key and train on after the load: nothing asks for the loaded number, or a helper returns it to a call whose
+result is dropped.
 
 ## Why is this bad
 
@@ -27,6 +29,49 @@ trained weights, silently.
  dcp.load(state, checkpoint_id="latest")
 +step = state["step"]
  print(f"goes on at step {step}")
+```
+
+## Forms
+
+Found: a helper returns the number, and its caller drops it.
+
+```python
+from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
+
+
+def resume(model):
+    state = {"model": get_model_state_dict(model), "step": 0}
+    dcp.load(state, checkpoint_id="latest")
+    set_model_state_dict(model, state["model"])
+    return state["step"]
+
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+resume(model)
+for step in range(100):
+    model(torch.randn(4, 8)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    dcp.save({"model": get_model_state_dict(model), "step": step}, checkpoint_id="latest")
+```
+
+Not found: a number that is asked for with the rest of the dictionary.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+state = {"model": model.state_dict(), "step": 0}
+dcp.load(state, checkpoint_id="latest")
+print(state)
+for step in range(100):
+    model(torch.randn(4, 8)).sum().backward()
+    optimizer.step()
+    dcp.save({"model": model.state_dict(), "step": step}, checkpoint_id="latest")
 ```
 
 ## Fix safety
@@ -59,7 +104,9 @@ from fsdp2lint.api import (
     Layout,
     Literal,
     Loaded,
+    Saved,
     Site,
+    Stepped,
     Trace,
     rule,
     walk,
@@ -80,7 +127,17 @@ def check(trace: Trace) -> Iterator[Finding]:
         for element in () if display is None else display.elements:
             key = _key(element)
             variable = path_text(loaded.at, element.value)
-            if not key or not variable or not _is_start(trace, loaded, loaded.into, key):
+            if not key or not _is_start(trace, loaded, loaded.into, key):
+                continue
+            if isinstance(element.value, cst.Integer | cst.Float | cst.UnaryOperation) and name:
+                if _counts(trace, loaded, key) and _dropped(loaded, name, key):
+                    yield Finding(
+                        at=loaded,
+                        message=f"`dcp.load` puts the loaded number into the dictionary under {key}, and nothing "
+                        "takes it out: a resumed run counts from the start again",
+                    )
+                continue
+            if not variable:
                 continue
             if name and _taken_out(loaded.at, name, key):
                 continue
@@ -139,16 +196,51 @@ def _is_start(trace: Trace, loaded: Loaded, into: Container, key: str) -> bool:
 
 def _taken_out(site: Site, name: str, key: str) -> bool:
     """Whether the dictionary is used, after the load, other than by asking it for other keys."""
+    return next(_uses(site, name, key), None) is not None
+
+
+def _uses(site: Site, name: str, key: str) -> Iterator[cst.CSTNode]:
+    """Where the dictionary, or what it holds under a key, is used after the load."""
     parents = Layout.of(site.source).parents
     for node in names_after(site, name):
         above = parents.get(node)
         if not isinstance(above, cst.Subscript) or above.value is not node:
-            return True
+            yield node
+            continue
         index = above.slice[0].slice
         asked = index.value if isinstance(index, cst.Index) else None
         if not isinstance(asked, cst.SimpleString) or asked.value[1:-1] == key[1:-1]:
+            yield above
+
+
+def _counts(trace: Trace, loaded: Loaded, key: str) -> bool:
+    """Whether training goes on after the load, and the program saves a count under the key."""
+    if next(trace.after(loaded, Stepped), None) is None:
+        return False
+    entry = f"[{ast.literal_eval(key)!r}]"
+    counts = [
+        trace.memory.read(one.what, entry, one.guards)
+        for one in trace.of(Saved)
+        if isinstance(one.what, Container)
+    ]
+    return any(count is not None and not isinstance(count, Literal) for count in counts)
+
+
+def _dropped(loaded: Loaded, name: str, key: str) -> bool:
+    """Whether nobody gets what was loaded under the key: it is never asked for, or returned to calls that drop it."""
+    site = loaded.at
+    calls = list(loaded.moment.calls)
+    uses = list(_uses(site, name, key))
+    while uses:
+        parents = Layout.of(site.source).parents
+        if not all(isinstance(parents.get(use), cst.Return) for use in uses) or not calls:
+            return False
+        site = calls.pop()
+        above = Layout.of(site.source).parents.get(site.node)
+        if isinstance(above, cst.Expr):
             return True
-    return False
+        uses = [site.node]
+    return True
 
 
 def _used(site: Site, element: cst.BaseDictElement, variable: str) -> bool:
