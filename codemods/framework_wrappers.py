@@ -75,6 +75,9 @@ FSDP2 = (
     "torch.distributed.fsdp.fully_shard",
     "torch.distributed.fsdp.FSDPModule",
 )
+BOTH = "the plugin is of this class in both versions"
+OF_FSDP1 = "Lightning's strategy for FSDP2 is another class, which this test does not let through"
+TOO = "test for `ModelParallelStrategy` here too"
 WHY = "the framework wraps the model, builds the optimizer and saves: only its own settings change that"
 
 PLUGIN = "FullyShardedDataParallelPlugin"
@@ -121,7 +124,13 @@ def rewrite(program: Program) -> Iterator[Step | Left]:
         if call in converted:
             continue
         todo = FRAMEWORKS[reference.name]
-        if not reference.name.endswith(PLUGIN) or not isinstance(call, cst.Call):
+        if _is_tested_for(reference.source, reference.node):
+            if reference.name.endswith(PLUGIN):
+                account = Account(reference.source, reference.node, "preserved", BOTH)
+                yield Step((), (account,))
+            else:
+                yield Left(reference.source, reference.node, OF_FSDP1, TOO)
+        elif not reference.name.endswith(PLUGIN) or not isinstance(call, cst.Call):
             yield Left(reference.source, reference.node, WHY, todo)
         elif _version(call) == "2":
             why = "`fsdp_version=2` asks for FSDP2 already"
@@ -139,6 +148,17 @@ def rewrite(program: Program) -> Iterator[Step | Left]:
             else:
                 yield from (Left(reference.source, arg, WHY, todo) for arg in given)
     yield from _of_hidden_wrappers(program)
+
+
+def _is_tested_for(source: Source, node: cst.CSTNode) -> bool:
+    """Whether a class is what `isinstance` or `issubclass` tests for, alone or in a tuple."""
+    layout = Layout.of(source)
+    inner = layout.parents[node]
+    if isinstance(inner, cst.Element):
+        inner = layout.parents[layout.parents[inner]]
+    call = layout.parents[inner] if isinstance(inner, cst.Arg) else None
+    name = call.func if isinstance(call, cst.Call) else None
+    return isinstance(name, cst.Name) and name.value in ("isinstance", "issubclass")
 
 
 # -- accelerate's plugin -----------------------------------------------------------------------------------------

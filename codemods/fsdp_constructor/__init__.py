@@ -59,12 +59,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp2lint.api import EVERY_OTHER, Left, Program, Step, codemod
+from fsdp2lint.api import EVERY_OTHER, Kept, Left, Program, Step, codemod
 
 from .steps import steps
 
 
 @codemod(after=(EVERY_OTHER, "wrap-context"))
-def rewrite(program: Program) -> Iterator[Step | Left]:
+def rewrite(program: Program) -> Iterator[Step | Left | Kept]:
     """Every call that wraps a module by FSDP1."""
     yield from steps(program)

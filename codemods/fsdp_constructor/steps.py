@@ -10,6 +10,7 @@ import libcst as cst
 from fsdp2lint.api import (
     Account,
     Edit,
+    Kept,
     Layout,
     Left,
     Program,
@@ -39,6 +40,7 @@ from .patches import patches
 from .plan import Plan
 from .policies import Nothing, Policy, policy_of
 from .precision import place, precision
+from .quantized import quantized
 from .sharding import sharding
 from .site import Construction, arguments, constructions, sources_of
 from .states import states
@@ -50,7 +52,7 @@ TODO = "call fully_shard by hand: {why}"
 Events = Sequence[tuple[Trace, Wrapping]]
 
 
-def steps(program: Program) -> Iterator[Step | Left]:
+def steps(program: Program) -> Iterator[Step | Left | Kept]:
     """What becomes of every constructor call."""
     turned = list(functions(program))
     if turned:
@@ -84,6 +86,8 @@ def steps(program: Program) -> Iterator[Step | Left]:
     _without_classes(program, done)
     for together in _together(done):
         yield _step(program, together, helpers)
+    if done:
+        yield from quantized(program)
     if not done and not waiting:
         yield from asked(program)
         yield from leave(program)

@@ -121,8 +121,20 @@ def _uncleaned(program: Program, mention: Mention, found: Cleaning) -> Step:
     if isinstance(statement, cst.Assign) and len(statement.targets) == 1:
         if text_of(source, statement.targets[0].target) == name:
             return Step((_removal(source, _alone(source, statement)), *unused), (account,))
-    plain = plainer(source, found.call, name)
+    plain = plainer(source, found.call, name) or _on_one_line(source, found.call, name)
     return Step((plain or Replace(source, found.call, name), *unused), (account,))
+
+
+def _on_one_line(source: Source, call: cst.BaseExpression, name: str) -> Replace | None:
+    """The name with the next method of a chain, where that stands on a line of its own."""
+    layout = Layout.of(source)
+    further = layout.parents[call]
+    if not isinstance(further, cst.Attribute) or further.value is not call:
+        return None
+    between = source.text[layout.span(call)[1] : layout.span(further.attr)[0]]
+    if "\n" not in between or "#" in between:
+        return None
+    return Replace(source, further, f"{name}.{further.attr.value}")
 
 
 def _unused(program: Program, source: Source) -> tuple[Edit, ...]:

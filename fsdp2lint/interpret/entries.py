@@ -52,7 +52,8 @@ def traces(project: Project, runs: Runs | None = None, *, passing: bool = False)
     load()
     reached = Reached()
     mains = sorted([*filter(_is_main, project.asked), *project.programs], key=_training_first)
-    todo = [(_program, source) for source in mains] + [(_rest, one) for one in project.asked]
+    asked = [one for one in project.asked if one not in project.passed_over]
+    todo = [(_program, source) for source in mains] + [(_rest, one) for one in asked]
     yield from _of_settings(project)
     with _deep_recursion():
         for way, source in todo:

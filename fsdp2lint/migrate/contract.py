@@ -88,7 +88,10 @@ def fixes(found: list[tuple[Rule, Finding]]) -> list[Step]:
 
 
 def _account(rule: Rule, finding: Finding) -> Account:
-    site, why = site_of(finding), f"{finding.message} ({rule.code})"
+    assert finding.fix is not None
+    reason = finding.message.partition("; ")[0].partition(": use ")[0]
+    why = f"rewritten to {finding.fix.title}, because {reason} ({rule.code})"
+    site = site_of(finding)
     return Account(site.source, site.node, "changed", why, own=True)
 
 

@@ -24,7 +24,7 @@ from fsdp2lint.edits.long_lines import broken_lines
 from fsdp2lint.edits.steps import Account, Kept, Left, Respelling, Step
 from fsdp2lint.edits.unbound import unbound_in
 from fsdp2lint.migrate.contract import ADVICE, Said, advice, fixes, new_findings, said, site_of
-from fsdp2lint.migrate.ledger import Entry, Ledger, Todo
+from fsdp2lint.migrate.ledger import Entry, Ledger, Place, Todo
 from fsdp2lint.migrate.leftovers import (
     account_for_the_rest,
     comments,
@@ -128,10 +128,11 @@ def migrate(
     before = (*sources, *texts)
     apart = apart or accept is not None
     stuck: frozenset[Stuck] = frozenset()
+    by_hand: frozenset[Place] = frozenset()
     for _ in range(MAX_ATTEMPTS):
         program = Program(tuple(sources), tuple(roots), options or Options(), tuple(texts), told)
         with no_collector():  # but between two rounds, where traces are let go
-            run = _Run(program, accept, held(program, stuck) if stuck else None)
+            run = _Run(program, accept, held(program, stuck) if stuck else None, by_hand)
             known = said(program) if whole else Counter()
             del program  # its traces go when a codemod has changed a text
             for together in [[one] for one in codemods] if apart else waves(codemods):
@@ -147,6 +148,8 @@ def migrate(
         more = stuck | frozenset(run.stuck()) if whole and accept is None else stuck
         if more == stuck or not run.stages:
             break
+        if not stuck:
+            by_hand = frozenset(entry.start for entry in run.ledger.manual)
         stuck = more  # nothing of their models may be rewritten: all of it once more
     after = run.program
     run.ledger.entries.sort(key=lambda e: (e.path, e.cell or 0, e.line, e.column))
@@ -179,9 +182,17 @@ def waves(codemods: Sequence[Codemod]) -> list[list[Codemod]]:
 class _Run:
     """The state of a migration on its way."""
 
-    def __init__(self, program: Program, accept: Accept | None, held: Held | None) -> None:
+    def __init__(
+        self,
+        program: Program,
+        accept: Accept | None,
+        held: Held | None,
+        by_hand: frozenset[Place],
+    ) -> None:
         self.program = program
         self.held = held
+        self.by_hand = by_hand
+        """What could not be rewritten before anything was held: the rest follows from it."""
         self.accept = accept
         self.refused = False
         self.ledger = Ledger(inventory(program))
@@ -284,8 +295,9 @@ class _Run:
 
         Below the comment of an earlier run nothing changes until the person has taken it away.
         """
-        if self.held is not None and step.edits and by != CONTRACT:
-            if any(self._holds(one.source, one.node) for one in step.accounts):
+        if self.held is not None and by != CONTRACT:
+            tells = not step.edits and all(one.fate == "preserved" for one in step.accounts)
+            if not tells and any(self._holds(one.source, one.node) for one in step.accounts):
                 for one in step.accounts:
                     start, end = Layout.of(one.source).span(one.node)
                     for entry in self.ledger.inside(one.source, start, end):
@@ -465,7 +477,10 @@ class _Run:
         start, end = Layout.of(left.source).span(left.node)
         inside = self.ledger.inside(left.source, start, end)
         for entry in inside or [self.ledger.enter(left.source, left.node)]:
-            if entry.fate == "open":
+            follows = entry.start not in self.by_hand and self._holds(left.source, left.node)
+            if follows:
+                self._leave_held(entry, by)
+            elif entry.fate == "open":
                 entry.account("manual", left.why, by, end - start, left.todo)
 
     def _keep(self, kept: Kept, by: str) -> None:

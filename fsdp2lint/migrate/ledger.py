@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 Status = Fate | Literal["open"]
 """``open``: nobody has accounted for it."""
 
+Place = tuple[str, int, int]
 FATES: tuple[Status, ...] = ("preserved", "changed", "dropped", "manual", "open")
 
 _TOKEN = re.compile(r"\w+|[^\w\s]|\s+")
@@ -66,6 +67,11 @@ class Entry:
     def place(self) -> str:
         """The line, behind the cell of a notebook."""
         return str(self.line) if self.cell is None else f"cell {self.cell}:{self.line}"
+
+    @property
+    def start(self) -> Place:
+        """The file, line and column before the migration."""
+        return self.path, self.line, self.column
 
     @property
     def note(self) -> str:

@@ -155,6 +155,8 @@ class Project:
         self.registering: dict[str, bool] = {}
         """The files that are known to register something when they are imported, or not to."""
         self.programs: list[Source] = []
+        self.passed_over: frozenset[Source] = frozenset()
+        """Sources whose functions are no entries of their own, unless something runs them."""
         self.budget = Budget()
 
     @classmethod

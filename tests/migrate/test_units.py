@@ -183,3 +183,19 @@ def test_the_rank_of_a_wrapper_is_accounted_for_once(tmp_path: Path) -> None:
     done = made(tmp_path, train=HEAD + asked)
     assert "get_rank()" in after(done, "train")
     assert done.ledger.manual == []
+
+
+def test_what_follows_from_a_model_that_stays_gets_no_comment_of_its_own(tmp_path: Path) -> None:
+    before = HALF.replace(
+        "    optimizer.step()\n",
+        "    optimizer.step()\n"
+        "    print(sum(p.numel() for p in model.parameters()))\n"
+        "    with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):\n"
+        "        torch.save(model.state_dict(), 'model.pt')\n",
+    ).replace("as FSDP\n", "as FSDP, StateDictType\n")
+    done = made(tmp_path, half=before)
+    assert done.after[0].text.count("TODO(fsdp2lint)") == 1
+    assert not any("counts whole parameters" in entry.why for entry in done.ledger.entries)
+    kinds = [entry for entry in done.ledger.entries if "state_dict_type" in entry.symbol]
+    assert [(e.fate, e.todo) for e in kinds] == [("manual", "")]
+    assert all("stays" in e.why or "kept as FSDP1" in e.why for e in kinds)
