@@ -9,12 +9,13 @@ norms in fp32, as units of their own.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from textwrap import indent
 
 import libcst as cst
 
-from fsdp2lint.api import Arguments, Layout, Replace, Source, dotted, name_for
+from fsdp2lint.api import Arguments, Kept, Layout, Program, Replace, Source, dotted, name_for
 
 from .._common.names import born, class_of, is_none, only_binding, uses
 from .._common.origins import meaning
@@ -348,4 +349,28 @@ def _at_run_time(site: Construction, plan: Plan, helpers: Helpers, argument: Arg
     return Precision(text, buffers, guard, "False", run_time=helper)
 
 
-__all__ = ["Precision", "become_policy", "precision", "settings_of", "uses"]
+# -- packed weights ---------------------------------------------------------------------------------------------
+
+PACKED = (
+    "bitsandbytes.nn.*",
+    "transformers.BitsAndBytesConfig",
+    "diffusers.BitsAndBytesConfig",
+)
+PACKED_WHY = (
+    "packed weights: FSDP1 put those of a unit into one flat tensor, `fully_shard` shards each and gathers it as a "
+    "plain parameter. Layers of 4 bits find their `quant_state` again at the module, layers of 8 bits lose their "
+    "scales (FSDP236); the dtype of the storage must be the `param_dtype` of the policy"
+)
+"""``init_dtype_attrs`` and ``_init_sharded_param`` in torch/distributed/fsdp/_fully_shard/_fsdp_param.py;
+``fix_4bit_weight_quant_state_from_module`` in bitsandbytes/nn/modules.py."""
+
+
+def quantized(program: Program) -> Iterator[Kept]:
+    """The first place of each file that names packed weights."""
+    for source in program.sources:
+        first = next((one for one in program.references(*PACKED) if one.source is source), None)
+        if first is not None:
+            yield Kept(source, first.node, PACKED_WHY)
+
+
+__all__ = ["Precision", "become_policy", "precision", "quantized", "settings_of", "uses"]

@@ -39,8 +39,7 @@ from .partials import partials
 from .patches import patches
 from .plan import Plan
 from .policies import Nothing, Policy, policy_of
-from .precision import place, precision
-from .quantized import quantized
+from .precision import place, precision, quantized
 from .sharding import sharding
 from .site import Construction, arguments, constructions, sources_of
 from .states import states

@@ -80,6 +80,15 @@ _WORDS = frozenset(
 )
 _MORE_WORDS = frozenset(("auto_wrap", "offload"))
 
+_TRAINERS_OWN = frozenset(
+    (
+        *("per_device_train_batch_size", "per_device_eval_batch_size", "num_train_epochs"),
+        *("lr_scheduler_type", "logging_steps", "save_strategy", "eval_strategy"),
+        *("evaluation_strategy", "save_total_limit", "fsdp_transformer_layer_cls_to_wrap"),
+    )
+)
+"""Arguments of TrainingArguments that few other scripts name so."""
+
 PREFIX = "fsdp_"
 
 
@@ -263,9 +272,17 @@ def _of_arguments(top: Mapping) -> Asked | None:
         said = _version(section)
         return Asked("ms-swift", top, section, holder, words if asking else None, said)
     known = section is not None and any(bare(e.name) in KEYS["the Trainer"] for e in section)
-    if not asking and not known:
+    if not known and not (asking and _may_be_the_trainers(top)):
         return None
     return Asked("the Trainer", top, section, holder, words if asking else None, _version(section))
+
+
+def _may_be_the_trainers(top: Mapping) -> bool:
+    """Whether the arguments beside ``fsdp`` can be the Trainer's: a script has a ``fsdp: true`` of its own, too."""
+    names = {entry.name for entry in top}
+    words = top.get("fsdp")
+    said = words is not None and plain(words.value) is not True
+    return not any("-" in name for name in names) and (said or bool(names & _TRAINERS_OWN))
 
 
 def _is_of_swift(name: str) -> bool:

@@ -151,6 +151,7 @@ def migrate(
         if not stuck:
             by_hand = frozenset(entry.start for entry in run.ledger.manual)
         stuck = more  # nothing of their models may be rewritten: all of it once more
+        run.forget()
     after = run.program
     run.ledger.entries.sort(key=lambda e: (e.path, e.cell or 0, e.line, e.column))
     return Migration(
@@ -319,6 +320,12 @@ class _Run:
             for entry in self.ledger.inside(source, span.start, span.end)
         )
 
+    def forget(self) -> None:
+        """Let go of all traces: the outcome is not wanted."""
+        self.remaining = []
+        self.program.runs.forget(self.program.sources)
+        self._let_go()
+
     def _let_go(self) -> None:
         """Collect what texts that are no more have left, when it is worth the time."""
         if self.program.runs.dropped > WORTH_COLLECTING:
@@ -363,7 +370,10 @@ class _Run:
     def conclude(self, before: Sequence[Source]) -> None:
         """Give what is open to a person, and say in the text what a person has to do."""
         first = self.program.untraced()
-        self._apply([(s, IMPORTS) for s in unused_imports(self.program)])
+        pairs = zip(before, self.program.sources, strict=True)
+        mine = {new for old, new in pairs if old is not new or self.held is None}
+        unused = [one for one in unused_imports(self.program) if one.edits[0].source in mine]
+        self._apply([(s, IMPORTS) for s in unused])
         self._apply([(s, IMPORTS) for s in idle_imports(self.program, before)])
         self.lay_out(before)
         for entry in self.ledger.entries if self.held is not None else ():

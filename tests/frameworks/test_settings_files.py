@@ -207,10 +207,17 @@ def test_a_settings_file_is_recognised(name: str) -> None:
         "version: 2\nupdates: []\n",
         "fsdp: false\n",
         "fsdp: ''\n",
+        "epochs: 40\nfsdp: true\nfsdp-limit-all-gathers: true\nnum_train_epochs: 3\n",
+        "model: gpt\nfsdp: true\nlr: 0.1\n",
     ],
 )
 def test_another_settings_file_asks_for_nothing(text: str) -> None:
     assert asked(read(Source("x.yaml", text))) is None
+
+
+def test_true_is_the_trainers_beside_its_arguments() -> None:
+    text = "fsdp: true\nper_device_train_batch_size: 4\n"
+    assert asked(read(Source("train.yaml", text))) is not None
 
 
 # -- bad input ---------------------------------------------------------------------------------------------------
