@@ -196,7 +196,7 @@ def _harmless(trace: Trace, built: OptimizerBuilt, shard: Shard) -> bool:
     if (
         trace.never(Stepped, optimizer)
         or _refilled(trace, optimizer)
-        or _handed_away(trace, built)
+        or _handed_away(trace, built, shard)
         or _made_again(trace, built, shard)
     ):
         return True
@@ -220,10 +220,19 @@ def _made_again(trace: Trace, built: OptimizerBuilt, shard: Shard) -> bool:
     )
 
 
-def _handed_away(trace: Trace, built: OptimizerBuilt) -> bool:
-    """Whether code that cannot be followed got the optimizer: it may have put the new parameters in."""
+def _handed_away(trace: Trace, built: OptimizerBuilt, shard: Shard) -> bool:
+    """Whether code that cannot be followed got the optimizer before it stepped: it may have put the new parameters in."""
+    both = shard.guards.and_(built.guards)
+    steps = (
+        stepped.order
+        for stepped in trace.after(shard.event, Stepped)
+        if built.optimizer in options(stepped.optimizer) and both.implies(stepped.guards)
+    )
+    first = next(steps, None)
     return any(
-        gone.order > built.order and gone.to != "its caller"
+        built.order < gone.order
+        and (first is None or gone.order < first)
+        and gone.to != "its caller"
         for gone in trace.escapes(built.optimizer)
     )
 
