@@ -119,6 +119,7 @@ def _agent(request: Request, path: Path) -> int:
             is_master=True,
             wait_for_workers=False,
             master_listen_fd=listening.detach(),
+            use_libuv=False,  # in torch 2.7 and before, the other kind takes no socket
         )
     failed = _wait(ranks)
     del store

@@ -5,6 +5,7 @@ All of it is counted, none is timed, so that two runs give the same numbers. `Co
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 import threading
@@ -14,14 +15,21 @@ from typing import Any
 
 import torch
 import torch.distributed.fsdp._fully_shard._fsdp_param_group as param_group
-from torch.distributed.checkpoint._state_dict_stager import StateDictStager
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.fsdp._fully_shard._fsdp_collectives import foreach_reduce
 from torch.distributed.fsdp._fully_shard._fsdp_common import TrainingState
 from torch.distributed.tensor import DTensor
 from torch.optim.optimizer import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 
+try:
+    from torch.distributed.checkpoint._state_dict_stager import StateDictStager
+except ImportError:  # torch < 2.9
+    StateDictStager = None  # type: ignore[assignment, misc]
+
 _READING = ("item", "tolist", "__float__", "__int__", "__bool__")
+_REDUCED = tuple(inspect.signature(foreach_reduce).parameters)[2:]
+"""What a reduction is given besides parameters and gradients: another torch has it in another order."""
 _OWN = str(Path(torch.__file__).parent)
 
 
@@ -49,7 +57,8 @@ class Costs:
         self._before(DTensor, "redistribute", self._note_whole)
         self._before(FileSystemWriter, "write_data", self._note_write)
         self._before(torch, "save", self._note_file)
-        self._before(StateDictStager, "_stage_untyped_storage", self._note_staged)
+        if StateDictStager is not None:
+            self._before(StateDictStager, "_stage_untyped_storage", self._note_staged)
         self._before(param_group, "foreach_reduce", self._note_dtype)
         group = param_group.FSDPParamGroup
         self._note_order(group)
@@ -112,8 +121,8 @@ class Costs:
     def _note_staged(self, stager: Any, storage: Any, *_: object, **__: object) -> None:
         self._staged += storage not in stager._cached_storage_mapping
 
-    def _note_dtype(self, _: Any, gradients: list[torch.Tensor], *rest: Any) -> None:
-        asked = rest[4]
+    def _note_dtype(self, _: Any, gradients: list[torch.Tensor], *rest: Any, **named: Any) -> None:
+        asked = {**dict(zip(_REDUCED, rest, strict=False)), **named}["reduce_dtype"]
         dtype = gradients[0].dtype if asked is None and gradients else asked
         self._dtypes.add(str(dtype).removeprefix("torch."))
 

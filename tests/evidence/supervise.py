@@ -47,6 +47,7 @@ def supervise(job: Job) -> NoReturn:
         wait_for_workers=False,
         timeout=timedelta(seconds=job.timeout),
         master_listen_fd=listening.detach(),
+        use_libuv=False,  # in torch 2.7 and before, the other kind takes no socket
     )
     statuses = _wait(job, ranks)
     results = [_collect(job, rank, statuses[rank]) for rank in sorted(statuses)]
