@@ -49,6 +49,8 @@ _CRITERION = re.compile(r"(^|[._])(loss|criterion)(_?fn|_?func|_?function)?$")
 _EXITS = frozenset({"sys.exit", "os._exit", "os.abort", "builtins.exit", "builtins.quit"})
 """Functions that do not come back."""
 
+_MESH = "torch.distributed.device_mesh.init_device_mesh"
+
 
 class Given(NamedTuple):
     """What a call was given, and where."""
@@ -61,6 +63,16 @@ class Given(NamedTuple):
     def after(self, receiver: Value) -> Given:
         """The same behind ``receiver``, as a method gets it."""
         return self._replace(args=(receiver, *self.args))
+
+    def values(self) -> tuple[Value, ...]:
+        """All that the call was given."""
+        return (*self.args, *self.keywords.values())
+
+    def instead(self, value: Value, other: Value) -> Given:
+        """The same with another value in place of one."""
+        args = tuple(other if one is value else one for one in self.args)
+        keywords = {name: other if one is value else one for name, one in self.keywords.items()}
+        return self._replace(args=args, keywords=keywords)
 
     def asked_of(self, machine: Machine, name: str, receiver: Value | None = None) -> Call:
         """The call as the meanings of ``name`` see it."""
@@ -184,6 +196,12 @@ def _call_external(machine: Machine, target: External, given: Given) -> Value:
         like = module_like(machine, first)
         if like is not None:
             return like
+    if target.name == _MESH:
+        chosen = next((v for v in given.values() if isinstance(v, Either)), None)
+        if chosen is not None:  # shape and names were chosen together: a mesh for each choice
+            return machine.spread(
+                chosen, lambda one: _call_external(machine, target, given.instead(chosen, one))
+            )
     what = given.asked_of(machine, target.name)
     for meaning in meanings_of(target.name):
         result = meaning(what)

@@ -224,9 +224,18 @@ def _instead(trace: Trace, meeting: Meeting, other: Meeting, guard: Guard) -> bo
         meeting.event.order < left.order < other.event.order
         and meeting.event.guards.implies(left.rank)
         and other.event.guards.units.get(guard.test) != guard
+        and _leaves_out(left, other.event)
         for left in trace.of(Exited)
         if any(rank_dependent(g.test) for g in left.rank)
     )
+
+
+def _leaves_out(left: Exited, event: Event) -> bool:
+    """Whether a path that leaves a function or a loop passes over an event: a `return` of a helper leaves only that."""
+    if left.how not in ("return", "break", "continue"):
+        return True
+    around = [site.node for site in left.moment.calls]
+    return [site.node for site in event.moment.calls][: len(around)] == around
 
 
 def _hands_over(called: Called) -> bool:

@@ -40,7 +40,7 @@ from fsdp2lint.api import (
 )
 
 from .origins import FORMS, is_function, only_computes
-from .shared import cases, class_name, has_parameters, overlap, sharded, together
+from .shared import cases, class_name, has_parameters, overlap, sharded, together, wrapped_by
 from .walks import passes_over
 
 _PLAIN = (
@@ -131,7 +131,7 @@ def way_without_memory(trace: Trace, event: Event, module: Value, built: Guards)
     touching += [
         e
         for e in trace.before(event, Assigned)
-        if not _is_tensor(e.value) and _among(trace, module, e.owner)
+        if not (_is_tensor(e.value) or _is_own_part(trace, e)) and _among(trace, module, e.owner)
     ]
     touching += [
         e
@@ -341,6 +341,8 @@ def _gives(trace: Trace, event: Event, module: Value, itself: bool = False) -> b
     if isinstance(event, Escaped):
         return event.value in set(trace.memory.holders(module))
     if isinstance(event, Assigned):
+        if _is_own_part(trace, event):
+            return False
         if itself or _is_tensor(event.value):  # nothing for the layers below
             return unwrapped(event.owner) is module
         return _among(trace, module, event.owner)
@@ -352,9 +354,13 @@ def _gives(trace: Trace, event: Event, module: Value, itself: bool = False) -> b
 
 
 def _written_into(called: Called) -> tuple[Value | None, ...]:
-    """What a call may write into: of a tensor's in-place method its receiver, of another call all that it is given."""
+    """What a call may write into: of a tensor's in-place method its receiver, of ``nn.init`` the tensor, of another
+    call all that it is given.
+    """
     if called.receiver is not None and _IN_PLACE.fullmatch(called.name):
         return (called.receiver,)
+    if called.name.startswith("torch.nn.init."):  # beside the tensor, numbers: `std=self.cfg.std`
+        return called.arguments[:1] or (called.keywords.get("tensor"),)
     return (called.receiver, *called.arguments, *called.keywords.values())
 
 
@@ -370,6 +376,15 @@ def _gives_none(called: Called) -> bool:
         called.name in _NO_VALUES
         or called.name.startswith(_NO_VALUES_BELOW)
         or only_computes(called)
+    )
+
+
+def _is_own_part(trace: Trace, assigned: Assigned) -> bool:
+    """Whether a module gets back what it had, compiled or with a checkpoint around it: the same parameters."""
+    return all(
+        wrapped_by(one, "compile", "checkpoint")
+        and trace.inside(unwrapped(one), unwrapped(assigned.owner))
+        for one in options(assigned.value)
     )
 
 
