@@ -55,8 +55,6 @@ from fsdp2lint.api import (
     Edit,
     InsertBefore,
     Layout,
-    Loaded,
-    Part,
     Program,
     Replace,
     Restored,
@@ -74,6 +72,7 @@ from fsdp2lint.api import (
 )
 
 from ._common.states_guards import besides_rank, test_above
+from ._common.states_putting import from_file
 from ._common.states_taking import hoisted
 from ._common.states_text import HOME, fitted, function_of, is_path, options_for, text_of
 from ._common.states_uses import fsdp1_models_of
@@ -153,7 +152,7 @@ def _restored(trace: Trace, restored: Restored) -> Step | None:
         return None
     if not isinstance(call, cst.Call) or not isinstance(call.func, cst.Attribute):
         return None
-    if len(call.args) != 1 or not any(_from_file(trace, o) for o in options(restored.state)):
+    if len(call.args) != 1 or not any(from_file(trace, o) for o in options(restored.state)):
         return None
     models = fsdp1_models_of(trace, restored.into)
     model = next((m for r in trace.of(Restored) if (m := _into(r, models, source, call))), "")
@@ -170,15 +169,6 @@ def _restored(trace: Trace, restored: Restored) -> Step | None:
         *more,
     )
     return Step(edits, (Account(source, call, "changed", _WHY),))
-
-
-def _from_file(trace: Trace, value: Value) -> bool:
-    """Whether a value is what ``torch.load`` read, or an entry of it."""
-    read = {e.result for e in trace.of(Loaded) if e.via == "torch.load"}
-    one: Value | None = value
-    while one is not None and one not in read:
-        one = one.owner if isinstance(one, Part) else None
-    return one is not None
 
 
 def _into(restored: Restored, models: list[Value], source: Source, call: cst.CSTNode) -> str:

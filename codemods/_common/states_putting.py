@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 
 import libcst as cst
@@ -16,7 +17,9 @@ from fsdp2lint.api import (
     Layout,
     Left,
     Literal,
+    Loaded,
     MainRank,
+    Part,
     Program,
     Restored,
     Rewrite,
@@ -47,6 +50,9 @@ from .states_uses import MIXED, NEW_NAMES, comes_otherwise, is_compiled, wrapper
 
 _TODO = "use set_model_state_dict(model, state, options=StateDictOptions(full_state_dict=True))"
 
+_SHARDS = "its file holds this rank's shards as FSDP1 wrote them, which FSDP2 cannot read"
+_GATHER = "write the whole state under FSDP1 first, and load that with full_state_dict=True"
+
 Put = Sequence[tuple[Trace, Restored]]
 
 
@@ -58,7 +64,8 @@ def put(program: Program, events: Put) -> Iterator[Step | Left]:
     source, call = mine[0][1].at.source, mine[0][1].at.node
     problem = _problem(mine, call)
     if problem or not isinstance(call, cst.Call) or not isinstance(call.func, cst.Attribute):
-        yield Left(source, call, problem or "it is not called by its name", _TODO)
+        todo = _GATHER if problem == _SHARDS else _TODO
+        yield Left(source, call, problem or "it is not called by its name", todo)
         return
     kind = _kinds(mine).pop()
     asks = comes_otherwise(program, call, [(t, e, e.into) for t, e in events])
@@ -83,6 +90,8 @@ def _problem(events: Put, call: cst.CSTNode) -> str:
         return LOCAL_WHY
     if len(kinds) > 1 or ("" in kinds and _in_the_run(events, call) is None):
         return "which kind of state dict it gets shows only in the run"
+    if kinds == {SHARDED} and any(from_file(t, one) for t, e in events for one in options(e.state)):
+        return _SHARDS
     if isinstance(call, cst.Call) and (starred(call) or argument(call, 2, "assign")):
         return "it is given arguments that set_model_state_dict does not have"
     return ""
@@ -115,6 +124,15 @@ def _stays(trace: Trace, restored: Restored) -> bool:
     states = [one for one in options(restored.state) if not is_none(one)]  # nothing kept so far
     own = (isinstance(one, StateDict) and one.via == ".state_dict" for one in states)
     return bool(states) and all(own)
+
+
+def from_file(trace: Trace, value: Value) -> bool:
+    """Whether a value is what ``torch.load`` read, or an entry of it."""
+    read = {e.result for e in trace.of(Loaded) if e.via == "torch.load"}
+    one: Value | None = value
+    while one is not None and one not in read:
+        one = one.owner if isinstance(one, Part) else None
+    return one is not None
 
 
 def first_rank_has_it(state: Value) -> bool:
@@ -192,7 +210,7 @@ def _asking(
         inner_indent = indent + layout.unit
 
         def both(inner: Inner) -> str:
-            new = text(inner).replace("\n", inner_indent)
+            new = re.sub(r"\r?\n", inner_indent, text(inner))
             return f"if {test}:{inner_indent}{new}{indent}else:{inner_indent}{old}"
 
         yield Rewrite(source, call, both)

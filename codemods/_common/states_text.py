@@ -156,7 +156,7 @@ def chosen(
     before = source.text[layout.line_start(start) : start]
     indent = "\n" if inserted else layout.newline + before[: len(before) - len(before.lstrip())]
     inner = indent + layout.unit
-    one = one.replace("\n", inner)
+    one = re.sub(r"\r?\n", inner, one)
     return f"({inner}{one}{inner}if {test}{inner}else {other}{indent})"
 
 

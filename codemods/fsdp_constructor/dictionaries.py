@@ -224,7 +224,7 @@ def _rewritten(inside: Construction, made: Plan, entries: dict[str, str]) -> lis
     layout = inside.layout
     statement = layout.statement(display)
     indent = layout.newline + layout.indentation(layout.line(statement))
-    text = stepped(text, layout.unit).replace("\n", indent)
+    text = re.sub(r"\r?\n", indent, stepped(text, layout.unit))
     found: list[Edit] = [Replace(inside.source, display, text)]
     if made.before:
         found.append(InsertBefore(inside.source, statement, "\n".join(made.before)))

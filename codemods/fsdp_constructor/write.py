@@ -101,7 +101,7 @@ class Writer:
             call = model
         layout = self.site.layout
         indent = layout.newline + layout.indentation(layout.line(statement))
-        call = stepped(call, layout.unit).replace("\n", indent)
+        call = re.sub(r"\r?\n", indent, stepped(call, layout.unit))
         self._edit(Replace(self.site.source, self.site.call, call))
         if self.lines:
             text = stepped(joined(self.lines, len(indent)), layout.unit)
@@ -156,7 +156,7 @@ class Writer:
             return self.above(statement, text), Replace(source, call, name)
         text = self.function(target.value)[1].strip("\n")
         indent = layout.newline + layout.indentation(layout.line(statement))
-        text = re.sub(r"[ \t]+(\r?\n)", r"\1", text.replace("\n", indent))
+        text = re.sub(r"[ \t]+(\r?\n)", r"\1", re.sub(r"\r?\n", indent, text))
         line = layout.line(statement)
         top, bottom = layout.comments_above(line), layout.bottom(line)
         edits: list[Edit] = [Rewrite(source, statement, lambda inner: text)]
@@ -205,7 +205,7 @@ class Writer:
         indent = layout.indentation(layout.line(statement))
         text = joined([*self._comments(), *self.lines], len(indent)).removeprefix("\n")
         text = stepped(text, layout.unit)
-        text = re.sub(r"[ \t]+\n", "\n", text.replace("\n", "\n" + indent))
+        text = re.sub(r"[ \t]+\n", "\n", re.sub(r"\r?\n", "\n" + indent, text))
         text = text.replace("\n", layout.newline)
         self._edit(Rewrite(self.site.source, statement, lambda inner: text))
 

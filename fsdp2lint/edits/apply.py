@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fsdp2lint.edits.changes import Change, Made, Span, apply
 from fsdp2lint.edits.compose import compose
 from fsdp2lint.edits.import_lines import on_one_line
-from fsdp2lint.edits.layout import Layout
+from fsdp2lint.edits.layout import NEWLINE, Layout
 from fsdp2lint.edits.text import Edit
 from fsdp2lint.source.source import Source, Unreadable
 
@@ -143,7 +143,12 @@ def _made(source: Source, owned: Sequence[tuple[int, Edit]]) -> tuple[Span, ...]
     groups: dict[Hashable, list[tuple[int, Edit]]] = {}
     for index, edit in owned:
         groups.setdefault(edit.group, []).append((index, edit))
-    return Made(Layout.of(source), _owned_changes(groups.values())).spans
+    spans = Made(Layout.of(source), _owned_changes(groups.values())).spans
+    newlines = set(NEWLINE.findall(source.text))
+    if len(newlines) != 1 or newlines == {"\n"}:
+        return spans
+    newline = newlines.pop()  # what comes in gets the file's, too
+    return tuple(Span(s.start, s.end, newline.join(NEWLINE.split(s.text))) for s in spans)
 
 
 def _owned_changes(groups: Iterable[Sequence[tuple[int, Edit]]]) -> list[Change]:

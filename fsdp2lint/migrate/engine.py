@@ -197,6 +197,9 @@ class _Run:
         self.accept = accept
         self.refused = False
         self.ledger = Ledger(inventory(program))
+        for one in held.stuck if held is not None else ():
+            if one.todo and not one.builds:
+                self._begin_there(one)
         self.stages: list[Stage] = []
         self.failures: list[str] = []
         self.remaining: list[tuple[Rule, Finding]] = []
@@ -275,7 +278,17 @@ class _Run:
             said = rule.code != RAISES and any(e.fate == "manual" for e in here)
             if rule.group == "correctness" and cell is None and not said:
                 shown = f"{site.source.path}:{line}: {finding.message} ({rule.code})"
-                yield Stuck(site.source.path, line, column, False, shown)
+                todo = f"as FSDP2, {finding.message}" if rule.code != RAISES else ""
+                yield Stuck(site.source.path, line, column, False, shown, todo=todo)
+
+    def _begin_there(self, one: Stuck) -> None:
+        """Say at a line that would break a rule what a person has to do there."""
+        assert self.held is not None
+        source = next(s for s in self.program.sources if s.path == one.path)
+        at = Layout.of(source).offset(one.line, one.column)
+        here = [e for e in self.ledger.inside(source, at, at + 1) if e.todo == ""]
+        entry = here[0] if here else self.ledger.enter(source, statement_at(source, at))
+        entry.account("manual", self.held.why, CONTRACT, 0, one.todo)
 
     def _holds(self, source: Source, node: cst.CSTNode) -> bool:
         """Whether a place belongs to a model that stays FSDP1's."""

@@ -101,6 +101,24 @@ def test_what_comes_out(case: Path, request: pytest.FixtureRequest) -> None:
     assert ledger == (case / "ledger.txt").read_text("utf-8")
 
 
+@EACH_CASE
+def test_the_line_ends_of_the_file_stay(case: Path) -> None:
+    """Whatever comes in, also what is copied from several lines, ends them as the file does."""
+    sources = read(case / "before")
+    if any("\r" in one.text for one in sources):
+        pytest.skip("it has line ends of Windows already")
+    windows = [one.with_text(one.text.replace("\n", "\r\n")) for one in sources]
+    roots = [Path(sources[0].path).parent]
+    known = texts(case / "before")
+    options = options_of(sources)
+    made = migrate(windows, [codemod_of(case)], roots, options, whole=False, texts=known)
+    wanted = {Path(s.path).relative_to(case).as_posix(): s.text for s in read(case / "after")}
+    for one in made.after:
+        if one.path.endswith(".py"):
+            path = Path(one.path).relative_to(case).as_posix().replace("before", "after", 1)
+            assert one.text == wanted[path].replace("\n", "\r\n")
+
+
 def bless(case: Path, made: Migration, ledger: str) -> None:
     if (case / "after").is_dir():
         shutil.rmtree(case / "after")
