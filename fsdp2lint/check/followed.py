@@ -123,7 +123,7 @@ def _sights(trace: Trace) -> list[_Sight]:
         sight = found.get((kind, event.at.node))
         if sight is None:
             sight = found[kind, event.at.node] = _Sight(kind, deed)
-        if not sight.resolved and any(map(is_resolved, values)):
+        if not sight.resolved and (not values or any(map(is_resolved, values))):
             sight.resolved, sight.what = True, deed[2]
         if not sight.linked:
             sight.linked = kind == "shards" or any(map(linked, values))
@@ -143,6 +143,9 @@ def _deeds(trace: Trace) -> Iterator[Deed]:
             p.of for o in options(stepped.optimizer) if isinstance(o, Optimizer) for p in o.over
         )
         yield "steps", stepped, stepped.words(), tuple(over) or (stepped.optimizer,)
+    for trained in trace.of(events.Collective):
+        if trained.name == ".train":  # of a Trainer, which shards and steps by itself
+            yield "steps", trained, "trained by the Trainer", ()
     for taken in trace.of(events.StateDictTaken):
         if taken.state.via != ".state_dict" or is_resolved(taken.state.of):
             yield "states", taken, taken.words(), (taken.state.of,)

@@ -145,6 +145,72 @@ def test_the_trainer_does_the_same_and_reads_the_old_checkpoint(tmp_path: Path) 
     assert any("total_flos" in one for one in notes), told
 
 
+TRL = """\
+import torch
+from datasets import Dataset
+from tokenizers import Tokenizer, models
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, set_seed
+from trl import SFTConfig, SFTTrainer
+
+words = {f"w{n}": n for n in range(62)} | {"[PAD]": 62, "[EOS]": 63}
+tokenizer = PreTrainedTokenizerFast(
+    tokenizer_object=Tokenizer(models.WordLevel(words)), pad_token="[PAD]", eos_token="[EOS]"
+)
+rows = torch.randint(0, 62, (32, 8), generator=torch.Generator().manual_seed(0)).tolist()
+args = SFTConfig(
+    "out",
+    fsdp="full_shard auto_wrap",
+    fsdp_config={"fsdp_version": 1, "transformer_layer_cls_to_wrap": ["LlamaDecoderLayer"]},
+    per_device_train_batch_size=4,
+    max_steps=2,
+    lr_scheduler_type="constant",
+    learning_rate=1e-2,
+    gradient_checkpointing=False,
+    bf16=False,
+    report_to=[],
+)
+set_seed(0)
+config = LlamaConfig(
+    vocab_size=64, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2
+)
+trainer = SFTTrainer(
+    model=LlamaForCausalLM(config),
+    args=args,
+    train_dataset=Dataset.from_dict({"input_ids": rows}),
+    processing_class=tokenizer,
+)
+trainer.train()
+trainer.save_model("final")
+"""
+
+
+@pytest.mark.ranks
+@pytest.mark.skipif(find_spec("trl") is None, reason="TRL runs itself")
+@pytest.mark.parametrize("adapters", [False, True], ids=["all weights", "LoRA of PEFT"])
+def test_trl_does_the_same(tmp_path: Path, adapters: bool) -> None:
+    lora = "from peft import LoraConfig\n" + TRL.replace(
+        "processing_class=tokenizer,",
+        "processing_class=tokenizer,\n"
+        "    peft_config=LoraConfig(r=4, target_modules=['q_proj', 'v_proj']),",
+    )
+    for name in ("before.py", "train.py"):
+        (tmp_path / name).write_text(lora if adapters else TRL)
+    invoke("migrate", "train.py", "--write", cwd=tmp_path)
+    assert '"fsdp_version": 2' in (tmp_path / "train.py").read_text()
+    told = verified(tmp_path, "before.py", "train.py")
+    assert equal(told, *TRAINED), told
+    assert "Equal: rung 3 of 4 (run on CPU)." in told
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_script_of_trl_trains(tmp_path: Path, version: int) -> None:
+    (tmp_path / "train.py").write_text(
+        TRL.replace('"fsdp_version": 1', f'"fsdp_version": {version}')
+    )
+    shown = invoke("check", "--isolated", "train.py", cwd=tmp_path).stdout
+    assert shown.startswith("All checks passed! (FSDP in 1 of 1 file; 1 training program followed)")
+
+
 @pytest.mark.ranks
 @pytest.mark.skipif(find_spec("lightning") is None, reason="Lightning runs itself")
 def test_lightning_does_the_same(tmp_path: Path) -> None:
@@ -245,7 +311,10 @@ BACKED = {
         *(FILES, FIXTURES, CODEMODS),
         f"{HERE}::test_the_trainer_does_the_same_and_reads_the_old_checkpoint",
     ),
-    "TRL (`SFTConfig` and the other configs)": (GATE, FIXTURES, CODEMODS),
+    "TRL (`SFTConfig` and the other configs), PEFT": (
+        *(GATE, FIXTURES, CODEMODS),
+        f"{HERE}::test_trl_does_the_same",
+    ),
     "ms-swift (JSON file)": (FILES, FIXTURES, "test_settings_files.py::test_swift_is_migrated"),
     "axolotl recipe": (FILES, FIXTURES, CODEMODS),
     'Lightning, `FSDPStrategy`, `strategy="fsdp"`': (
