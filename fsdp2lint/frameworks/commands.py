@@ -24,8 +24,8 @@ _COMMAND = re.compile(
     r"(?:\baccelerate[ \t-]launch|\btorchrun|\bpython3?(?:\.\d+)?)[ \t](?:\\\r?\n|[^\n])*"
 )
 _CONTINUED = re.compile(r"\\\r?\n")
-_ENDS = re.compile(r"[;&|><)`#].*|\d>.*")
-"""What ends a command in a shell, at the begin of a word."""
+_ENDS = re.compile(r"(?!<[^<>]+>$)[;&|><)`#].*|\d>.*")
+"""What ends a command in a shell, at the begin of a word; `<your_path>` on a page is to be filled in."""
 
 _LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
 

@@ -204,6 +204,10 @@ HUNG = "sft.py:7:5: FSDP401"
         ("torchrun --nproc_per_node=8 sft.py --fsdp 'full_shard auto_wrap'", ""),
         ("torchrun sft.py \\\n  --output_dir o \\\n  --fsdp full_shard", ""),
         ("python -m torch.distributed.run sft.py --fsdp=full_shard --fsdp_config a.json", "{}"),
+        (
+            "torchrun --master_port=<port> sft.py --output_dir <your_folder> --fsdp full_shard",
+            "",
+        ),
         ("torchrun sft.py a.json", '{"output_dir": "o", "fsdp": "full_shard"}'),
         (
             "torchrun sft.py --config a.json",
