@@ -17,6 +17,10 @@ faults:
     python -m tests.faults.bits
     python -m tests.faults.messages
 
+# The tests that start ranks under another PyTorch: `just torch 2.7.1 --sample`. 5 GB on disk.
+torch *words:
+    python benchmarks/releases/releases.py {{words}}
+
 # Style and types.
 lint:
     ruff check
