@@ -18,7 +18,7 @@ VERSION = 1
 
 
 def render(report: Report, view: View) -> str:
-    """One object: the files, how many were analysed, and a record for each program."""
+    """One object: the files, how many were analysed, a record for each program, and findings in other files."""
     raw = msgspec.json.encode(
         {
             "version": VERSION,
@@ -27,6 +27,10 @@ def render(report: Report, view: View) -> str:
             "summary": gaps(report.programs),
             "settings_without_script": list(report.alone),
             "programs": [_record(one) for one in report.programs],
+            "elsewhere": [
+                {"code": d.rule.code, "filename": d.place.part, "line": d.place.range.line}
+                for d in report.elsewhere
+            ],
         }
     )
     return msgspec.json.format(raw, indent=2).decode() + "\n"

@@ -108,6 +108,8 @@ def test_a_finding_in_a_file_that_was_not_passed(tmp_path: Path) -> None:
     for _ in ("cold", "from the cache"):
         done = invoke("check", "train.py", cwd=tmp_path)
         assert (done.returncode, done.stdout.splitlines()) == (0, wanted)
+    kept = json.loads(said(tmp_path, "-f", "coverage", "train.py"))
+    assert [(one["code"], one["line"]) for one in kept["elsewhere"]] == [("FSDP201", 7)]
     assert "Found 1 error." in said(tmp_path)
     assert "not passed" not in said(tmp_path)
     everywhere = said(tmp_path, "train.py", "helper.py")
