@@ -30,7 +30,7 @@ from fsdp2lint.frameworks.document import Entry, plain
 from fsdp2lint.frameworks.document import Mapping as SettingsMapping
 from fsdp2lint.frameworks.version2 import DROPPED as DROPPED_SETTINGS
 from fsdp2lint.frameworks.version2 import settings_changes, settings_of, without_key
-from fsdp2lint.meanings.fsdp1 import FLATTENERS, POSITIONS
+from fsdp2lint.meanings.fsdp1 import FLATTENERS, OLD_NAMES, POSITIONS
 from fsdp2lint.meanings.fsdp1_symbols import FRAMEWORK_ARGUMENTS, FRAMEWORKS, SYMBOLS
 from fsdp2lint.meanings.registry import canonical
 from fsdp2lint.model.events import *  # noqa: F403
@@ -53,6 +53,7 @@ __all__ = [
     "FRAMEWORKS",
     "FRAMEWORK_ARGUMENTS",
     "NEWLINE",
+    "OLD_NAMES",
     "POSITIONS",
     "PREFIX",
     "SETTINGS_KEYS",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import re
 import tokenize
@@ -13,7 +14,8 @@ LINE = 88
 WIDTH = 100
 """No line that can be broken is longer."""
 
-_BRACKETED = re.compile(r"(\s*)((?:[\w.]+ = )?[\w.]*\()(.*)(\),?)")
+_BRACKETED = re.compile(r"(\s*)((?:[\w.]+ = |\*\*|\"\w+\": )?[\w.]*\()(.*)(\),?)")
+_NAMED = re.compile(r"(\s*)([\w.]+ = |\"\w+\": )(.*?)(,?)")
 
 
 def entry(argument: str) -> str:
@@ -51,6 +53,10 @@ def joined(lines: Sequence[str], indentation: int) -> str:
 
 
 def _broken(line: str, width: int) -> Iterator[str]:
+    choice = list(_choice(line, width)) if len(line) > width else []
+    if choice:
+        yield from choice
+        return
     found = _BRACKETED.fullmatch(line) if len(line) > width else None
     if found is None:
         yield line
@@ -67,6 +73,30 @@ def _broken(line: str, width: int) -> Iterator[str]:
         for item in items:
             yield from _broken(f"{pad}    {item},", width)
     yield f"{pad}{tail}"
+
+
+def _choice(line: str, width: int) -> Iterator[str]:
+    """``name = one if test else other`` in parentheses on lines of its own; nothing for another line."""
+    found = _NAMED.fullmatch(line)
+    if found is None:
+        return
+    pad, name, value, comma = found.groups()
+    try:
+        node = ast.parse(value, mode="eval").body
+    except SyntaxError:
+        return
+    if not isinstance(node, ast.IfExp) or not value.isascii():
+        return
+    yield f"{pad}{name}("
+    if len(pad) + 4 + len(value) <= width:
+        yield f"{pad}    {value}"
+    else:
+        one, test, other = (
+            value[n.col_offset : n.end_col_offset] for n in (node.body, node.test, node.orelse)
+        )
+        yield from _broken(f"{pad}    {one}", width)
+        yield from (f"{pad}    if {test}", f"{pad}    else {other}")
+    yield f"{pad}){comma}"
 
 
 def _items(text: str) -> list[str]:

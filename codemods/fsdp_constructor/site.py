@@ -10,6 +10,7 @@ from typing import Literal
 import libcst as cst
 
 from fsdp2lint.api import (
+    OLD_NAMES,
     POSITIONS,
     Account,
     Edit,
@@ -41,9 +42,6 @@ Fate = Literal["preserved", "changed", "dropped"]
 LINE = 76
 FSDP1 = "torch.distributed.fsdp.FullyShardedDataParallel"
 WRAP = "torch.distributed.fsdp.wrap.wrap"
-
-OLD_NAMES = {"fsdp_auto_wrap_policy": "auto_wrap_policy"}
-"""Names that arguments had in torch 1.11."""
 
 
 @dataclass(eq=False)
@@ -327,7 +325,9 @@ def arguments(
         values = _values(program, source, events, name, arg.value)
         name = OLD_NAMES.get(name, name)
         found[name] = Argument(name, arg, arg.value, values)
-    return found
+    known = (*POSITIONS, "wrapper_cls")  # the class itself, which `enable_wrap` takes
+    foreign = next((name for name in found if name not in known), "")
+    return f"FSDP1 has no argument named `{foreign}`" if foreign else found
 
 
 def _kept(

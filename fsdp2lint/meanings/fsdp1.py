@@ -46,6 +46,12 @@ POSITIONS = (
 )
 """The parameters of ``FullyShardedDataParallel.__init__``, in order."""
 
+OLD_NAMES = {
+    "fsdp_auto_wrap_policy": "auto_wrap_policy",
+    "ignored_parameters": "ignored_states",
+}
+"""Names that arguments had in torch 1.11, and in 2.0."""
+
 FLATTENERS = frozenset(
     f"{FSDP1}.{name}"
     for name in (
@@ -65,7 +71,7 @@ def wrap_fsdp1(call: Call) -> Value | None:
     if module is None:
         return None
     options = dict(zip(POSITIONS[1:], call.args[1:], strict=False))
-    options |= {k: v for k, v in call.keywords.items() if k != "module"}
+    options |= {OLD_NAMES.get(k, k): v for k, v in call.keywords.items() if k != "module"}
     return _wrapped(call, module, options)
 
 

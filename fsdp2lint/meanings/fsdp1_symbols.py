@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fsdp2lint.meanings.fsdp1 import FSDP1, POSITIONS
+from fsdp2lint.meanings.fsdp1 import FSDP1, OLD_NAMES, POSITIONS
 
 _FSDP = "torch.distributed.fsdp."
 _WRAP = "torch.distributed.fsdp.wrap."
@@ -145,7 +145,7 @@ PLAIN_VALUES = frozenset(
 """Functions, enumerations and data classes that do nothing by themselves: code may go on handing them around
 when no wrapper of FSDP1 is left."""
 
-ARGUMENTS = frozenset(POSITIONS)
+ARGUMENTS = frozenset((*POSITIONS, *OLD_NAMES))
 """The arguments of the constructor."""
 
 METHODS: dict[str, str] = {

@@ -286,7 +286,9 @@ class _Run:
         assert self.held is not None
         source = next(s for s in self.program.sources if s.path == one.path)
         at = Layout.of(source).offset(one.line, one.column)
-        here = [e for e in self.ledger.inside(source, at, at + 1) if e.todo == ""]
+        here = self.ledger.inside(source, at, at + 1)
+        if any(e.todo for e in here):
+            return  # one thing to do a line is enough to begin with
         entry = here[0] if here else self.ledger.enter(source, statement_at(source, at))
         entry.account("manual", self.held.why, CONTRACT, 0, one.todo)
 
