@@ -53,9 +53,7 @@ from collections.abc import Iterator
 from fsdp2lint.api import Called, Finding, Literal, Trace, rule
 
 _STRATEGIES = tuple(
-    f"lightning.{home}.strategies.{inner}ModelParallelStrategy"
-    for home in ("pytorch", "fabric")
-    for inner in ("", "model_parallel.")
+    f"lightning.{home}.strategies.ModelParallelStrategy" for home in ("pytorch", "fabric")
 )
 _SIZES = ("data_parallel_size", "tensor_parallel_size")
 _TENSOR_PARALLEL = ("tensor_parallel", "parallelize_module")

@@ -16,9 +16,7 @@ from fsdp2lint.model.events import Collective
 from fsdp2lint.model.values import Bound, Function, Optimizer, Partial, Value, Wrapped
 
 _FABRIC = "lightning.fabric.Fabric"
-_FSDP2 = tuple(
-    f"lightning.fabric.strategies.{home}ModelParallelStrategy" for home in ("", "model_parallel.")
-)
+_FSDP2 = "lightning.fabric.strategies.ModelParallelStrategy"
 
 
 @calls(_FABRIC)
@@ -30,7 +28,7 @@ def fabric(call: Call) -> Value | None:
     return made
 
 
-@calls(*_FSDP2)
+@calls(_FSDP2)
 def model_parallel_strategy(call: Call) -> Value | None:
     """``ModelParallelStrategy(parallelize_fn, …)`` calls the function when a module is set up, not before."""
     made = instance(call)
@@ -57,7 +55,7 @@ def set_up(call: Call) -> Value | None:
 def _parallelize(call: Call) -> Value | None:
     """The ``parallelize_fn`` of the strategy, if that is the one for FSDP2 and the function is the project's."""
     strategy = setting(call, call.receiver, "strategy")
-    if not made_by(strategy, *_FSDP2):
+    if not made_by(strategy, _FSDP2):
         return None
     function = setting(call, strategy, "parallelize_fn")
     return function if isinstance(function, Function | Bound | Partial) else None

@@ -18,10 +18,7 @@ _TRAINER = "lightning.pytorch.Trainer"
 _MODULES = ("lightning.pytorch.LightningModule", "lightning.pytorch.core.LightningModule")
 
 _ALL_BASES = {*_MODULES, "builtins.object", "torch.nn.Module", "abc.ABC"}
-_MODEL_PARALLEL = tuple(
-    f"lightning.pytorch.strategies.{inner}ModelParallelStrategy"
-    for inner in ("", "model_parallel.")
-)
+_MODEL_PARALLEL = "lightning.pytorch.strategies.ModelParallelStrategy"
 
 BEFORE = ("prepare_data", "setup", "configure_model")
 FITTING = ("on_fit_start", "on_train_start", "on_train_epoch_start", "training_step")
@@ -61,7 +58,7 @@ def fit(call: Call) -> Value | None:
 def _refuse(call: Call, module: Value) -> None:
     """``ModelParallelStrategy.setup`` raises a TypeError for a module that does not define ``configure_model``."""
     strategy = setting(call, call.receiver, "strategy")
-    if not made_by(strategy, *_MODEL_PARALLEL) or not isinstance(module, Instance):
+    if not made_by(strategy, _MODEL_PARALLEL) or not isinstance(module, Instance):
         return
     bases = {base.name for base in outside(module.cls)}
     defined = call.machine.method(module, "configure_model") is not None
