@@ -19,9 +19,7 @@ from fsdp2lint.meanings.registry import canonical
 from fsdp2lint.model.events import Event, Wrapping
 from fsdp2lint.model.told import NOTHING_TOLD, Told
 from fsdp2lint.project.bindings import Bindings, Import, bindings
-from fsdp2lint.project.links import is_second_rate
 from fsdp2lint.project.project import Budget, Project
-from fsdp2lint.source.prefilter import relevant
 from fsdp2lint.source.source import Unreadable
 from fsdp2lint.system.files import Files
 
@@ -123,10 +121,6 @@ class Program:
         read = self.runs.decoded
         project = Project.of(self.sources, self.roots, self.told, self.files, decoded=read)
         project.budget = Budget(patience=PATIENCE)
-        tests = (one for one in self.sources if is_second_rate(one.path))
-        project.passed_over = frozenset(
-            one for one in tests if not relevant(one.text.encode("utf-8", "surrogatepass"))
-        )
         return project
 
     @cached_property

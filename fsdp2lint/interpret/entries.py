@@ -52,8 +52,7 @@ def traces(project: Project, runs: Runs | None = None, *, passing: bool = False)
     load()
     reached = Reached()
     mains = sorted([*filter(_is_main, project.asked), *project.programs], key=_training_first)
-    asked = [one for one in project.asked if one not in project.passed_over]
-    todo = [(_program, source) for source in mains] + [(_rest, one) for one in asked]
+    todo = [(_program, source) for source in mains] + [(_rest, one) for one in project.asked]
     yield from _of_settings(project)
     with _deep_recursion():
         for way, source in todo:
@@ -257,8 +256,7 @@ def _entry(
         return
     trace = machine.trace = loaded.begun(value.words())
     machine.here, machine.steps, machine.entered, machine.stage = ALWAYS, 0, 0, 0
-    test = is_second_rate(loaded.source.path)
-    machine.ration = machine.project.budget.ration(MAX_STEPS // 2, test=test)
+    machine.ration = machine.project.budget.ration(MAX_STEPS // 2)
     machine.run_bodies = set()
     if module.scope is None:
         return

@@ -89,12 +89,9 @@ class Budget:
         self.patience = patience
         self.rations: list[Ration] = []
 
-    def ration(self, usual: int, *, program: bool = False, test: bool = False) -> Ration:
-        """What the next entry may spend, ``usual`` at the most for one that is no program and without patience.
-
-        There is no patience for a ``test``: it shows little of the project that its programs do not show.
-        """
-        own = usual if test else usual * self.patience
+    def ration(self, usual: int, *, program: bool = False) -> Ration:
+        """What the next entry may spend, ``usual`` at the most for one that is no program and without patience."""
+        own = usual * self.patience
         if program:
             ration = Ration(own, usual * max(PROGRAM_STEPS, self.patience), program=True)
         else:
@@ -155,8 +152,6 @@ class Project:
         self.registering: dict[str, bool] = {}
         """The files that are known to register something when they are imported, or not to."""
         self.programs: list[Source] = []
-        self.passed_over: frozenset[Source] = frozenset()
-        """Sources whose functions are no entries of their own, unless something runs them."""
         self.budget = Budget()
 
     @classmethod
