@@ -268,6 +268,7 @@ def _entry(
     del machine.frames[:]
     machine.running, machine.call_path, machine.within = (), (), ()
     machine.looping = machine.repeating = 0
+    machine.counted = True
     machine.stage = 0
     machine.project.budget.spend(machine.steps)
     reached.add(machine.run_bodies)

@@ -173,6 +173,7 @@ def run_for(machine: Machine, node: cst.For) -> None:
     loop = Loop(base)
     machine.frame.loops.append(loop)
     machine.looping += 1
+    counted = machine.counted
 
     def round_(value: Value) -> None:
         here = machine.here
@@ -182,6 +183,7 @@ def run_for(machine: Machine, node: cst.For) -> None:
 
     site = machine.site(node.iter)
     machine.note_walk(iterable, site)
+    machine.counted = _exact(iterable)
     if isinstance(iterable, Generator) and machine.may_enter(iterable.function):
         generate(machine, iterable, round_, site)
         _see_body(machine, node, round_)
@@ -198,6 +200,7 @@ def run_for(machine: Machine, node: cst.For) -> None:
                 break  # the others come only where this round fails
         if not rounds:
             machine.dead(lambda: round_(machine.unknown()))
+    machine.counted = counted
     machine.looping -= 1
     machine.frame.loops.pop()
     machine.here = base
@@ -236,6 +239,7 @@ def run_while(machine: Machine, node: cst.While) -> None:
     loop = Loop(base)
     machine.frame.loops.append(loop)
     machine.looping += 1
+    counted, machine.counted = machine.counted, _walks_a_list(node)
     endless = False
     for number in range(min(ROUNDS, _allowed(machine))):
         machine.repeating += number > 0
@@ -246,12 +250,21 @@ def run_while(machine: Machine, node: cst.While) -> None:
         run_body(machine, node.body)
         machine.here = base
         machine.repeating -= number > 0
+    machine.counted = counted
     machine.looping -= 1
     machine.frame.loops.pop()
     if endless and not loop.broke:
         machine.here = NEVER
     if node.orelse is not None:
         run_body(machine, node.orelse.body)
+
+
+def _walks_a_list(node: cst.While) -> bool:
+    """Whether a loop counts the entries of a list: ``while i < len(layers):``; its rounds are the entries."""
+    return any(
+        isinstance(n, cst.Call) and isinstance(n.func, cst.Name) and n.func.value == "len"
+        for n in walk(node.test)
+    )
 
 
 def comprehend(

@@ -95,6 +95,8 @@ class Machine:
         self.stage = 0
         self.looping = 0
         self.repeating = 0
+        self.counted = True
+        """Whether the innermost loop around the present point is walked as often as it runs, or there is none."""
         self.catching = 0
         """How many handlers around the present point may keep the program going when something is raised here."""
         self.lives = 0

@@ -102,7 +102,15 @@ def augmented(machine: Machine, node: cst.AugAssign) -> None:
         return
     if not isinstance(before, Literal):
         machine.record(Augmented(machine.moment(machine.site(node)), before, symbol))
+    if _counts(before, value) and not machine.counted:  # two rounds are walked, and many run
+        bind(machine, node.target, before.part((symbol, value)))
+        return
     bind(machine, node.target, operate(machine, before, symbol, value))
+
+
+def _counts(before: Value, value: Value) -> bool:
+    """Whether a number that is known is changed by another one."""
+    return all(isinstance(v, Literal) and type(v.value) in (int, float) for v in (before, value))
 
 
 _AUGMENTED: dict[type[cst.BaseAugOp], str] = {
