@@ -68,6 +68,7 @@ from fsdp2lint.api import (
     inventory,
     name_for,
     settings_of,
+    too_old,
     walk,
 )
 
@@ -165,7 +166,10 @@ def _is_tested_for(source: Source, node: cst.CSTNode) -> bool:
 
 
 def _plugin(program: Program, source: Source, call: cst.Call, todo: str) -> Step | Left:
-    """The plugin in version 2; left where an argument of it has no equal there."""
+    """The plugin in version 2; left where an argument of it has no equal there, or the project's accelerate is older."""
+    older = too_old("accelerate", program.options.limits)
+    if older is not None:
+        return Left(source, call, *older)
     edit = Arguments(source, call)
     accounts = [Account(source, node, "changed", VERSION_2) for node in (call, call.func)]
     if edit.open or any(a.keyword is None for a in call.args):
@@ -292,6 +296,10 @@ def _of_the_trainer(
     if version is not None and getattr(version.value, "value", "") == "2":
         why = "the fsdp_config asks for version 2"
         yield Step((), tuple(Account(source, a, "preserved", why) for a in given))
+        return
+    older = too_old("transformers", program.options.limits)
+    if older is not None:
+        yield from (Left(source, arg, *older) for arg in given)
         return
     edit: Arguments | Splice | None
     if config is None and words is not None and _is_written(words.value):

@@ -25,7 +25,8 @@ where the state-dict type is not written.
 ## What it leaves
 
 `NO_SHARD` (version 2 always shards), hybrid strategies whose sizes the file does not say, settings that come from a YAML
-anchor, Lightning's `FSDPStrategy` (FSDP2 needs a `configure_model`): then nothing of the file changes, and the ledger says
+anchor, projects whose requirements allow only releases of accelerate or transformers that do not read `fsdp_version`, Lightning's
+`FSDPStrategy` (FSDP2 needs a `configure_model`): then nothing of the file changes, and the ledger says
 what to write. Templates, several documents in one file and what is no valid YAML or JSON are reported and left.
 
 ## References
@@ -40,14 +41,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp2lint.api import Program, Respelling, codemod, settings_changes
+from fsdp2lint.api import (
+    PACKAGES,
+    Program,
+    Respelling,
+    codemod,
+    settings_changes,
+    settings_left,
+    settings_of,
+    too_old,
+)
 
 
 @codemod(frameworks=True)
 def rewrite(program: Program) -> Iterator[Respelling]:
     """Settings files that ask for FSDP1."""
     for text in program.texts:
-        for one in settings_changes(text):
+        asked = settings_of(text)
+        if asked is None or asked.version == 2:
+            continue
+        older = too_old(PACKAGES.get(asked.framework, ""), program.options.limits)
+        changes = settings_changes(text) if older is None else [settings_left(asked, *older)]
+        for one in changes:
             fate = "changed" if one.fate == "manual" else one.fate
             yield Respelling(
                 text, one.start, one.end, one.text, one.what, one.why, one.todo, fate, "setting"

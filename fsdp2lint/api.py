@@ -2,6 +2,7 @@
 
 from fsdp2lint.ask.inventory import Occurrence, inventory, occurrences
 from fsdp2lint.ask.program import Options, Program, Reference
+from fsdp2lint.ask.releases import FIRST_RELEASES, PACKAGES, too_old
 from fsdp2lint.ask.unreached import is_unreached
 from fsdp2lint.ask.wrapped import (
     BOTH_CLASSES,
@@ -29,7 +30,12 @@ from fsdp2lint.frameworks.asked import bare as bare_key
 from fsdp2lint.frameworks.document import Entry, plain
 from fsdp2lint.frameworks.document import Mapping as SettingsMapping
 from fsdp2lint.frameworks.version2 import DROPPED as DROPPED_SETTINGS
-from fsdp2lint.frameworks.version2 import settings_changes, settings_of, without_key
+from fsdp2lint.frameworks.version2 import (
+    settings_changes,
+    settings_left,
+    settings_of,
+    without_key,
+)
 from fsdp2lint.meanings.fsdp1 import FLATTENERS, OLD_NAMES, POSITIONS
 from fsdp2lint.meanings.fsdp1_symbols import FRAMEWORK_ARGUMENTS, FRAMEWORKS, SYMBOLS
 from fsdp2lint.meanings.registry import canonical
@@ -49,11 +55,13 @@ __all__ = [
     "BOTH_CLASSES",
     "DROPPED_SETTINGS",
     "EVERY_OTHER",
+    "FIRST_RELEASES",
     "FLATTENERS",
     "FRAMEWORKS",
     "FRAMEWORK_ARGUMENTS",
     "NEWLINE",
     "OLD_NAMES",
+    "PACKAGES",
     "POSITIONS",
     "PREFIX",
     "SETTINGS_KEYS",
@@ -120,10 +128,12 @@ __all__ = [
     "says",
     "scope_of",
     "settings_changes",
+    "settings_left",
     "settings_of",
     "statements",
     "strategy_of",
     "told_apart",
+    "too_old",
     "unseen_methods",
     "walk",
     "without_key",

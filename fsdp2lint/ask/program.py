@@ -17,7 +17,7 @@ from fsdp2lint.meanings import load
 from fsdp2lint.meanings.fsdp1_symbols import FRAMEWORKS
 from fsdp2lint.meanings.registry import canonical
 from fsdp2lint.model.events import Event, Wrapping
-from fsdp2lint.model.told import NOTHING_TOLD, Told
+from fsdp2lint.model.told import NOTHING_TOLD, Limits, Told
 from fsdp2lint.project.bindings import Bindings, Import, bindings
 from fsdp2lint.project.project import Budget, Project
 from fsdp2lint.source.source import Unreadable
@@ -69,6 +69,8 @@ class Options:
     async_save: bool = False
     launch: Launch = "keep"
     target_torch: tuple[int, int] = (2, 6)
+    limits: Limits = ()
+    """The frameworks that the project keeps below some release."""
 
 
 @dataclass(frozen=True, slots=True)

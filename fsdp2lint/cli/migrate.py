@@ -246,6 +246,7 @@ def _migrate(
         async_save=given["async_save"],
         launch=given["launch"],
         target_torch=_release(settings),
+        limits=settings.limits,
     )
     whole = not given["only"] and not given["skip"]
     with _Progress(len(codemods)) as progress:

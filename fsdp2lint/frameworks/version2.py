@@ -101,8 +101,12 @@ def settings_changes(source: Source) -> list[Change]:
     if not made or any(one.fate == "manual" for one in made) or _asks_for_2(source, made):
         return made
     why = "the keys of version 2 do not fit into the lines of this file"
-    at = found.holder or found.words or found.top.entries[0]
-    return [_left(at, why, "set `fsdp_version: 2` and the other keys of version 2")]
+    return [settings_left(found, why, "set `fsdp_version: 2` and the other keys of version 2")]
+
+
+def settings_left(asked: Asked, why: str, todo: str) -> Change:
+    """That the settings stay as they are: why, and what is to do."""
+    return _left(asked.holder or asked.words or asked.top.entries[0], why, todo)
 
 
 def _asks_for_2(source: Source, made: Sequence[Change]) -> bool:

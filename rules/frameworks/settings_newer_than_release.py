@@ -46,6 +46,8 @@ from collections.abc import Iterator
 import libcst as cst
 
 from fsdp2lint.api import (
+    FIRST_RELEASES,
+    PACKAGES,
     Asked,
     Called,
     Container,
@@ -64,7 +66,6 @@ Release = tuple[int, int, int]
 
 _PLUGINS = tuple(f"accelerate.{home}FullyShardedDataParallelPlugin" for home in ("", "utils."))
 _ARGUMENTS = re.compile(r"(transformers|trl)\.(\w+\.)*\w+(Arguments|Config)")
-_VERSION: dict[str, Release] = {"accelerate": (1, 6, 0), "transformers": (5, 0, 0)}
 _MESH = (1, 10, 0)
 
 
@@ -109,7 +110,7 @@ def _version(trace: Trace, call: Called) -> str:
 
 
 def _unknown(trace: Trace, asked: Asked, limits: dict[str, Limit]) -> Iterator[tuple[Entry, str]]:
-    package = {"accelerate": "accelerate", "the Trainer": "transformers"}.get(asked.framework, "")
+    package = PACKAGES.get(asked.framework, "")
     if package and asked.version == 2 and asked.said is not None:
         message = _too_old(said(trace, asked.said), package, limits)
         if message:
@@ -124,7 +125,7 @@ def _too_old(
     what: str, package: str, limits: dict[str, Limit], since: Release | None = None
 ) -> str:
     """That the project allows no release of a package that knows something; empty when it does."""
-    first = since or _VERSION[package]
+    first = since or FIRST_RELEASES[package]
     limit = limits.get(package)
     if limit is None or not limit.lacks(first):
         return ""

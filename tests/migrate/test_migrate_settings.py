@@ -133,3 +133,24 @@ def test_a_wrong_configuration_is_said(tmp_path: Path, command: str) -> None:
     assert shown.returncode == 2
     assert "knowlege" in shown.stderr
     assert "Traceback" not in shown.stderr
+
+
+@pytest.mark.parametrize(
+    ("requirement", "done"),
+    [("accelerate==0.33.0", False), ("accelerate>=0.33", True), ("accelerate~=1.6", True)],
+)
+def test_settings_that_no_allowed_release_would_read_are_left(
+    tmp_path: Path, requirement: str, done: bool
+) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "requirements.txt").write_text(f"{requirement}\ntorch>=2.6\n")
+    settings = "distributed_type: FSDP\nfsdp_config:\n  fsdp_sharding_strategy: FULL_SHARD\n"
+    (tmp_path / "fsdp.yaml").write_text(settings)
+    plugin = "from accelerate import Accelerator, FullyShardedDataParallelPlugin\n\n"
+    plugin += "accelerator = Accelerator(fsdp_plugin=FullyShardedDataParallelPlugin(use_orig_params=True))\n"
+    (tmp_path / "train.py").write_text(plugin)
+    shown = invoke("migrate", ".", cwd=tmp_path).stdout
+    assert ("+  fsdp_version: 2" in shown) == done
+    assert ("fsdp_version=2" in shown) == done
+    wanted = f"the project asks for `{requirement}`, and version 2 needs accelerate >= 1.6"
+    assert shown.count(wanted) == (0 if done else 2)
