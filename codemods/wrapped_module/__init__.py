@@ -147,8 +147,23 @@ def _is_state(source: Source, node: cst.Attribute) -> bool:
         if isinstance(around, cst.FunctionDef):
             params = (*around.params.posonly_params, *around.params.params)
             asked = [p.annotation for p in params if p.name.value == said and p.annotation]
-            return any(text_of(source, a.annotation).endswith("_FSDPState") for a in asked)
+            if any(text_of(source, a.annotation).endswith("_FSDPState") for a in asked):
+                return True
+            return any(_shows_state(source, one, said) for one in walk(around.body))
     return False
+
+
+def _shows_state(source: Source, node: cst.CSTNode, name: str) -> bool:
+    """Whether a name is tested for ``_FSDPState`` here, or bound to what ``_get_module_state`` gives."""
+    if isinstance(node, cst.Assign):
+        value = node.value
+        called = isinstance(value, cst.Call) and text_of(source, value.func).rpartition(".")[2]
+        bound = any(text_of(source, target.target) == name for target in node.targets)
+        return bound and called in ("_get_module_state", "_get_module_fsdp_state")
+    if not isinstance(node, cst.Call) or len(node.args) != 2:
+        return False
+    tested, kind = (text_of(source, arg.value) for arg in node.args)
+    return text_of(source, node.func) == "isinstance" and tested == name and "_FSDPState" in kind
 
 
 def _is_in_context(program: Program, source: Source, node: cst.Attribute) -> bool:
