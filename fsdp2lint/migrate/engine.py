@@ -66,6 +66,7 @@ IMPORTS = "imports"
 """What the two stages are called that are no codemods."""
 
 Made = tuple[Step, str]
+Spot = tuple[int, int, int | None]
 """A step, and who makes it."""
 Progress = Callable[[str], None]
 Accept = Callable[["Stage"], bool]
@@ -203,6 +204,8 @@ class _Run:
         self.stages: list[Stage] = []
         self.failures: list[str] = []
         self.remaining: list[tuple[Rule, Finding]] = []
+        self.breaking: list[tuple[tuple[Rule, Finding], Spot, list[Entry]]] = []
+        """What remains, where that was before the migration, and what stands there and where a fix would change it."""
         self.made: set[str] = set()
         """Who changed a text in this stage."""
 
@@ -270,16 +273,13 @@ class _Run:
                 shown = f"{entry.path}:{entry.place}"
                 at = entry.path, entry.line, entry.column
                 yield Stuck(*at, True, shown, entry.why, entry.todo)
-        for rule, finding in self.remaining:
-            site = site_of(finding)
-            line, column, cell = self.ledger.place(site.source, site.node)
-            start, end = Layout.of(site.source).span(Layout.of(site.source).statement(site.node))
-            here = self.ledger.inside(site.source, start, end)
+        for (rule, finding), (line, column, cell), here in self.breaking:
+            path = site_of(finding).source.path
             said = rule.code != RAISES and any(e.fate == "manual" for e in here)
             if rule.group == "correctness" and cell is None and not said:
-                shown = f"{site.source.path}:{line}: {finding.message} ({rule.code})"
+                shown = f"{path}:{line}: {finding.message} ({rule.code})"
                 todo = f"as FSDP2, {finding.message}" if rule.code != RAISES else ""
-                yield Stuck(site.source.path, line, column, False, shown, todo=todo)
+                yield Stuck(path, line, column, False, shown, todo=todo)
 
     def _begin_there(self, one: Stuck) -> None:
         """Say at a line that would break a rule what a person has to do there."""
@@ -337,7 +337,7 @@ class _Run:
 
     def forget(self) -> None:
         """Let go of all traces: the outcome is not wanted."""
-        self.remaining = []
+        self.remaining, self.breaking = [], []
         self.program.runs.forget(self.program.sources)
         self._let_go()
 
@@ -355,7 +355,21 @@ class _Run:
             self._let_go()
             if not self._keep_the_contract_once(known):
                 break
+        self.breaking = list(map(self._placed, self.remaining))
         self._remember(CONTRACT, first, [])
+
+    def _placed(self, one: tuple[Rule, Finding]) -> tuple[tuple[Rule, Finding], Spot, list[Entry]]:
+        """A finding with its place; asked of the text that it is about, before that changes once more."""
+        _, finding = one
+        site = site_of(finding)
+        layout = Layout.of(site.source)
+        start, end = layout.span(layout.statement(site.node))
+        here = self.ledger.inside(site.source, start, end)
+        if finding.fix is not None:
+            for source, spans in combine([finding.fix.edits]).spans.items():
+                for span in spans:
+                    here += self.ledger.inside(source, span.start, span.end)
+        return one, self.ledger.place(site.source, site.node), here
 
     def _keep_the_contract_once(self, known: Counter[Said]) -> bool:
         found = new_findings(known, self.program)
