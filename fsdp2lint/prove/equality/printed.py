@@ -37,7 +37,10 @@ _VOLATILE = re.compile(
 )
 _NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?![\w]|\.\d)")
 _SHARDING = re.compile(r"\w*(?:fsdp|fully_?shard)\w*", re.IGNORECASE)
-_NOTICE = re.compile(r"warn|^\[[WEI]\d{4}|^\[rank\d+\]:|Traceback|^  File |it/s", re.IGNORECASE)
+_NOTICE = re.compile(
+    r"warn|^\[[WEI]\d{4}|^\[rank\d+\]:|Traceback|^  File |it/s|s/it|\d%\|.*\| *\d+\S*/\d",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True)
