@@ -68,7 +68,7 @@ from fsdp2lint.api import (
     inventory,
     name_for,
     settings_of,
-    too_old,
+    unread,
     walk,
 )
 
@@ -167,7 +167,7 @@ def _is_tested_for(source: Source, node: cst.CSTNode) -> bool:
 
 def _plugin(program: Program, source: Source, call: cst.Call, todo: str) -> Step | Left:
     """The plugin in version 2; left where an argument of it has no equal there, or the project's accelerate is older."""
-    older = too_old("accelerate", program.options.limits)
+    older = unread("accelerate", program.options.limits)
     if older is not None:
         return Left(source, call, *older)
     edit = Arguments(source, call)
@@ -297,7 +297,7 @@ def _of_the_trainer(
         why = "the fsdp_config asks for version 2"
         yield Step((), tuple(Account(source, a, "preserved", why) for a in given))
         return
-    older = too_old("transformers", program.options.limits)
+    older = unread("transformers", program.options.limits)
     if older is not None:
         yield from (Left(source, arg, *older) for arg in given)
         return

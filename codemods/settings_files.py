@@ -49,7 +49,7 @@ from fsdp2lint.api import (
     settings_changes,
     settings_left,
     settings_of,
-    too_old,
+    unread,
 )
 
 
@@ -60,7 +60,7 @@ def rewrite(program: Program) -> Iterator[Respelling]:
         asked = settings_of(text)
         if asked is None or asked.version == 2:
             continue
-        older = too_old(PACKAGES.get(asked.framework, ""), program.options.limits)
+        older = unread(PACKAGES.get(asked.framework, ""), program.options.limits)
         changes = settings_changes(text) if older is None else [settings_left(asked, *older)]
         for one in changes:
             fate = "changed" if one.fate == "manual" else one.fate

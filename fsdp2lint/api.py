@@ -2,7 +2,7 @@
 
 from fsdp2lint.ask.inventory import Occurrence, inventory, occurrences
 from fsdp2lint.ask.program import Options, Program, Reference
-from fsdp2lint.ask.releases import FIRST_RELEASES, PACKAGES, too_old
+from fsdp2lint.ask.releases import too_old, unread
 from fsdp2lint.ask.unreached import is_unreached
 from fsdp2lint.ask.wrapped import (
     BOTH_CLASSES,
@@ -31,6 +31,7 @@ from fsdp2lint.frameworks.document import Entry, plain
 from fsdp2lint.frameworks.document import Mapping as SettingsMapping
 from fsdp2lint.frameworks.version2 import DROPPED as DROPPED_SETTINGS
 from fsdp2lint.frameworks.version2 import (
+    PACKAGES,
     settings_changes,
     settings_left,
     settings_of,
@@ -42,7 +43,7 @@ from fsdp2lint.meanings.registry import canonical
 from fsdp2lint.model.events import *  # noqa: F403
 from fsdp2lint.model.guards import Guard, Guards
 from fsdp2lint.model.memory import ANNOTATED
-from fsdp2lint.model.told import Limit
+from fsdp2lint.model.told import Limits
 from fsdp2lint.model.trace import Trace, once, options
 from fsdp2lint.model.values import *  # noqa: F403
 from fsdp2lint.source.deferred import says
@@ -55,7 +56,6 @@ __all__ = [
     "BOTH_CLASSES",
     "DROPPED_SETTINGS",
     "EVERY_OTHER",
-    "FIRST_RELEASES",
     "FLATTENERS",
     "FRAMEWORKS",
     "FRAMEWORK_ARGUMENTS",
@@ -81,7 +81,7 @@ __all__ = [
     "Kept",
     "Layout",
     "Left",
-    "Limit",
+    "Limits",
     "Move",
     "Name",
     "Names",
@@ -134,6 +134,7 @@ __all__ = [
     "strategy_of",
     "told_apart",
     "too_old",
+    "unread",
     "unseen_methods",
     "walk",
     "without_key",

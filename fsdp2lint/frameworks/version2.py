@@ -51,6 +51,11 @@ DROPPED = {
 }
 """Keys that version 2 ignores or refuses, and why nothing is lost without them."""
 
+PACKAGES = {"accelerate": "accelerate", "the Trainer": "transformers"}
+"""Who reads the version, by the framework whose settings say it."""
+FIRST_RELEASES = {"accelerate": (1, 6, 0), "transformers": (5, 0, 0)}
+"""The first releases that read it (accelerate/utils/launch.py, transformers/training_args.py)."""
+
 _RESHARD = {"FULL_SHARD": "true", "HYBRID_SHARD": "true"}
 """What ``reshard_after_forward`` is for a strategy; false for the others that shard."""
 
@@ -102,6 +107,11 @@ def settings_changes(source: Source) -> list[Change]:
         return made
     why = "the keys of version 2 do not fit into the lines of this file"
     return [settings_left(found, why, "set `fsdp_version: 2` and the other keys of version 2")]
+
+
+def spelled(release: tuple[int, ...]) -> str:
+    """``1.6`` for the first release of a minor version."""
+    return ".".join(map(str, release[:2]))
 
 
 def settings_left(asked: Asked, why: str, todo: str) -> Change:
@@ -275,8 +285,8 @@ class _Rewriting:
 
     def _version(self) -> str:
         """Why the version is written, and who reads it."""
-        needed = {"the Trainer": "transformers >= 5.0", "accelerate": "accelerate >= 1.6"}
-        since = f" ({needed[self.asked.framework]})" if self.asked.framework in needed else ""
+        package = PACKAGES.get(self.asked.framework)
+        since = f" ({package} >= {spelled(FIRST_RELEASES[package])})" if package else ""
         return f"version 2 is fully_shard{since}"
 
     # -- single keys ---------------------------------------------------------------------------------

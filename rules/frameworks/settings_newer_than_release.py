@@ -46,7 +46,6 @@ from collections.abc import Iterator
 import libcst as cst
 
 from fsdp2lint.api import (
-    FIRST_RELEASES,
     PACKAGES,
     Asked,
     Called,
@@ -54,15 +53,14 @@ from fsdp2lint.api import (
     Entry,
     Finding,
     Layout,
-    Limit,
+    Limits,
     Literal,
     Trace,
     rule,
+    too_old,
 )
 
 from ._common.settings import found, said
-
-Release = tuple[int, int, int]
 
 _PLUGINS = tuple(f"accelerate.{home}FullyShardedDataParallelPlugin" for home in ("", "utils."))
 _ARGUMENTS = re.compile(r"(transformers|trl)\.(\w+\.)*\w+(Arguments|Config)")
@@ -72,7 +70,7 @@ _MESH = (1, 10, 0)
 @rule(code="FSDP610", group="suspicious")
 def check(trace: Trace) -> Iterator[Finding]:
     """Settings and plugins that no allowed release knows."""
-    limits = dict(trace.limits)
+    limits = trace.limits
     if trace.settings is not None:
         for entry, message in _unknown(trace, trace.settings, limits):
             yield found(trace, entry, message)
@@ -109,7 +107,7 @@ def _version(trace: Trace, call: Called) -> str:
     return key if isinstance(value, Literal) and value.value == 2 else ""
 
 
-def _unknown(trace: Trace, asked: Asked, limits: dict[str, Limit]) -> Iterator[tuple[Entry, str]]:
+def _unknown(trace: Trace, asked: Asked, limits: Limits) -> Iterator[tuple[Entry, str]]:
     package = PACKAGES.get(asked.framework, "")
     if package and asked.version == 2 and asked.said is not None:
         message = _too_old(said(trace, asked.said), package, limits)
@@ -122,12 +120,10 @@ def _unknown(trace: Trace, asked: Asked, limits: dict[str, Limit]) -> Iterator[t
 
 
 def _too_old(
-    what: str, package: str, limits: dict[str, Limit], since: Release | None = None
+    what: str, package: str, limits: Limits, since: tuple[int, int, int] | None = None
 ) -> str:
     """That the project allows no release of a package that knows something; empty when it does."""
-    first = since or FIRST_RELEASES[package]
-    limit = limits.get(package)
-    if limit is None or not limit.lacks(first):
-        return ""
-    needed = ".".join(map(str, first[:2]))
-    return f"{what} needs {package} >= {needed}, but the project asks for `{limit.requirement}`"
+    found = too_old(package, limits, since)
+    return (
+        "" if found is None else f"{what} needs {found[0]}, but the project asks for `{found[1]}`"
+    )
