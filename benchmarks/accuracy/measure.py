@@ -26,6 +26,7 @@ from manifest import MANIFEST, BadManifest, Judged, Site, Snapshot, read
 
 ROOT = Path(__file__).parent.parent.parent
 PUBLISHED = ROOT / "fsdp2lint" / "catalogue" / "accuracy.json"
+MAX_SIZE = 2_000_000
 OWN_CODES = "FSDP9"
 """Findings about the text (a syntax error, an idle suppression): nothing to be wrong about."""
 
@@ -56,8 +57,9 @@ def unpack(checkouts: Path, snapshot: Snapshot, folder: Path) -> None:
     clone = next((c for c in clones if c.is_dir()), None)
     if clone is None:
         raise Unseen(f"{snapshot.repository}: no clone at {clones[0]}")
-    listed = _git(snapshot, clone, "ls-tree", "-r", "-z", "--name-only", snapshot.commit)
-    names = [name for name in listed.decode().split("\0") if _is_read(name)]
+    listed = _git(snapshot, clone, "ls-tree", "-r", "-l", "-z", snapshot.commit).decode()
+    rows = [line.partition("\t") for line in listed.split("\0") if line]
+    names = [name for kind, _, name in rows if _is_read(name) and _is_small(kind.split()[-1])]
     packed = _git(snapshot, clone, "--literal-pathspecs", "archive", snapshot.commit, "--", *names)
     with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
         files = [member for member in archive.getmembers() if member.isfile()]
@@ -77,7 +79,12 @@ def _is_read(name: str) -> bool:
     """Whether ``check`` reads a file of this name: code, settings, and what says which torch is wanted."""
     last = name.rpartition("/")[2]
     ends = (".py", ".toml", ".cfg", ".yaml", ".yml", ".json")
-    return last.endswith(ends) or last.startswith("requirements")
+    return last.endswith(ends) or last.startswith(("requirements", "install", "Dockerfile"))
+
+
+def _is_small(size: str) -> bool:
+    """Whether a file is not too large for ``check``, and lies in the clone: one may leave large files out."""
+    return size.isdigit() and int(size) <= MAX_SIZE
 
 
 def check(folder: Path) -> set[Site]:

@@ -5,6 +5,7 @@ python benchmarks/settings/settings.py --checkouts DIR
 ``DIR/OWNER__NAME``, ``DIR/OWNER+NAME/repo`` or ``DIR/OWNER/NAME`` is a git clone of each repository that ``files.jsonl`` names
 with a commit. Each file is migrated in memory, and these laws are asked of it: nothing crashes, all comments and all keys that
 version 2 keeps are the same bytes, a second run changes nothing, and accelerate's own parser accepts what comes out.
+Beside it stands what ``accelerate to-fsdp2`` makes of the same files.
 """
 
 from __future__ import annotations
@@ -104,6 +105,33 @@ def refused(text: str, path: str) -> str:
     return ""
 
 
+def lost_by_accelerate(before: str, found: Asked) -> Iterator[str]:
+    """What a file of version 1 says and ``accelerate to-fsdp2`` does not keep."""
+    import yaml
+    from accelerate.commands.to_fsdp2 import convert_config_to_fsdp2
+
+    converted = convert_config_to_fsdp2(yaml.safe_load(before))
+    if not converted.get("fsdp_config"):
+        yield "everything: it stays version 1"
+        return
+    after = yaml.dump(converted)
+    if comments(before) != comments(after):
+        yield "comments"
+    keys = [list(yaml.safe_load(text)["fsdp_config"] or ()) for text in (before, after)]
+    if [key for key in keys[0] if key in keys[1]] != [key for key in keys[1] if key in keys[0]]:
+        yield "the order of the keys"
+    if found.option("state_dict_type") is None:
+        yield "the type of state dicts that version 1 means"
+    strategy = next((name for _, name in found.strategies), "")
+    if strategy == "NO_SHARD":
+        yield "NO_SHARD"
+    if strategy.startswith("HYBRID") and found.top.value("num_machines") != 1:
+        yield "hybrid sharding"
+    reshards = converted["fsdp_config"].get("fsdp_reshard_after_forward")
+    if reshards is not None and not isinstance(reshards, bool):
+        yield "the strategy, which is a number that version 2 refuses"
+
+
 def main() -> int:
     """Report what came of all files."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -111,6 +139,7 @@ def main() -> int:
     options = parser.parse_args()
     there = dict(clones(options.checkouts))
     counts, frameworks, problems = Counter[str](), Counter[str](), 0
+    theirs = Counter[str]()
     for line in FILES.read_text().splitlines():
         one = json.loads(line)
         clone = there.get(one["repository"])
@@ -119,10 +148,15 @@ def main() -> int:
             counts["no clone"] += 1
             continue
         found = asked(before, one["path"])
+        if found is None:  # settings for torch_xla
+            counts["asks for no FSDP of PyTorch"] += 1
+            continue
         after, fates = migrated(before, one["path"])
-        frameworks[f"{found.framework}, version {found.version}" if found else "none"] += 1
+        frameworks[f"{found.framework}, version {found.version}"] += 1
         counts["manual" if fates["manual"] else "migrated" if after != before else "unchanged"] += 1
-        original = refused(before, one["path"]) if found and found.framework == "accelerate" else ""
+        if found.framework == "accelerate" and found.version == 1:
+            theirs.update(("files of version 1", *lost_by_accelerate(before, found)))
+        original = refused(before, one["path"]) if found.framework == "accelerate" else ""
         for problem in broken(before, after, one["path"]):
             if original and problem == f"accelerate refuses it: {original}":
                 counts["refused before, too"] += 1
@@ -131,6 +165,7 @@ def main() -> int:
             print(f"{one['repository']} {one['path']}: {problem}")
     print(f"{sum(frameworks.values())} files:", dict(frameworks))
     print(dict(counts), f"{problems} broken laws")
+    print("accelerate to-fsdp2 loses of", dict(theirs))
     return 1 if problems else 0
 
 

@@ -1,7 +1,9 @@
 """The oldest torch release that a project promises to run on, and the newest of frameworks that it allows, read from its
 own dependencies.
 
-The project of a file is the nearest that names torch: one repository may hold several.
+The project of a file is the nearest that names torch: one repository may hold several. Many projects pin their frameworks
+only where they say how to install them (`install.sh`, a Dockerfile, the README): these commands count for the frameworks,
+after all lists of dependencies. They are no promise about torch.
 """
 
 from __future__ import annotations
@@ -21,6 +23,15 @@ _LIMIT = re.compile(r"(==|<=|<|~=|\^|~)\s*v?(\d{1,9}(?:\.\d{1,9}){0,9})(?!\d)")
 _FRAMEWORKS = ("accelerate", "transformers")
 _REQUIREMENTS = re.compile(r"requirements.*\.(in|txt)")
 _FOLDER = "requirements"
+_WORKFLOWS = (".github", "workflows")
+_INSTALLING = re.compile(
+    r".*\.(sh|bash|md|rst|mk)|(Dockerfile|Containerfile|Makefile).*|.*\.Dockerfile"
+)
+_INSTALL = re.compile(
+    r"\b(?:pip[0-9.]*|uv|conda|mamba|micromamba|poetry)[ \t]+(?:pip[ \t]+)?(?:install|add)[ \t]((?:\\\r?\n|[^\n;&|`#])*)"
+)
+_ENVIRONMENT = re.compile(r"(?:environment|env|conda).*\.ya?ml")
+_FROM_GIT = re.compile(r"git\+\S+?/([\w.-]+?)(?:\.git)?(?:@[^/]*)?(?:#.*)?")
 
 
 class Targets:
@@ -29,6 +40,7 @@ class Targets:
     def __init__(self) -> None:
         self._around: dict[str, str | None] = {}
         self._places: dict[str, list[list[str]]] = {}
+        self._installed: dict[str, list[str]] = {}
         self._limits: dict[str, Limits] = {}
 
     def around(self, folder: str) -> str | None:
@@ -45,9 +57,17 @@ class Targets:
     def limits(self, folder: str) -> Limits:
         """The frameworks that the nearest project around a folder keeps below some release."""
         if folder not in self._limits:
-            places = [self._in_folder(home) for home in _homes(os.path.abspath(folder))]
-            self._limits[folder] = limits_in(*(one for every in places for one in every))
+            homes = _homes(os.path.abspath(folder))
+            places = [one for home in homes for one in self._in_folder(home)]
+            places += (self._installed_in(home) for home in homes)
+            self._limits[folder] = limits_in(*places)
         return self._limits[folder]
+
+    def _installed_in(self, folder: str) -> list[str]:
+        """What the commands in a folder install, and its environments of conda."""
+        if folder not in self._installed:
+            self._installed[folder] = list(_installed(folder))
+        return self._installed[folder]
 
     def _in_folder(self, folder: str) -> list[list[str]]:
         """The requirements in a folder.
@@ -139,6 +159,48 @@ def _requirements(root: str) -> Iterator[Iterable[str]]:
             yield _lines(os.path.join(root, name))
     if _FOLDER in names:
         yield from _of_folder(os.path.join(root, _FOLDER))
+
+
+def _installed(root: str) -> Iterator[str]:
+    """The requirements in commands that install packages, and in environments of conda.
+
+    One that names no release allows every one: with a pinned one elsewhere in the folder the newest still counts.
+    """
+    for folder in (root, os.path.join(root, *_WORKFLOWS)):
+        try:
+            names = sorted(os.listdir(folder))
+        except OSError:
+            continue
+        for name in names:
+            environment = _ENVIRONMENT.fullmatch(name) and folder == root
+            commands = _INSTALLING.fullmatch(name) or (folder != root and name.endswith("ml"))
+            text = _text(os.path.join(folder, name)) if environment or commands else ""
+            if not any(one in text for one in _FRAMEWORKS):
+                continue
+            if environment:
+                yield from (_of_conda(line.strip(" -\t'\"")) for line in text.splitlines())
+            else:
+                yield from (_of_conda(word) for word in _words_installed(text))
+
+
+def _words_installed(text: str) -> Iterator[str]:
+    """What stands behind `pip install` and its like, without options."""
+    for line in _INSTALL.findall(text):
+        words = re.findall(r"""(?:"[^"]*"|'[^']*'|[^\s"'\\])+""", line)
+        yield from (word.replace('"', "").replace("'", "") for word in words if word[0] != "-")
+
+
+def _of_conda(word: str) -> str:
+    """A requirement as pip writes it: conda pins by one sign, and a repository stands for its newest commit."""
+    git = _FROM_GIT.fullmatch(word)
+    return git[1] if git is not None else re.sub(r"^([\w.-]+)=(?=\d)", r"\1==", word)
+
+
+def _text(path: str) -> str:
+    try:
+        return read(path, MAX_TEXT).decode("utf-8", "replace")
+    except OSError:
+        return ""
 
 
 def _of_folder(folder: str) -> Iterator[Iterable[str]]:

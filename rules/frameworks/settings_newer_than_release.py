@@ -2,7 +2,8 @@
 
 ## What it does
 
-Reads the dependencies of the project (`pyproject.toml`, `setup.cfg`, `setup.py`, `requirements*.txt`) and reports settings that no
+Reads the dependencies of the project (`pyproject.toml`, `setup.cfg`, `setup.py`, `requirements*.txt`; without them commands like
+`pip install accelerate==1.5.2` in `*.sh`, a Dockerfile, a workflow or a README, and conda's `environment.yml`) and reports settings that no
 release they allow can read: `fsdp_version: 2` of accelerate before 1.6 and of the Trainer before transformers 5.0, the
 `parallelism_config` of accelerate before 1.10, and `FullyShardedDataParallelPlugin(fsdp_version=…)` before accelerate 1.6.
 

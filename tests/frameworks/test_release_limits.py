@@ -69,3 +69,47 @@ def test_poetry_counts(tmp_path: Path) -> None:
     targets = Targets()
     assert dict(targets.limits(str(tmp_path)))["accelerate"].lacks((1, 6, 0))
     assert targets.around(str(tmp_path)) == "2.6"
+
+
+INSTALLS = {
+    "install.sh": "conda create --name x\npip install transformers==4.51.3\npip install accelerate==0.33.0\n",
+    "Dockerfile": "FROM python\nRUN pip install --no-cache-dir \\\n    'accelerate<1.6' \\\n    trl && rm -rf /x\n",
+    "README.md": "# x\n\n```bash\nuv pip install accelerate~=0.33\n```\n",
+    "environment.yml": "dependencies:\n  - python=3.10\n  - accelerate=0.33.0\n",
+    ".github/workflows/ci.yml": "jobs:\n  a:\n    steps:\n      - run: pip install accelerate==1.5\n",
+}
+
+
+@pytest.mark.parametrize("name", INSTALLS)
+def test_commands_that_install_count(tmp_path: Path, name: str) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).write_text(INSTALLS[name])
+    folder = tmp_path / "configs"
+    folder.mkdir()
+    assert dict(Targets().limits(str(folder)))["accelerate"].lacks((1, 6, 0))
+    (tmp_path / "INSTALL.md").write_text("Run `pip install -U accelerate`.\n")
+    assert "accelerate" not in dict(Targets().limits(str(folder)))
+
+
+def test_lists_of_dependencies_come_before_commands(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "install.sh").write_text("pip install accelerate==0.33 torch==2.1\n")
+    assert Targets().around(str(tmp_path)) is None
+    (tmp_path / "requirements.txt").write_text("accelerate>=1.6\n")
+    assert Targets().limits(str(tmp_path)) == ()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "pip install git+https://github.com/huggingface/accelerate.git@main",
+        "pip install -e .",
+        "pip install accelerate-tools==0.1  # accelerate",
+        "echo accelerate==0.33",
+    ],
+)
+def test_a_command_that_pins_nothing(tmp_path: Path, command: str) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "run.sh").write_text(f"{command}\n")
+    assert Targets().limits(str(tmp_path)) == ()
