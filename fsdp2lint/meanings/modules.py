@@ -14,20 +14,23 @@ from fsdp2lint.meanings.families import family, is_class_name, last
 from fsdp2lint.meanings.model_classes import LOADERS, is_model_class
 from fsdp2lint.meanings.registry import calls, method
 from fsdp2lint.meanings.results import instance, listed, nothing
-from fsdp2lint.model.events import Assigned
+from fsdp2lint.model.events import Assigned, Called
 from fsdp2lint.model.memory import GIVEN
 from fsdp2lint.model.values import (
     Class,
     Container,
+    External,
     Instance,
     Module,
     Optimizer,
     Parameters,
     Super,
     Value,
+    lineage,
 )
 
 _NO_MODULES = ("Parameter", "Buffer", "ParameterList", "ParameterDict")
+_LAYER = re.compile(r"torch\.nn\.(?!Module\b)[A-Z]\w*")
 _TASKS = re.compile(r"For[A-Z]|Model(?!ing)|LMHead|DoubleHeads")
 _OTHERS = re.compile(
     r"Argument|Callback|Card|Collator|Config|FeatureExtractor|Output|Processor|Tokenizer|Trainer"
@@ -179,7 +182,28 @@ def base_init(call: Call) -> Value | None:
         call.machine.memory.write(made, GIVEN, call.machine.here, given)
     if isinstance(made, Module) and bases & set(_LISTS):
         _fill_all(call, made)
+    elif isinstance(made, Module):
+        _build_layer(call, made)
     return nothing(call)
+
+
+def _build_layer(call: Call, made: Module) -> None:
+    """The layer of torch that a class of the project inherits from is built by its ``__init__``, with parameters and all."""
+    assert isinstance(call.receiver, Super)
+    above = [one for one in lineage(made.cls) if one is not made.cls]
+    if call.receiver.cls in above:
+        above = above[above.index(call.receiver.cls) + 1 :]
+    base = next((one for one in above if isinstance(one, External)), None)
+    if base is not None and _LAYER.fullmatch(base.name):
+        call.emit(
+            Called,
+            name=base.name,
+            receiver=None,
+            arguments=call.args,
+            keywords=call.keywords,
+            open=call.open,
+            result=made,
+        )
 
 
 def is_module_list(value: Value | None) -> bool:

@@ -187,7 +187,7 @@ def has_counterpart(trace: Trace, meeting: Meeting, guard: Guard) -> bool:
     """Whether the ranks on the other side of a test come to a meeting of the same kind, or may do so: where
     code that cannot be followed got hold of functions or objects of the script.
     """
-    if any(_hands_over(c) and _other_side(c.guards, guard) for c in trace.of(Called)):
+    if any(_other_side(c.guards, guard) for c in _handing_over(trace)):
         return True
     return any(
         other.kind == meeting.kind
@@ -225,8 +225,26 @@ def _instead(trace: Trace, meeting: Meeting, other: Meeting, guard: Guard) -> bo
         and meeting.event.guards.implies(left.rank)
         and other.event.guards.units.get(guard.test) != guard
         and _leaves_out(left, other.event)
-        for left in trace.of(Exited)
-        if any(rank_dependent(g.test) for g in left.rank)
+        for left in _rank_exits(trace)
+    )
+
+
+@once
+def _rank_exits(trace: Trace) -> tuple[Exited, ...]:
+    """The places that a rank leaves because of which rank it is."""
+    return tuple(
+        left for left in trace.of(Exited) if any(rank_dependent(g.test) for g in left.rank)
+    )
+
+
+@once
+def _handing_over(trace: Trace) -> tuple[Called, ...]:
+    """The calls under a test of the rank that are not followed and may call the script back."""
+    return tuple(
+        called
+        for called in trace.of(Called)
+        if any(decides(guard.test) for clause in called.guards.clauses for guard in clause)
+        and _hands_over(called)
     )
 
 

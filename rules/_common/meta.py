@@ -138,7 +138,7 @@ def way_without_memory(trace: Trace, event: Event, module: Value, built: Guards)
         for e in trace.before(event, Loaded)
         if _among(trace, module, *(state.of for state in e.states))
     ]
-    return _way_around(trace, event, touching, module, built)
+    return way_around(trace, event, touching, module, built)
 
 
 def given_memory(trace: Trace, event: Event, module: Value) -> bool:
@@ -168,14 +168,14 @@ def way_without_values(
     if found is None:
         found = values_given(trace, start, end, module, by_loads=by_loads, itself=itself)
     touching = [e for e in found if giving is None or _gives(trace, e, module)]
-    return _way_around(trace, end, touching, module, built)
+    return way_around(trace, end, touching, module, built)
 
 
-def _way_around(
+def way_around(
     trace: Trace, end: Event, touching: Sequence[Event], module: Value, built: Guards
 ) -> Guards | None:
     """The path to an event on which none of others happens: all paths, or those where a test that the script asks
-    before one of the others comes out otherwise.
+    before one of the others comes out otherwise. ``module`` is what all this is about: tests of it are no choices.
     """
     ways = [end.guards]
     for one in touching:
@@ -228,12 +228,27 @@ def first_forward(trace: Trace, moved: Moved) -> Forward | None:
             continue  # a method that computes a value for a parameter or a buffer
         if not _overlap(trace, forward.module, module):
             continue
+        if _only_looks(forward) or not all(map(plain, forward.within)):
+            continue
         found = sharded(trace, forward, forward.module)
-        ordinary = forward.how == "call" and all(map(plain, (*forward.within, *moved.within)))
+        ordinary = forward.how == "call" and all(map(plain, moved.within))
         if found is None or not ordinary or not together(moved.guards, forward.guards):
             return None
         return forward
     return None
+
+
+def _only_looks(forward: Forward) -> bool:
+    """Whether a method of a project class was called that is followed: what it does to the model is seen there."""
+    module = unwrapped(forward.module)
+    return (
+        forward.how != "call"
+        and isinstance(module, Module)
+        and isinstance(module.cls, Class)
+        and any(
+            isinstance(one, Class) and forward.how in one.scope.names for one in lineage(module.cls)
+        )
+    )
 
 
 _INITIALISING = ("init", "reset", "post_init")

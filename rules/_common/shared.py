@@ -11,6 +11,8 @@ import libcst as cst
 
 from fsdp2lint.api import (
     Assigned,
+    Called,
+    Class,
     Container,
     Either,
     Event,
@@ -426,10 +428,47 @@ def is_list_of_blocks(module: Value) -> bool:
 
 def has_parameters(trace: Trace, module: Value, depth: int = 6) -> bool:
     """Whether a module surely has parameters."""
-    home, _, name = class_name(module).rpartition(".")
+    home, _, name = (class_name(module) or _layers_built(trace).get(module, "")).rpartition(".")
     if home == "torch.nn" and name in WITH_PARAMETERS:
         return True
     return depth > 0 and any(has_parameters(trace, c, depth - 1) for c in parts_of(trace, module))
+
+
+@once
+def _layers_built(trace: Trace) -> dict[Value, str]:
+    """The objects of project classes that torch's own constructor of a layer builds (``super().__init__(8, 8)``), with
+    the layer's name: only of classes that surely keep its parameters.
+    """
+    keeping: dict[Class, bool] = {}
+    found: dict[Value, str] = {}
+    for called in trace.of(Called):
+        made = called.result
+        if not (called.name.startswith("torch.nn.") and isinstance(made, Module)):
+            continue
+        own = [one for one in lineage(made.cls) if isinstance(one, Class) and _is_layer(one)]
+        for one in own:
+            if one not in keeping:
+                keeping[one] = not _GIVEN_UP.search(one.scope.source.code(one.node))
+        if own and all(keeping[one] for one in own):
+            found[made] = called.name
+    return found
+
+
+def _is_layer(cls: Class) -> bool:
+    """Whether a class inherits from a layer of torch: not a base beside it that is made for all modules."""
+    return any(
+        isinstance(one, External)
+        and one.name.startswith("torch.nn.")
+        and one.name != "torch.nn.Module"
+        for one in lineage(cls)
+    )
+
+
+_GIVEN_UP = re.compile(
+    r"\bdel self\.|\bdelattr\(|\b_parameters\b|register_(buffer|parameter)\(|\bsetattr\(|\belementwise_affine\b"
+    r"|\bself\.(weight|bias) ?[:=]"
+)
+"""What a class writes that may do without the parameters of the layer that it inherits from: quantized weights, none at all."""
 
 
 def state_shard(trace: Trace, event: Event, state: StateDict) -> Shard | None:

@@ -80,13 +80,16 @@ from fsdp2lint.api import (
     Trace,
     Unsharded,
     Value,
+    of_world_size,
     once,
     rank_dependent,
     rule,
+    tests_in,
 )
 
 from .._common.fixes import call_of
 from .._common.meetings import asks_for_dtensor
+from .._common.meta import way_around
 from .._common.origins import origins
 from .._common.parts import parameter_of
 from .._common.shared import Shard, asks_for_fsdp2, cases, overlap, sharded
@@ -126,7 +129,7 @@ def check(trace: Trace) -> Iterator[Finding]:
         if reduction is None:
             continue
         shard = _shard(trace, reduction)
-        if shard is None or _by_hand(trace, read):
+        if shard is None or _by_hand(trace, read, shard):
             continue
         name = reduction.name.rpartition(".")[2]
         yield Finding(
@@ -197,7 +200,7 @@ def _norms_read(trace: Trace) -> Iterator[Finding]:
     for read in trace.calls(".item", ".to_local", *_NUMBERS) if _norms(trace) else ():
         value = read.argument(0, "x") if read.receiver is None else read.receiver
         norm = None if value is None else _norm_of(trace, read, value)
-        if norm is None or not (old or norm.infinite) or _by_hand(trace, read):
+        if norm is None or not (old or norm.infinite) or _by_hand(trace, read, norm.shard):
             continue
         name = norm.made.name.rpartition(".")[2]
         since = "" if norm.infinite else " before torch 2.10"
@@ -295,15 +298,24 @@ def _gathered(trace: Trace, event: Event, shard: Shard) -> bool:
     return max(orders, default=-1) > max(freed, default=-1)
 
 
-def _by_hand(trace: Trace, read: Called) -> bool:
-    """Whether the number, or what is computed from it, is reduced over the ranks afterwards."""
-    return any(
-        read.result in origins(trace, value, called.order)
+def _by_hand(trace: Trace, read: Called, shard: Shard) -> bool:
+    """Whether the number, or what is computed from it, is reduced over the ranks afterwards, on every path."""
+    reducing: list[Event] = [
+        called
         for called in trace.calls(*_BY_HAND)
         if called.order > read.order
-        for value in (called.receiver, *called.arguments, *called.keywords.values())
-        if value is not None
-    )
+        and any(
+            read.result in origins(trace, value, called.order)
+            for value in (called.receiver, *called.arguments, *called.keywords.values())
+            if value is not None
+        )
+    ]
+    if not reducing:
+        return False
+    asked = {g.test for one in reducing for clause in one.guards.since(read.guards) for g in clause}
+    if any(of_world_size(one) for test in asked for one in tests_in(test)):
+        return True
+    return way_around(trace, read, reducing, shard.module, shard.guards) is None
 
 
 def _whole(read: Called) -> Fix | None:

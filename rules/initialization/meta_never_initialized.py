@@ -106,8 +106,8 @@ Asked path by path: a load on the resume branch initialises that branch only, an
 (`reset_parameters` of PyTorch's own FSDP2 example never visits its blocks) leaves the others. Any call between that is
 handed a layer, a module around it or one of its parameters counts as an initialisation, unless it is known to give no
 values; so does `apply`, and a loop over all parameters. A loop over all modules initialises those of the classes that
-it asks for. Layers of `torch.nn` are seen, and
-whole models of Transformers that `from_config` builds, and the `nn.Parameter`s of project modules without submodules,
+it asks for. Layers of `torch.nn` are seen, classes of the
+project that inherit from them, and whole models of Transformers that `from_config` builds, and the `nn.Parameter`s of project modules without submodules,
 such as an RMSNorm; other libraries' models and a parameter beside submodules are not. Silent when the model is never trained (measurements of memory do that on purpose).
 
 ## References

@@ -86,8 +86,8 @@ between them uses the optimizer. Look at what else was meant to happen between t
 
 ## Known limits
 
-Silent when the optimizer's `param_groups` are filled anew after the sharding, when the optimizer is
-handed to code that cannot be followed, when the optimizer is
+Silent when the optimizer's `param_groups` are filled anew after the sharding, when on every path code that cannot be
+followed gets the optimizer before it steps (a hook that a setting may leave out is not on every path), when it is
 never stepped and another one is built, and when the two happen in methods that only unseen code calls.
 
 ## References
@@ -114,6 +114,7 @@ from fsdp2lint.api import (
 )
 
 from .._common.fixes import moved_below
+from .._common.meta import way_around
 from .._common.shared import (
     Shard,
     leftover,
@@ -221,20 +222,27 @@ def _made_again(trace: Trace, built: OptimizerBuilt, shard: Shard) -> bool:
 
 
 def _handed_away(trace: Trace, built: OptimizerBuilt, shard: Shard) -> bool:
-    """Whether code that cannot be followed got the optimizer before it stepped: it may have put the new parameters in."""
+    """Whether code that cannot be followed got the optimizer before it stepped, on every path: it may have put the new
+    parameters in.
+    """
     both = shard.guards.and_(built.guards)
-    steps = (
-        stepped.order
-        for stepped in trace.after(shard.event, Stepped)
-        if built.optimizer in options(stepped.optimizer) and both.implies(stepped.guards)
-    )
-    first = next(steps, None)
-    return any(
-        built.order < gone.order
-        and (first is None or gone.order < first)
-        and gone.to != "its caller"
+    away = [
+        gone
         for gone in trace.escapes(built.optimizer)
-    )
+        if built.order < gone.order and gone.to != "its caller"
+    ]
+    if not away:
+        return False
+    for stepped in trace.after(shard.event, Stepped):
+        if built.optimizer not in options(stepped.optimizer):
+            continue
+        before = [gone for gone in away if gone.order < stepped.order]
+        if both.implies(stepped.guards):
+            return bool(before) and way_around(trace, stepped, before, shard.module, both) is None
+        if together(both, stepped.guards) and before:
+            if way_around(trace, stepped, before, shard.module, both) is not None:
+                return False
+    return True
 
 
 def _refilled(trace: Trace, optimizer: Optimizer) -> bool:

@@ -90,7 +90,7 @@ has.
 Only models whose class is resolved, or models of Transformers of which blocks are sharded (`model.model.layers`), and
 that no unresolved code is given. A walk over `modules()` is followed when it tests the class of a module, or the name of
 its class; whatever else it tests, it shards no others. A parameter of a module's own counts when `nn.Parameter(…)` is
-assigned to an attribute. Silent when parameters are frozen, when gradients or parameters are (or may be) reduced by hand,
+assigned to an attribute, those of a layer of torch also where a class of the project inherits from it and keeps them. Silent when parameters are frozen, when gradients or parameters are (or may be) reduced by hand,
 and when the whole is wrapped in DDP.
 
 ## References
