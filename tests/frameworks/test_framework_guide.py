@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -87,6 +88,35 @@ def test_accelerate_does_the_same_and_reads_the_old_checkpoint(tmp_path: Path) -
         assert re.search(rf"{re.escape(row)}  equal", told), told
 
 
+def with_a_plugin(folder: Path) -> None:
+    """The script of accelerate's page with the plugin that the page shows, and what migrating makes of it."""
+    parts = dict(examples("accelerate"))
+    plugin = parts["the plugin"].partition("\n")[2]
+    script = parts["train.py"].replace("accelerator = Accelerator()\n", plugin)
+    for name in ("before.py", "train.py"):
+        (folder / name).write_text(script)
+    assert invoke("migrate", "--write", "-q", "train.py", cwd=folder).returncode == 0
+
+
+def test_a_plugin_becomes_what_the_page_shows(tmp_path: Path) -> None:
+    with_a_plugin(tmp_path)
+    pages = (GUIDES / "accelerate.md").read_text("utf-8")
+    (shown,) = re.findall(r"```diff\n(.*?)```", pages, re.DOTALL)
+    sides = [[line[1:] for line in shown.splitlines() if line[0] in kept] for kept in ("- ", "+ ")]
+    for name, lines in zip(("before.py", "train.py"), sides, strict=True):
+        assert "\n".join(lines) in (tmp_path / name).read_text()
+    assert quiet(tmp_path)
+
+
+@pytest.mark.ranks
+@pytest.mark.skipif(find_spec("accelerate") is None, reason="accelerate runs itself")
+def test_a_plugin_does_the_same_and_reads_the_old_checkpoint(tmp_path: Path) -> None:
+    with_a_plugin(tmp_path)
+    told = verified(tmp_path, "--resume", "", "--resume", "before.py", "train.py")
+    assert equal(told, *TRAINED, "checkpoint/pytorch_model_fsdp.bin"), told
+    assert "Equal: rung 3 of 4 (run on CPU)." in told
+
+
 def before_and_after(name: str, folder: Path) -> None:
     """The example of a page, and what migrating makes of it."""
     laid_out(name, folder)
@@ -117,6 +147,67 @@ def test_the_module_of_lightning_gets_what_the_page_shows(tmp_path: Path) -> Non
 def test_the_worker_of_ray_is_followed(tmp_path: Path) -> None:
     laid_out("ray", tmp_path)
     assert quiet(tmp_path)
+
+
+WHOLE = """\
+import sys
+
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+generators = [torch.Generator().manual_seed(rank) for rank in range(2)]
+for _ in range(10):
+    batches = [torch.randn(4, 8, generator=generator) for generator in generators]
+    (sum(model(x).square().mean() for x in batches) / 2).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+torch.save(model.state_dict(), sys.argv[1])
+"""
+"""The training of Ray's page in one process, without sharding."""
+
+COMPARED = """\
+import sys
+
+import torch
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+dcp_to_torch_save(sys.argv[1], "read.pt")
+read, whole = torch.load("read.pt")["model"], torch.load(sys.argv[2])
+assert read.keys() == whole.keys()
+assert all(torch.allclose(read[name], whole[name], atol=1e-6) for name in whole)
+print("equal")
+"""
+
+
+@pytest.mark.ranks
+@pytest.mark.skipif(find_spec("ray") is None, reason="Ray runs itself")
+def test_the_workers_of_ray_train_as_without_sharding(tmp_path: Path) -> None:
+    laid_out("ray", tmp_path)
+    script = tmp_path / "train.py"
+    text = script.read_text().replace("use_gpu=True", "use_gpu=False")
+    script.write_text(text.replace('"/shared"', repr(str(tmp_path / "shared"))))
+    (tmp_path / "whole.py").write_text(WHOLE)
+    (tmp_path / "compared.py").write_text(COMPARED)
+    settings = {"OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+    for words in (
+        ["train.py"],
+        ["whole.py", "whole.pt"],
+        ["compared.py", "shared/last", "whole.pt"],
+    ):
+        done = subprocess.run(
+            [sys.executable, *words],
+            cwd=tmp_path,
+            env={**os.environ, **settings},
+            capture_output=True,
+            text=True,
+            timeout=900,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout == "equal\n"
 
 
 def quiet(folder: Path) -> bool:
@@ -306,7 +397,10 @@ BACKED = {
         *(FILES, FIXTURES, CODEMODS),
         f"{HERE}::test_accelerate_does_the_same_and_reads_the_old_checkpoint",
     ),
-    "accelerate, `FullyShardedDataParallelPlugin`": (GATE, FIXTURES, CODEMODS),
+    "accelerate, `FullyShardedDataParallelPlugin`": (
+        *(GATE, FIXTURES, CODEMODS),
+        f"{HERE}::test_a_plugin_does_the_same_and_reads_the_old_checkpoint",
+    ),
     "Trainer (`TrainingArguments`, `fsdp_config` file)": (
         *(FILES, FIXTURES, CODEMODS),
         f"{HERE}::test_the_trainer_does_the_same_and_reads_the_old_checkpoint",
@@ -322,7 +416,10 @@ BACKED = {
         f"{HERE}::test_lightning_does_the_same",
     ),
     "LightningCLI YAML": (FILES, FIXTURES),
-    "Ray Train": (GATE, f"{HERE}::test_the_worker_of_ray_is_followed"),
+    "Ray Train": (
+        *(GATE, f"{HERE}::test_the_worker_of_ray_is_followed"),
+        f"{HERE}::test_the_workers_of_ray_train_as_without_sharding",
+    ),
     "torchtune, NeMo AutoModel, LLaMA-Factory v1": (
         FILES,
         "test_meanings_frameworks.py::test_a_script_leaves_these_events",
