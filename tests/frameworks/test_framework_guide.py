@@ -112,7 +112,7 @@ def test_a_plugin_becomes_what_the_page_shows(tmp_path: Path) -> None:
 @pytest.mark.skipif(find_spec("accelerate") is None, reason="accelerate runs itself")
 def test_a_plugin_does_the_same_and_reads_the_old_checkpoint(tmp_path: Path) -> None:
     with_a_plugin(tmp_path)
-    told = verified(tmp_path, "--resume", "", "--resume", "before.py", "train.py")
+    told = verified(tmp_path, *command("accelerate", "fsdp2lint verify before.py"))
     assert equal(told, *TRAINED, "checkpoint/pytorch_model_fsdp.bin"), told
     assert "Equal: rung 3 of 4 (run on CPU)." in told
 
