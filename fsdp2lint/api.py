@@ -25,7 +25,7 @@ from fsdp2lint.edits.statements import InsertAfter, InsertBefore, Move, Remove, 
 from fsdp2lint.edits.steps import Account, Kept, Left, Respelling, Step
 from fsdp2lint.edits.text import Edit, Inner, Replace, Rewrite, Splice
 from fsdp2lint.frameworks.asked import KEYS as SETTINGS_KEYS
-from fsdp2lint.frameworks.asked import PREFIX, Asked, strategy_of, words_of
+from fsdp2lint.frameworks.asked import PREFIX, Asked, asks_by_words, strategy_of, words_of
 from fsdp2lint.frameworks.asked import bare as bare_key
 from fsdp2lint.frameworks.document import Entry, plain
 from fsdp2lint.frameworks.document import Mapping as SettingsMapping
@@ -103,6 +103,7 @@ __all__ = [
     "Unimport",
     "Unwrap",
     "Wrap",
+    "asks_by_words",
     "bare_key",
     "canonical",
     "children",

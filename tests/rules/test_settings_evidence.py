@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -155,6 +156,81 @@ def test_what_migrating_makes_means_the_same(name: str, launched: Launched) -> N
     state = before["state"]
     assert after["state"] == ("SHARDED_STATE_DICT" if state == "LOCAL_STATE_DICT" else state)
     assert after["parallelism"] == ("2" if name == "hybrid.yaml" else before["parallelism"])
+
+
+COMMANDS = ROOT / "fixtures" / "codemods" / "launch_settings" / "commands"
+
+STARTED = """\
+import json, os, shlex, sys
+from accelerate.commands import launch
+from accelerate.utils.launch import prepare_multi_gpu_env
+before = dict(os.environ)
+for line in json.loads(sys.argv[1]):
+    os.environ.clear()
+    os.environ.update(before)
+    args = launch.launch_command_parser().parse_args(shlex.split(line))
+    args, defaults, _ = launch._validate_launch_command(args)
+    found = prepare_multi_gpu_env(args)
+    print(json.dumps({key: value for key, value in found.items() if key.startswith("FSDP")}))
+"""
+"""What each rank gets from a command."""
+
+
+def started(side: str) -> list[dict[str, str]]:
+    """The settings that accelerate's launcher makes of the commands of the fixture."""
+    text = (COMMANDS / side / "run.sh").read_text().replace("\\\n", " ")
+    lines = [line.partition("&&")[0].partition("# old")[0] for line in text.splitlines()]
+    words = [line.partition("launch ")[2] for line in lines if "--use" in line and line[0] != "#"]
+    words = [
+        f"--num_processes 2 {line.replace('$((${WORLD_SIZE} * 8))', '2')}"
+        for line in words
+        if "config_file" not in line
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", STARTED, json.dumps(words)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+    )
+    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert len(found) == len(words)
+    return found
+
+
+def test_commands_mean_the_same_in_version_2() -> None:
+    before, after = started("before"), started("after")
+    kept = {"FULL_SHARD": "true", "SHARD_GRAD_OP": "false", "2": "false"}
+    for old, new in zip(before, after, strict=True):
+        assert new["FSDP_VERSION"] == "2"
+        if old["FSDP_VERSION"] == "1":
+            assert new["FSDP_RESHARD_AFTER_FORWARD"] == kept[old["FSDP_SHARDING_STRATEGY"]]
+            state = old.get("FSDP_STATE_DICT_TYPE", "FULL_STATE_DICT")
+            assert new["FSDP_STATE_DICT_TYPE"] == state.replace("LOCAL", "SHARDED")
+        for name in (
+            "FSDP_AUTO_WRAP_POLICY",
+            "FSDP_TRANSFORMER_CLS_TO_WRAP",
+            "FSDP_OFFLOAD_PARAMS",
+        ):
+            assert new.get(name) == old.get(name)
+
+
+def test_the_trainer_reads_version_2_from_its_command(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    text = (COMMANDS / "after" / "trainer.slurm").read_text().replace("\\\n", " ")
+    words = shlex.split(text.splitlines()[0].partition("train.py")[2])
+    asked = [
+        w
+        for n, w in enumerate(words)
+        if w.startswith("--fsdp") or words[n - 1].startswith("--fsdp")
+    ]
+    parser = transformers.HfArgumentParser((transformers.TrainingArguments,))
+    (made,) = parser.parse_args_into_dataclasses(
+        [*asked, "--output_dir", str(tmp_path), "--use_cpu"]
+    )
+    assert made.fsdp_plugin_args["fsdp_version"] == 2
+    assert made.fsdp_plugin_args["transformer_cls_names_to_wrap"] == "Qwen2DecoderLayer"
 
 
 def test_the_trainer_refuses_a_hybrid_strategy_in_version_2(tmp_path: Path) -> None:
