@@ -158,7 +158,7 @@ def test_what_migrating_makes_means_the_same(name: str, launched: Launched) -> N
     assert after["parallelism"] == ("2" if name == "hybrid.yaml" else before["parallelism"])
 
 
-COMMANDS = ROOT / "fixtures" / "codemods" / "launch_settings" / "commands"
+COMMANDS = ROOT / "fixtures" / "codemods" / "settings_files" / "commands"
 
 STARTED = """\
 import json, os, shlex, sys

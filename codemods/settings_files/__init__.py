@@ -1,4 +1,4 @@
-"""Settings files of accelerate, the Trainer and axolotl ask for FSDP2, in its own keys.
+"""Settings files and commands of accelerate, the Trainer and axolotl ask for FSDP2, in its own keys.
 
 ## What it does
 
@@ -7,6 +7,10 @@ Trainer (in a file of its own or among the training arguments) and axolotl's rec
 `fsdp_reshard_after_forward`; a hybrid strategy of accelerate over several machines becomes its `parallelism_config`; keys
 that version 2 ignores or refuses go. Where a file says no state-dict type, the one that version 1 means is written.
 Comments, order, quotes and anchors stay, and files that say version 2 are left alone.
+
+In shell, Slurm and Make files, the options of `accelerate launch --use_fsdp …` are rewritten the same way, and the arguments
+`--fsdp "full_shard auto_wrap"` of a Trainer get an `--fsdp_config` with version 2, which takes
+`--fsdp_transformer_layer_cls_to_wrap` in. Commands with `--config_file` or `--fsdp_config` stay: their file says the version.
 
 ## Why
 
@@ -27,7 +31,8 @@ where the state-dict type is not written.
 `NO_SHARD` (version 2 always shards), hybrid strategies whose sizes the file does not say, settings that come from a YAML
 anchor, projects whose requirements allow only releases of accelerate or transformers that do not read `fsdp_version`, Lightning's
 `FSDPStrategy` (FSDP2 needs a `configure_model`): then nothing of the file changes, and the ledger says
-what to write. Templates, several documents in one file and what is no valid YAML or JSON are reported and left.
+what to write. Of commands, the same strategies, those in a variable of the shell, and commands in documents. Templates, several
+documents in one file and what is no valid YAML or JSON are reported and left.
 
 ## References
 
@@ -52,10 +57,13 @@ from fsdp2lint.api import (
     unread,
 )
 
+from .commands import in_commands
+
 
 @codemod(frameworks=True)
 def rewrite(program: Program) -> Iterator[Respelling]:
-    """Settings files that ask for FSDP1."""
+    """Settings files and commands that ask for FSDP1."""
+    yield from in_commands(program)
     for text in program.texts:
         asked = settings_of(text)
         if asked is None or asked.version == 2:

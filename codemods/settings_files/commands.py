@@ -1,33 +1,6 @@
-"""Commands that ask accelerate or the Trainer for FSDP1 ask for version 2.
+"""Commands that ask accelerate or the Trainer for FSDP by their options: in shell, Slurm and Make files.
 
-## What it does
-
-Rewrites the options of `accelerate launch --use_fsdp …` in shell, Slurm and Make files: `--fsdp_version 2` comes,
-`--fsdp_sharding_strategy` becomes `--fsdp_reshard_after_forward`, and options that version 2 ignores go. Where a command says no
-state-dict type, the one that version 1 means is written. The arguments `--fsdp "full_shard auto_wrap"` of a Trainer get an
-`--fsdp_config` with version 2, which takes `--fsdp_transformer_layer_cls_to_wrap` in. Lines, quotes and comments stay.
-
-## Why
-
-Without a settings file the command alone chooses between FSDP1 and FSDP2, and version 1 is the default.
-
-## Example
-
-```diff
- from accelerate import Accelerator
-
- accelerator = Accelerator()
-```
-
-## What it leaves
-
-`NO_SHARD`, the hybrid strategies, and strategies in a variable of the shell: then nothing of the command changes, and the ledger says
-what to write. Commands with `--config_file` or `--fsdp_config`, whose file says the version, and commands in documents.
-
-## References
-
-- `accelerate/commands/launch.py`, `accelerate/utils/launch.py` of accelerate 1.15
-- `transformers/training_args.py` of transformers 5.23
+Sources: accelerate/commands/launch.py and accelerate/utils/launch.py (1.15), transformers/training_args.py (5.23).
 """
 
 from __future__ import annotations
@@ -43,7 +16,6 @@ from fsdp2lint.api import (
     Respelling,
     Source,
     asks_by_words,
-    codemod,
     strategy_of,
     unread,
     words_of,
@@ -78,8 +50,7 @@ class _Option:
     """Where the option itself begins."""
 
 
-@codemod(frameworks=True)
-def rewrite(program: Program) -> Iterator[Respelling]:
+def in_commands(program: Program) -> Iterator[Respelling]:
     """Commands that ask for FSDP1 by their options."""
     for text in program.texts:
         if not _SCRIPTS.search(text.path.replace("\\", "/")) or "--" not in text.text:
