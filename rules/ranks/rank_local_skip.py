@@ -90,8 +90,21 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from fsdp2lint.api import Backward, Event, Exited, Finding, Guard, Stepped, Trace, rule
+from fsdp2lint.api import (
+    Backward,
+    Event,
+    Exited,
+    Finding,
+    Guard,
+    Stepped,
+    Trace,
+    Value,
+    is_choice,
+    rank_dependent,
+    rule,
+)
 
+from .._common.meetings import alone
 from .._common.order import stands_in
 from .._common.origins import differing
 
@@ -104,12 +117,14 @@ def check(trace: Trace) -> Iterator[Finding]:
     if trace.truncated:
         return
     said: set[object] = set()
+    same: set[Value] = set()  # tests that are the same on all ranks, as far as is known: asked once
     events: list[Event] = [*trace.of(Backward), *trace.of(Stepped)]
     for event in sorted(events, key=lambda e: e.order):
-        for guard in event.guards:
-            if guard.site is None or guard.site.node in said:
+        for guard in _deciding(event):
+            if guard.site is None or guard.site.node in said or guard.test in same:
                 continue
             if differing(trace, guard.test, event.order, "loss") is None:
+                same.add(guard.test)
                 continue
             if _settled(trace, event, guard):
                 continue
@@ -129,6 +144,21 @@ def check(trace: Trace) -> Iterator[Finding]:
                     (event, "this is left out" if step else "all ranks meet in this backward"),
                 ),
             )
+
+
+def _deciding(event: Event) -> Iterator[Guard]:
+    """The tests that decide alone, on some path, whether an event happens: with `if skip and isnan(loss): continue` the
+    loss does where the run skips.
+    """
+    yield from event.guards
+    for clause in event.guards.clauses:
+        for guard in clause if len(clause) > 1 else ():
+            others = [one for one in clause if one is not guard]
+            if is_choice(guard.test) or any(rank_dependent(one.test) for one in others):
+                continue
+            path = event.guards.also(frozenset(frozenset((~one,)) for one in others))
+            if not path.impossible and not alone(path):
+                yield guard
 
 
 def _settled(trace: Trace, event: Event, guard: Guard) -> bool:
