@@ -167,6 +167,10 @@ class Launch(NamedTuple):
     """The file that says so; empty where options of the command do."""
     named: tuple[tuple[str, str], ...] = ()
     """What that file sets by name, of the version and the type of state dicts: the rest are defaults."""
+    sizes: tuple[tuple[str, int], ...] = ()
+    """The sizes of the ``parallelism_config`` that are set, without their prefix."""
+    processes: int | None = None
+    """How many processes the command starts; None where it does not say, or several launches differ."""
 
 
 def strategy_of(value: Any) -> str | None:

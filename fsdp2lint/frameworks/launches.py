@@ -13,11 +13,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from math import prod
 from typing import NamedTuple
 
 from fsdp2lint.frameworks import commands
 from fsdp2lint.frameworks.asked import Asked, Launch, asks_by_words
 from fsdp2lint.frameworks.commands import Command, read
+from fsdp2lint.frameworks.document import Mapping, plain
 from fsdp2lint.frameworks.text import SettingsText
 from fsdp2lint.source.source import Source, Unreadable
 from fsdp2lint.system.files import SETTINGS, Files
@@ -27,6 +29,7 @@ Launched = tuple[tuple[str, Launch], ...]
 
 _OTHERWISE = ("cpu", "multi_gpu", "use_deepspeed", "tpu", "use_megatron_lm")
 _OF_ACCELERATE = b"distributed_type"
+_PARALLELISM = "parallelism_config_"
 _TYPES = {"1": "FULL_STATE_DICT", "2": "LOCAL_STATE_DICT", "3": "SHARDED_STATE_DICT"}
 
 
@@ -72,7 +75,7 @@ def launched(
             others.add(script)
         else:
             twice = launch.activation_checkpointing and _recomputes(command, files)
-            launch = launch._replace(gradient_checkpointing=twice)
+            launch = launch._replace(gradient_checkpointing=twice, processes=_processes(command))
             chosen.setdefault(script, []).append(launch)
     for path in paths:
         if path not in chosen and path not in others:
@@ -133,6 +136,7 @@ def _known(paths: Iterable[str], files: Files) -> _Known:
                 asked.value("activation_checkpointing") is True,
                 settings=path,
                 named=_named(asked),
+                sizes=_sizes(asked.top.value("parallelism_config")),
             )
         elif asked.framework in ("the Trainer", "ms-swift"):  # one file may be either
             known.trainer[path] = Launch(
@@ -149,6 +153,15 @@ def _named(asked: Asked) -> tuple[tuple[str, str], ...]:
     version = () if asked.said is None else (("fsdp_version", str(asked.version)),)
     kind = _type(asked)
     return (*version, ("state_dict_type", kind)) if kind else version
+
+
+def _sizes(section: object) -> tuple[tuple[str, int], ...]:
+    """The sizes in a ``parallelism_config``; none where one of them is no number."""
+    if not isinstance(section, Mapping):
+        return ()
+    values = {entry.name.removeprefix(_PARALLELISM): plain(entry.value) for entry in section}
+    sizes = {name: value for name, value in values.items() if name.endswith("_size")}
+    return tuple(sorted(sizes.items())) if all(type(v) is int for v in sizes.values()) else ()
 
 
 def _type(asked: Asked) -> str:
@@ -223,13 +236,28 @@ def _of_command(command: Command, known: _Known) -> Launch | None:
     recomputed = options.get("fsdp_activation_checkpointing", "").lower() == "true"
     if base is not None and "fsdp_activation_checkpointing" not in options:
         recomputed = base.activation_checkpointing
-    made = Launch(version, state, wrapped, recomputed)
+    sizes = dict(base.sizes if base is not None else ())
+    for name, given in options.items():
+        if name.startswith(_PARALLELISM) and name.endswith("_size"):
+            sizes[name.removeprefix(_PARALLELISM)] = int(given) if given.isdecimal() else -1
+    set_sizes = tuple(sorted(sizes.items())) if min(sizes.values(), default=1) > 0 else ()
+    made = Launch(version, state, wrapped, recomputed, sizes=set_sizes)
     if base is None:
         return made
     named = tuple(
         pair for pair in base.named if f"fsdp_{pair[0].removeprefix('fsdp_')}" not in options
     )
     return made._replace(settings=base.settings, named=named)
+
+
+def _processes(command: Command) -> int | None:
+    """How many processes a command starts; None where it leaves that to the settings or the machine."""
+    options = command.options
+    if command.by_accelerate:
+        said = [options.get("num_processes", "")]
+    else:
+        said = [options.get("nproc_per_node", ""), options.get("nnodes", "1")]
+    return prod(map(int, said)) if all(one.isdecimal() for one in said) else None
 
 
 def _of_arguments(command: Command, trainer: dict[str, Launch]) -> Launch | None:

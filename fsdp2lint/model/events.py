@@ -310,6 +310,17 @@ class Overruled(Event):
 
 
 @dataclass(slots=True, eq=False)
+class SizesDiffer(Event):
+    """The sizes of a ``parallelism_config`` do not multiply to the number of processes."""
+
+    sizes: tuple[int, ...]
+    processes: int
+
+    def words(self) -> str:
+        return f"sizes {' x '.join(map(str, self.sizes))} for {self.processes} processes"
+
+
+@dataclass(slots=True, eq=False)
 class WeightsSkipped(Event):
     """A call that saves a model wrote no weights, because of the settings ``by``."""
 

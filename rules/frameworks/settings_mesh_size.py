@@ -3,11 +3,12 @@
 ## What it does
 
 Multiplies `dp_replicate_size`, `dp_shard_size`, `tp_size` and `cp_size` of accelerate's `parallelism_config` and
-compares the product with `num_processes` of the same file.
+compares the product with `num_processes` of the same file. In a script, compares those of a `ParallelismConfig`, or of the settings
+of its launch, with the `--num_processes` or `--nproc_per_node` of the command that launches it.
 
 ## Why is this bad
 
-accelerate raises a ValueError when the Accelerator is built, on every rank.
+accelerate raises when the Accelerator is built, on every rank: a ValueError, or a RuntimeError for a mesh of more ranks than there are.
 
 ## Example
 
@@ -24,7 +25,8 @@ accelerate raises a ValueError when the Accelerator is built, on every rank.
 
 ## Known limits
 
-`accelerate launch --num_processes` counts in place of the file and is not seen: that is why this is a warning.
+`accelerate launch --num_processes` counts in place of the file's number, and another command may start another number of processes:
+that is why this is a warning. Commands that differ in the number are left alone.
 
 ## References
 
@@ -36,7 +38,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
-from fsdp2lint.api import Finding, SettingsMapping, Trace, plain, rule
+from fsdp2lint.api import Finding, SettingsMapping, SizesDiffer, Trace, plain, rule
 
 from ._common.settings import found
 
@@ -46,6 +48,10 @@ _SIZES = ("dp_replicate_size", "dp_shard_size", "tp_size", "cp_size")
 @rule(code="FSDP606", group="suspicious")
 def check(trace: Trace) -> Iterator[Finding]:
     """A product that is not the number of processes."""
+    for one in trace.of(SizesDiffer):
+        yield Finding(
+            at=one, message=_differ(one.sizes, f"the command starts {one.processes} processes")
+        )
     asked = trace.settings
     if asked is None or asked.framework != "accelerate" or asked.version != 2:
         return
@@ -55,15 +61,14 @@ def check(trace: Trace) -> Iterator[Finding]:
     sizes = {name: _size(entry.value, name) for name in (*_SIZES, "sp_size")}
     if any(type(size) is not int for size in sizes.values()) or sizes["sp_size"] != 1:
         return
-    product = prod(sizes[name] for name in _SIZES)
-    if product not in (1, processes) and processes > 0:
-        words = " x ".join(str(sizes[n]) for n in _SIZES if sizes[n] != 1)
-        message = f"the sizes multiply to {words} = {product}, but `num_processes` is {processes}"
-        yield found(
-            trace,
-            entry,
-            message.replace(f"{words} = ", "" if " x " not in words else f"{words} = "),
-        )
+    if prod(sizes[name] for name in _SIZES) not in (1, processes) and processes > 0:
+        several = tuple(sizes[name] for name in _SIZES if sizes[name] != 1)
+        yield found(trace, entry, _differ(several, f"`num_processes` is {processes}"))
+
+
+def _differ(sizes: tuple[int, ...], number: str) -> str:
+    product = " x ".join(map(str, sizes)) + " = " if len(sizes) > 1 else ""
+    return f"the sizes multiply to {product}{prod(sizes)}, but {number}"
 
 
 def _size(section: SettingsMapping, name: str) -> int:

@@ -100,3 +100,50 @@ def test_a_named_file_of_another_kind_is_not_checked(tmp_path: Path, name: str, 
 def test_python_of_another_name_is_checked(tmp_path: Path, name: str, first: str) -> None:
     (tmp_path / name).write_text(first + TRAINER)
     assert "FSDP401" in invoke("check", "-f", "concise", name, cwd=tmp_path).stdout
+
+
+SIZES = """\
+import torch
+from accelerate import Accelerator
+
+accelerator = Accelerator()
+model = torch.nn.Linear(8, 8)
+model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters()))
+"""
+HYBRID = """\
+distributed_type: FSDP
+fsdp_config:
+  fsdp_version: 2
+parallelism_config:
+  parallelism_config_dp_replicate_size: 2
+  parallelism_config_dp_shard_size: 4
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "found"),
+    [
+        ("accelerate launch --config_file fsdp.yaml --num_processes 4", True),
+        ("accelerate launch --config_file fsdp.yaml --num_processes 8", False),
+        ("accelerate launch --config_file fsdp.yaml --num_processes $GPUS", False),
+        ("accelerate launch --config_file fsdp.yaml", False),
+        (
+            "accelerate launch --use_fsdp --fsdp_version 2 --num_processes 6 --parallelism_config_tp_size 4",
+            True,
+        ),
+    ],
+)
+def test_sizes_beside_the_processes_of_a_command(tmp_path: Path, command: str, found: bool) -> None:
+    (tmp_path / "train.py").write_text(SIZES)
+    (tmp_path / "fsdp.yaml").write_text(HYBRID)
+    (tmp_path / "run.sh").write_text(f"{command} train.py\n")
+    shown = invoke("check", "--isolated", "-f", "concise", ".", cwd=tmp_path)
+    assert ("train.py:4:15: FSDP606" in shown.stdout) is found
+
+
+def test_sizes_that_two_commands_use_in_different_numbers(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SIZES)
+    (tmp_path / "fsdp.yaml").write_text(HYBRID)
+    command = "accelerate launch --config_file fsdp.yaml --num_processes {} train.py\n"
+    (tmp_path / "run.sh").write_text(command.format(4) + command.format(8))
+    assert "FSDP606" not in invoke("check", "--isolated", "-f", "concise", ".", cwd=tmp_path).stdout

@@ -116,7 +116,9 @@ def launched(sources: Sequence[Source]) -> Told:
         for said in LAUNCHED.findall(source.text):
             values = dict(pair.split() for pair in said.split(","))
             kind = values.get("state_dict_type", "")
-            launch = Launch(int(values["fsdp_version"]), kind, named=tuple(values.items()))
+            processes = int(number) if (number := values.pop("processes", "")) else None
+            named = tuple(values.items())
+            launch = Launch(int(values["fsdp_version"]), kind, named=named, processes=processes)
             found.append((os.path.abspath(source.path), launch))
     return Told(launched=tuple(found))
 

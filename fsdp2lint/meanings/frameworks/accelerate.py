@@ -11,6 +11,7 @@ puts the new parameters into the optimizers that come in the same call.
 from __future__ import annotations
 
 import os
+from math import prod
 
 from fsdp2lint.frameworks.asked import Launch
 from fsdp2lint.meanings.call import Call
@@ -32,6 +33,7 @@ from fsdp2lint.model.events import (
     Refused,
     Restored,
     Saved,
+    SizesDiffer,
     StateDictTaken,
 )
 from fsdp2lint.model.values import (
@@ -50,7 +52,13 @@ _ACCELERATE = "accelerate."
 _PLUGIN = "FullyShardedDataParallelPlugin"
 
 
-@calls("accelerate.Accelerator", f"accelerate.{_PLUGIN}", f"accelerate.utils.{_PLUGIN}")
+_SIZES = ("dp_replicate_size", "dp_shard_size", "tp_size", "cp_size", "sp_size")
+_CONFIGS = tuple(
+    f"accelerate.{home}ParallelismConfig" for home in ("", "utils.", "parallelism_config.")
+)
+
+
+@calls("accelerate.Accelerator", f"accelerate.{_PLUGIN}", f"accelerate.utils.{_PLUGIN}", *_CONFIGS)
 def settings(call: Call) -> Value | None:
     """They keep what they are given as it is: the plugin can be asked for its version later."""
     made = instance(call)
@@ -58,7 +66,32 @@ def settings(call: Call) -> Value | None:
         plugin = setting(call, made, "fsdp_plugin")
         if made_by(plugin, _ACCELERATE):
             _overruled(call, plugin, known)
+        multiply(call, made, known)
     return made
+
+
+def multiply(call: Call, owner: Value | None, known: Launch) -> None:
+    """``_validate_accelerator``: the sizes of the script, or else of the launch, multiply to its number of processes."""
+    config = setting(call, owner, "parallelism_config")
+    left = _is_unset(config, owner)
+    if known.processes is None or not (left or made_by(config, *_CONFIGS)):
+        return
+    sizes = dict.fromkeys(_SIZES, 1) | dict(known.sizes)
+    for name in () if left else _SIZES:
+        given = setting(call, config, name)
+        size = sizes[name] if _is_unset(given, config) else constant(given)
+        if type(size) is not int:
+            return
+        sizes[name] = size
+    product = prod(sizes.values())
+    if sizes["sp_size"] == 1 and product not in (1, known.processes):
+        several = tuple(size for size in sizes.values() if size != 1)
+        call.emit(SizesDiffer, sizes=several, processes=known.processes)
+
+
+def _is_unset(value: Value | None, owner: Value | None) -> bool:
+    """Whether an argument was not given to the object that keeps it: one that comes from elsewhere is another's part."""
+    return value is None or (isinstance(value, Part) and value.owner is owner)
 
 
 def _overruled(call: Call, plugin: Value | None, known: Launch) -> None:

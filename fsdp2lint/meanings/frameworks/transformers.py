@@ -14,7 +14,12 @@ import re
 from fsdp2lint.interpret.classes import outside
 from fsdp2lint.meanings.call import Call
 from fsdp2lint.meanings.families import family, is_class_name, last
-from fsdp2lint.meanings.frameworks.accelerate import is_left_open, launch, launched_version
+from fsdp2lint.meanings.frameworks.accelerate import (
+    is_left_open,
+    launch,
+    launched_version,
+    multiply,
+)
 from fsdp2lint.meanings.frameworks.objects import shard
 from fsdp2lint.meanings.modules import module
 from fsdp2lint.meanings.registry import calls, method
@@ -61,6 +66,8 @@ def _refuse(call: Call, trainer: Value) -> None:
     if known is None and not _asks(call, setting(call, args, "fsdp")):
         return
     _overruled(call, args)
+    if (started := launch(call)) is not None:
+        multiply(call, args, started)
 
     def said(name: str) -> bool:
         return constant(setting(call, args, name)) is True
