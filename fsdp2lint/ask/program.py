@@ -96,6 +96,8 @@ class Program:
     texts: tuple[Source, ...] = ()
     told: Told = NOTHING_TOLD
     """What the configuration says of the project's functions."""
+    aside: frozenset[str] = frozenset()
+    """The paths of sources that hold no FSDP1: their runs show how the others are used."""
     files: Files = field(default_factory=Files)
     """What is on disk around the sources."""
     runs: Runs = field(default_factory=Runs)
@@ -123,6 +125,7 @@ class Program:
         read = self.runs.decoded
         project = Project.of(self.sources, self.roots, self.told, self.files, decoded=read)
         project.budget = Budget(patience=PATIENCE)
+        project.aside = self.aside
         return project
 
     @cached_property

@@ -44,7 +44,7 @@ class Layout:
     @cached_property
     def faithful(self) -> bool:
         """Whether the tree gives back the text: only then do offsets mean anything."""
-        return self.source.tree.code == self.text
+        return self.source.faithful
 
     @cached_property
     def newline(self) -> str:

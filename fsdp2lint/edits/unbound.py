@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import builtins
 from collections.abc import Iterable, Iterator
+from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -22,6 +23,10 @@ _BUILTINS = frozenset(dir(builtins)) | {
     *("__builtins__", "__annotations__", "__loader__", "get_ipython", "WindowsError"),
 }
 _FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+_LEAVES = frozenset(
+    ("ctx", "op", "ops", "id", "attr", "kind", "level", "module", "type_comment", "conversion")
+)
+"""Fields that hold no code."""
 _COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 
 
@@ -36,19 +41,41 @@ def unbound(text: str) -> set[Read]:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError):
         return set()
-    if any(isinstance(n, ast.ImportFrom) and n.names[0].name == "*" for n in ast.walk(tree)):
+    nodes = list(_walk(tree))
+    if any(isinstance(n, ast.ImportFrom) and n.names[0].name == "*" for n in nodes):
         module = None  # anything may come from there
     else:
-        module = frozenset(_bound_in(tree.body)) | set(_globals(tree))
+        told = (name for n in nodes if isinstance(n, ast.Global) for name in n.names)
+        module = frozenset(_bound_in(tree.body)) | set(told)
     scope = _Scope("", frozenset(), module, is_function=False)
     scope.block(tree.body, set())
     return scope.found
 
 
-def _globals(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Global):
-            yield from node.names
+@cache
+def _holding(fields: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name for name in fields if name not in _LEAVES)
+
+
+def _children(node: ast.AST) -> list[ast.AST]:
+    """The nodes that a node holds, without operators and contexts."""
+    found: list[ast.AST] = []
+    for name in _holding(node._fields):
+        held = getattr(node, name, None)
+        if type(held) is list:
+            found += [one for one in held if isinstance(one, ast.AST)]
+        elif isinstance(held, ast.AST):
+            found.append(held)
+    return found
+
+
+def _walk(*nodes: ast.AST) -> Iterator[ast.AST]:
+    """The nodes and all that they hold, in no order; in half of the time of ``ast.walk``."""
+    todo = list(nodes)
+    while todo:
+        node = todo.pop()
+        yield node
+        todo += _children(node)
 
 
 def _inside(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
@@ -60,9 +87,9 @@ def _inside(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             todo += node.decorator_list
         elif isinstance(node, _COMPREHENSIONS):  # only what `:=` binds belongs to the scope
-            todo += [n for n in ast.walk(node) if isinstance(n, ast.NamedExpr)]
+            todo += [n for n in _walk(node) if isinstance(n, ast.NamedExpr)]
         elif not isinstance(node, ast.Lambda):
-            todo += ast.iter_child_nodes(node)
+            todo += _children(node)
 
 
 def _bound_in(nodes: Iterable[ast.AST]) -> Iterator[str]:
@@ -82,10 +109,9 @@ def _bound_in(nodes: Iterable[ast.AST]) -> Iterator[str]:
 
 def _named(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """The names that ``:=`` binds."""
-    for node in nodes:
-        for one in ast.walk(node):
-            if isinstance(one, ast.NamedExpr) and isinstance(one.target, ast.Name):
-                yield one.target.id
+    for one in _walk(*nodes):
+        if isinstance(one, ast.NamedExpr) and isinstance(one.target, ast.Name):
+            yield one.target.id
 
 
 class _Scope:
@@ -152,10 +178,11 @@ class _Scope:
             self.definition(node, bound)
             return bound | {node.name}
         self.reads(node, bound)
-        gone = {
-            n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Del)
-        }
-        return (bound | set(_bound_in([node]))) - gone
+        bound = bound.union(_bound_in([node]))
+        if isinstance(node, ast.Delete):
+            names = (n for n in _walk(node) if isinstance(n, ast.Name))
+            bound -= {n.id for n in names if isinstance(n.ctx, ast.Del)}
+        return bound
 
     def choice(self, node: ast.If, bound: set[str]) -> set[str] | None:
         """A test that was made before binds again what it bound then."""
@@ -224,7 +251,7 @@ class _Scope:
         else:
             for default in (*node.args.defaults, *filter(None, node.args.kw_defaults)):
                 self.reads(default, bound)
-            arguments = {one.arg for one in ast.walk(node.args) if isinstance(one, ast.arg)}
+            arguments = {one.arg for one in _walk(node.args) if isinstance(one, ast.arg)}
             apart = {
                 name
                 for one in _inside(node.body)
@@ -238,26 +265,22 @@ class _Scope:
 
     def reads(self, node: ast.AST, bound: set[str]) -> None:
         """Look at the names that a piece of code reads."""
-        later = bound | set(_named([node]))
-        deferred = {
-            inner
-            for one in ast.walk(node)
-            if isinstance(one, (ast.Lambda, *_COMPREHENSIONS.__args__))
-            for inner in ast.walk(one)
-            if isinstance(inner, ast.Name)
-        }
+        nodes = list(_walk(node))
+        later = bound.union(_named([node]))
+        inner = [n for n in nodes if isinstance(n, (ast.Lambda, *_COMPREHENSIONS.__args__))]
+        deferred = {n for n in _walk(*inner) if isinstance(n, ast.Name)}
         hidden = {
             name
-            for one in ast.walk(node)
+            for one in nodes
             for name in (
-                {a.arg for a in ast.walk(one.args) if isinstance(a, ast.arg)}
+                {a.arg for a in _walk(one.args) if isinstance(a, ast.arg)}
                 if isinstance(one, ast.Lambda)
                 else set(_bound_in([one.target]))
                 if isinstance(one, ast.comprehension)
                 else ()
             )
         }
-        for one in ast.walk(node):
+        for one in nodes:
             if not isinstance(one, ast.Name) or not isinstance(one.ctx, ast.Load):
                 continue
             name = one.id

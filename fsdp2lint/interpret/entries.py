@@ -88,7 +88,7 @@ def _made(
     known = None if runs is None else runs.again(key, project, reached)
     if known is not None:
         return known
-    machine = Machine(project, program=way is _program)
+    machine = Machine(project, program=way is _program, aside=source.path in project.aside)
     made = way(machine, source, reached)
     if passing:
         return _passing(machine, made)
@@ -256,7 +256,7 @@ def _entry(
         return
     trace = machine.trace = loaded.begun(value.words())
     machine.here, machine.steps, machine.entered, machine.stage = ALWAYS, 0, 0, 0
-    machine.ration = machine.project.budget.ration(MAX_STEPS // 2)
+    machine.ration = machine.project.budget.ration(MAX_STEPS // 2, aside=machine.aside)
     machine.run_bodies = set()
     if module.scope is None:
         return

@@ -82,13 +82,15 @@ _TOLD_WHEN_ESCAPED = (Instance, Wrapped, Optimizer, Parameters, StateDict, Conta
 class Machine:
     """One run through the project, from one entry: a ``program``, or what no program reaches."""
 
-    def __init__(self, project: Project, *, program: bool = False) -> None:
+    def __init__(self, project: Project, *, program: bool = False, aside: bool = False) -> None:
         self.project = project
+        self.aside = aside
+        """Whether it begins in a file that the work is not about."""
         self.memory = Memory()
         self.here: Guards = ALWAYS
         self.order = 0
         self.steps = 0
-        self.ration = project.budget.ration(MAX_STEPS, program=program)
+        self.ration = project.budget.ration(MAX_STEPS, program=program, aside=aside)
         self.entered = 0
         self.joins_kept = 0
         """When, in steps, it was last let go of what guards were joined with."""

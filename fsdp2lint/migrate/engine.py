@@ -34,6 +34,7 @@ from fsdp2lint.migrate.leftovers import (
     todos,
     unused_imports,
 )
+from fsdp2lint.migrate.speaks import holds_fsdp1
 from fsdp2lint.migrate.units import Held, Stuck, builds_by_hand, held
 from fsdp2lint.model.told import NOTHING_TOLD, Told
 from fsdp2lint.source.source import Source, Unreadable
@@ -130,8 +131,10 @@ def migrate(
     apart = apart or accept is not None
     stuck: frozenset[Stuck] = frozenset()
     by_hand: frozenset[Place] = frozenset()
+    aside = frozenset(s.path for s in sources if not holds_fsdp1(s.text.encode(errors="ignore")))
     for _ in range(MAX_ATTEMPTS):
         program = Program(tuple(sources), tuple(roots), options or Options(), tuple(texts), told)
+        program.aside = aside
         with no_collector():  # but between two rounds, where traces are let go
             run = _Run(program, accept, held(program, stuck) if stuck else None, by_hand)
             known = said(program) if whole else Counter()
@@ -387,7 +390,7 @@ class _Run:
         """Keep what a stage did; False when whoever is asked does not want it."""
         before = (*first.sources, *first.texts)
         pairs = zip(before, (*self.program.sources, *self.program.texts), strict=True)
-        changed = [(old, new) for old, new in pairs if old.text != new.text]
+        changed = [(old.bare(), new.bare()) for old, new in pairs if old.text != new.text]
         if not changed and not entries:
             return True
         stage = Stage(name, changed, entries)
@@ -465,6 +468,7 @@ class _Run:
             if source in texts and texts[source] != source.text:
                 self.ledger.follow(source, outcome.spans[source])
                 new.append(source.with_text(texts[source]))
+                source.left_behind()
             else:
                 new.append(source)
         if tuple(new) == self.program.sources:

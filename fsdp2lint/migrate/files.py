@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -11,6 +13,7 @@ from pathlib import Path
 from fsdp2lint.frameworks.asked import asked
 from fsdp2lint.frameworks.document import NotSettings, read
 from fsdp2lint.meanings.fsdp1_symbols import METHODS
+from fsdp2lint.migrate.speaks import holds_fsdp1
 from fsdp2lint.project.links import Finder, Folder
 from fsdp2lint.source.prefilter import MAX_BYTES, relevant
 from fsdp2lint.source.source import NOTEBOOK, Range, Source, Unreadable
@@ -31,6 +34,12 @@ LAUNCH_FILES = (
 
 _TODO = b"TODO(fsdp2lint)"
 """What an earlier run has left to a person."""
+
+_ASKED = re.compile(rb"--\w*fsdp|\bfsdp_", re.IGNORECASE)
+"""How a launch script asks a framework for FSDP."""
+
+_OLD_PATHS = re.compile(rb"distributed\.(?:_\w+|checkpoint\._)")
+"""Where imports lead to that have moved since."""
 
 _WORDS = (b"torch", b"fsdp", b"FSDP", *(name.encode() for name in METHODS))
 """A file a few imports away is read when it holds one of these."""
@@ -68,8 +77,14 @@ def choose(files: Sequence[str], texts: Sequence[str] = ()) -> Chosen:
             problems.append(Problem(path, f"cannot read the file: {error.strerror or error}"))
     roots = project_roots(files)
     marked = {path for path, raw in contents.items() if relevant(raw) or _TODO in raw}
+    about = {path for path, raw in contents.items() if _TODO in raw or holds_fsdp1(raw)}
+    old = {path for path in marked if _OLD_PATHS.search(contents[path])}
     sources: list[Source] = []
-    for path in sorted(marked | _near(contents, marked, roots)):
+    if settings or any(map(_ASKED.search, map(_bytes, texts))):
+        about = marked  # a framework may be asked for it from there
+    wanted = old | about | _near(contents, about, roots)
+    wanted |= {path for path in marked - wanted if not _parses(path, contents[path])}
+    for path in sorted(wanted):
         try:
             sources.append(_source(path, contents[path]))
         except Unreadable as problem:
@@ -125,6 +140,13 @@ def _serves(path: str, files: Sequence[str], marked: set[str]) -> bool:
     return False
 
 
+def _bytes(path: str) -> bytes:
+    try:
+        return read_bytes(path, MAX_BYTES)
+    except OSError:
+        return b""
+
+
 def _texts(paths: Sequence[str]) -> Iterator[Source]:
     for path in paths:
         try:
@@ -150,6 +172,15 @@ def _source(path: str, raw: bytes) -> Source:
         said = f"in cell {part.cell}: {problem.message}"
         raise Unreadable(said, at.line, at.column) from problem
     return source
+
+
+def _parses(path: str, raw: bytes) -> bool:
+    """Whether Python itself can read a file: the others are looked at again, and said to be wrong."""
+    try:
+        ast.parse(Source.decode(raw, path).text)
+    except (Unreadable, SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return True
 
 
 def _near(contents: dict[str, bytes], marked: set[str], roots: Sequence[Folder]) -> set[str]:

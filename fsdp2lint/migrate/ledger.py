@@ -143,7 +143,7 @@ class Ledger:
         """A source gets a new text: know where each occurrence stands in it, or that it is gone."""
         new = apply(source.text, spans)
         back = list(_inverse(source.text, spans))
-        self._history.setdefault(source.path, []).append((source, new, back))
+        self._history.setdefault(source.path, []).append((source.bare(), new, back))
         for entry in self.entries:
             if entry.path == source.path and entry.at is not None:
                 entry.at = moved(source.text, new, spans, entry.at)

@@ -36,19 +36,28 @@ class Ration:
     """How many steps an entry may take before its calls are no longer entered, and what that changed for it.
 
     ``needed`` is the least ration that would have been as good, as long as nothing was ``refused``. A
-    ``program`` has at ``least`` the usual steps, whatever the others took.
+    ``program`` has at ``least`` the usual steps, whatever the others took; one that is ``aside`` has what those
+    before it have left.
     """
 
-    __slots__ = ("least", "most", "needed", "program", "refused", "spent", "steps")
+    __slots__ = ("aside", "least", "most", "needed", "program", "refused", "spent", "steps")
 
-    def __init__(self, least: int, most: int, *, program: bool = False) -> None:
+    def __init__(
+        self, least: int, most: int, *, program: bool = False, aside: bool = False
+    ) -> None:
         self.least = least
         self.most = most
         self.program = program
+        self.aside = aside
         self.steps = most
         self.needed = 0
         self.refused = False
         self.spent = 0
+
+    @property
+    def pool(self) -> Pool:
+        """What it is taken from."""
+        return self.program, self.aside
 
     def share_of(self, left: int) -> int:
         """How many steps it comes to when so many are left for all.
@@ -75,28 +84,40 @@ class Ration:
         return steps == self.steps or (not self.refused and steps >= self.needed)
 
 
+Pool = tuple[bool, bool]
+"""Whether it is for programs, and whether it is for what is aside."""
+
+
 class Budget:
     """The work that is left for a project, so that time grows with the files.
 
     Programs have their own: each may take its usual steps and, while all together have not taken too many,
     :data:`PROGRAM_STEPS` times as much. The many other entries share what is theirs. ``patience`` says how many
-    times as much as usual that is, and what one entry may spend of it.
+    times as much as usual that is, and what one entry may spend of it: patience is for what the work is about,
+    and what is ``aside`` has a budget of its own, once and for all, and no patience.
     """
 
     def __init__(self, total: int = TOTAL_STEPS, patience: int = 1) -> None:
-        self.left = {True: ALL_PROGRAMS_STEPS * patience, False: total * patience}
+        self.left: dict[Pool, int] = {
+            (True, False): ALL_PROGRAMS_STEPS * patience,
+            (False, False): total * patience,
+            (True, True): ALL_PROGRAMS_STEPS,
+            (False, True): total,
+        }
         """What programs and other entries have left."""
         self.patience = patience
         self.rations: list[Ration] = []
 
-    def ration(self, usual: int, *, program: bool = False) -> Ration:
+    def ration(self, usual: int, *, program: bool = False, aside: bool = False) -> Ration:
         """What the next entry may spend, ``usual`` at the most for one that is no program and without patience."""
-        own = usual * self.patience
+        own = usual if aside else usual * self.patience
         if program:
-            ration = Ration(own, usual * max(PROGRAM_STEPS, self.patience), program=True)
+            least = LEAST_STEPS if aside else own
+            most = max(usual * PROGRAM_STEPS, own)
+            ration = Ration(least, most, program=True, aside=aside)
         else:
-            ration = Ration(LEAST_STEPS, own)
-        ration.steps = ration.share_of(self.left[program])
+            ration = Ration(LEAST_STEPS, own, aside=aside)
+        ration.steps = ration.share_of(self.left[ration.pool])
         self.rations.append(ration)
         return ration
 
@@ -104,21 +125,21 @@ class Budget:
         """The entry that got the last ration has taken so many steps."""
         last = self.rations[-1]
         last.spent += steps
-        self.left[last.program] = max(0, self.left[last.program] - steps)
+        self.left[last.pool] = max(0, self.left[last.pool] - steps)
 
     def allows(self, rations: Iterable[Ration]) -> bool:
         """Whether the entries that had these rations would find nothing changed now."""
         left = dict(self.left)
         for ration in rations:
-            if not ration.same_with(ration.share_of(left[ration.program])):
+            if not ration.same_with(ration.share_of(left[ration.pool])):
                 return False
-            left[ration.program] = max(0, left[ration.program] - ration.spent)
+            left[ration.pool] = max(0, left[ration.pool] - ration.spent)
         return True
 
     def repeat(self, rations: Iterable[Ration]) -> None:
         """Spend what the entries that had these rations have spent."""
         for ration in rations:
-            self.left[ration.program] = max(0, self.left[ration.program] - ration.spent)
+            self.left[ration.pool] = max(0, self.left[ration.pool] - ration.spent)
 
 
 class Project:
@@ -153,6 +174,8 @@ class Project:
         """The files that are known to register something when they are imported, or not to."""
         self.programs: list[Source] = []
         self.budget = Budget()
+        self.aside: frozenset[str] = frozenset()
+        """The paths of files that the work is not about: what begins in them gets no patience."""
 
     @classmethod
     def of(

@@ -7,6 +7,7 @@ then, and lines and columns are worked out for the few nodes that somebody asks 
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,7 +34,9 @@ class Positions:
         except RecursionError:
             state.spans.clear()
         self._spans = state.spans
-        self._tokens = state.tokens
+        self._offsets = array("I", [0, *accumulate(map(len, state.tokens))])
+        """Where each token begins, and where the last one ends."""
+        self._text = "".join(state.tokens)
 
     def range(self, node: cst.CSTNode) -> Range | None:
         """Where a node stands, 1-based; None for one that is not in the tree."""
@@ -45,14 +48,15 @@ class Positions:
         first, last = bisect_right(starts, start), bisect_right(starts, end)
         return Range(first, start - starts[first - 1] + 1, last, end - starts[last - 1] + 1)
 
-    @cached_property
-    def _offsets(self) -> list[int]:
-        """Where each token begins, and where the last one ends."""
-        return [0, *accumulate(map(len, self._tokens))]
+    def of(self, text: str) -> bool:
+        """Whether the tree gives back this text."""
+        if self._tree.has_trailing_newline:
+            return self._text == text
+        return self._text == text + self._tree.default_newline
 
     @cached_property
     def _line_starts(self) -> list[int]:
-        return [0, *(m.end() for m in NEWLINE.finditer("".join(self._tokens)))]
+        return [0, *(m.end() for m in NEWLINE.finditer(self._text))]
 
 
 class _Noting(CodegenState):

@@ -87,8 +87,13 @@ def tells(raw: bytes, told: Iterable[str]) -> bool:
 
 def written(raw: bytes) -> bool:
     """Whether the code of a relevant file holds a marker, not only its comments and its long strings."""
-    code = re.sub(_TOLD, rb"\1", raw, flags=re.DOTALL)
+    code = without_prose(raw)
     return relevant(code) or _holds(code, _OLD)
+
+
+def without_prose(raw: bytes) -> bytes:
+    """A program without its comments and its long strings."""
+    return re.sub(_TOLD, rb"\1", raw, flags=re.DOTALL)
 
 
 def sift(files: Iterable[str], told: Sequence[str] = ()) -> Iterator[tuple[str, Content]]:

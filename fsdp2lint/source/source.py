@@ -143,6 +143,15 @@ class Source:
             self._next = Source(self.path, text, encoding=encoding, bom=bom, document=document)
         return self._next
 
+    def bare(self) -> Source:
+        """The same text, of which nothing is known yet: for whoever keeps many texts."""
+        encoding, bom, document = self.encoding, self.bom, self.document
+        return Source(self.path, self.text, encoding=encoding, bom=bom, document=document)
+
+    def left_behind(self) -> None:
+        """The next text has taken the place of this one: nobody asks this one for it any more."""
+        self._next = None
+
     def encode(self, text: str) -> bytes:
         """The bytes of this file when its text is ``text``, in its encoding, with its byte order mark.
 
@@ -179,6 +188,11 @@ class Source:
         from fsdp2lint.source.positions import Positions
 
         return Positions(self.tree)
+
+    @property
+    def faithful(self) -> bool:
+        """Whether the tree gives back the text: only then do places mean anything."""
+        return self._positions.of(self.text)
 
     def derived(self, make: Callable[..., T], *given: Hashable) -> T:
         """What ``make`` makes of this source and what else is ``given``, made once while the source is there."""

@@ -1,0 +1,80 @@
+"""Which files a migration is about: the words of FSDP1, told from those of FSDP2."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fsdp2lint.migrate.files import choose
+from fsdp2lint.migrate.speaks import holds_fsdp1
+from fsdp2lint.project.project import ALL_PROGRAMS_STEPS, Budget
+
+FSDP1 = (
+    "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP",
+    "from torch.distributed.fsdp import fully_shard, MixedPrecision",
+    "from torch.distributed.fsdp import (\n    fully_shard,  # FSDP2\n    CPUOffload as Offload,\n)",
+    "from torch.distributed.fsdp import \\\n    BackwardPrefetch",
+    "from torch.distributed.fsdp import *",
+    "from torch.distributed.fsdp.wrap import wrap",
+    "import torch.distributed.fsdp as fsdp",
+    "from torch.distributed import all_reduce, fsdp",
+    "from torch.distributed._composable import fully_shard",
+    "state = model.optim_state_dict(optim)",
+    "inner = model._fsdp_wrapped_module",
+    "import lightning\ntrainer = lightning.Trainer(strategy='fsdp')",
+    "from transformers import TrainingArguments\nTrainingArguments(out, fsdp='full_shard')",
+    "from transformers import TrainingArguments\nTrainingArguments(**{'fsdp': 'offload'})",
+)
+FSDP2 = (
+    "from torch.distributed.fsdp import fully_shard",
+    "from torch.distributed.fsdp import (\n    FSDPModule,  # the class\n    fully_shard as shard,\n)",
+    "from torch.distributed._composable.fsdp import fully_shard",
+    "# as FullyShardedDataParallel did\nfully_shard(model)",
+    '"""Not by `torch.distributed.fsdp.FullyShardedDataParallel`."""\nfully_shard(model)',
+    "import transformers\nmesh = world['fsdp']\nfsdp_config = {}",
+    "from torchtitan.distributed.fsdp import apply_fsdp",
+    "optim_state_dict = {}",
+)
+
+
+@pytest.mark.parametrize("text", FSDP1)
+def test_a_name_of_fsdp1_is_seen(text: str) -> None:
+    assert holds_fsdp1(text.encode())
+
+
+@pytest.mark.parametrize("text", FSDP2)
+def test_names_of_fsdp2_and_prose_are_not_fsdp1(text: str) -> None:
+    assert not holds_fsdp1(text.encode())
+
+
+def test_only_what_is_near_fsdp1_or_imports_from_old_places_is_read(tmp_path: Path) -> None:
+    texts = {
+        "new.py": FSDP2[0],
+        "old_path.py": FSDP2[2],
+        "old.py": FSDP1[0],
+        "user.py": "import torch, old",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text + "\n")
+    files = [str(tmp_path / name) for name in texts]
+    read = {Path(one.path).name for one in choose(files).sources}
+    assert read == {"old_path.py", "old.py", "user.py"}
+    script = tmp_path / "run.sh"
+    script.write_text('torchrun new.py --fsdp "full_shard"\n')
+    read = {Path(one.path).name for one in choose(files, [str(script)]).sources}
+    assert read == set(texts), "a framework may be asked for FSDP1 from there"
+
+
+def test_programs_that_are_aside_share_one_budget_and_take_nothing_from_others() -> None:
+    budget = Budget(patience=3)
+    taken = 0
+    for _ in range(200):
+        taken += budget.ration(35_000, program=True, aside=True).steps
+        budget.spend(budget.rations[-1].steps)
+    assert taken < ALL_PROGRAMS_STEPS + 200 * 1_500
+    assert budget.ration(35_000, program=True).steps == 175_000
+    first = budget.rations[0]
+    assert first.covers(100_000)
+    assert Budget(patience=3).allows([first])
+    assert not budget.allows([first]), "nothing is left for it"
