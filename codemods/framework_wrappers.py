@@ -49,6 +49,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from fsdp2lint.api import (
+    BUFFERS_KEPT,
     DROPPED_SETTINGS,
     FRAMEWORK_ARGUMENTS,
     FRAMEWORKS,
@@ -312,6 +313,9 @@ def _of_the_trainer(
         yield from (Left(source, arg, WHY, todo) for arg in given)
         return
     why = "version 2 of the fsdp_config is fully_shard (transformers >= 5.0)"
+    mixed = (a for a in call.args if a.keyword and a.keyword.value in ("bf16", "fp16"))
+    if any(_is_literal(a.value, "True") for a in mixed):
+        why += f"; {BUFFERS_KEPT}"
     yield Step((edit,), tuple(Account(source, a, "changed", why) for a in given))
 
 

@@ -29,14 +29,15 @@ from fsdp2lint.frameworks.asked import PREFIX, Asked, asks_by_words, strategy_of
 from fsdp2lint.frameworks.asked import bare as bare_key
 from fsdp2lint.frameworks.document import Entry, plain
 from fsdp2lint.frameworks.document import Mapping as SettingsMapping
-from fsdp2lint.frameworks.version2 import DROPPED as DROPPED_SETTINGS
 from fsdp2lint.frameworks.version2 import (
+    BUFFERS_KEPT,
     PACKAGES,
     settings_changes,
     settings_left,
     settings_of,
     without_key,
 )
+from fsdp2lint.frameworks.version2 import DROPPED as DROPPED_SETTINGS
 from fsdp2lint.meanings.fsdp1 import FLATTENERS, OLD_NAMES, POSITIONS
 from fsdp2lint.meanings.fsdp1_symbols import FRAMEWORK_ARGUMENTS, FRAMEWORKS, SYMBOLS
 from fsdp2lint.meanings.registry import canonical
@@ -54,6 +55,7 @@ from fsdp2lint.torch_api import Offer, exported, offer
 __all__ = [
     "ANNOTATED",
     "BOTH_CLASSES",
+    "BUFFERS_KEPT",
     "DROPPED_SETTINGS",
     "EVERY_OTHER",
     "FLATTENERS",

@@ -56,6 +56,8 @@ PACKAGES = {"accelerate": "accelerate", "the Trainer": "transformers"}
 FIRST_RELEASES = {"accelerate": (1, 6, 0), "transformers": (5, 0, 0)}
 """The first releases that read it (accelerate/utils/launch.py, transformers/training_args.py)."""
 
+BUFFERS_KEPT = "with mixed precision version 1 casts buffers too, version 2 leaves them in float32"
+
 _RESHARD = {"FULL_SHARD": "true", "HYBRID_SHARD": "true"}
 """What ``reshard_after_forward`` is for a strategy; false for the others that shard."""
 
@@ -287,7 +289,10 @@ class _Rewriting:
         """Why the version is written, and who reads it."""
         package = PACKAGES.get(self.asked.framework)
         since = f" ({package} >= {spelled(FIRST_RELEASES[package])})" if package else ""
-        return f"version 2 is fully_shard{since}"
+        top = self.asked.top
+        mixed = str(top.value("mixed_precision")).lower() in ("bf16", "fp16")
+        mixed = mixed or any(top.value(name) is True for name in ("bf16", "fp16"))
+        return f"version 2 is fully_shard{since}" + f"; {BUFFERS_KEPT}" * mixed
 
     # -- single keys ---------------------------------------------------------------------------------
 

@@ -358,3 +358,9 @@ def test_xla_shards_by_its_own(tmp_path: Path) -> None:
     assert "No FSDP1 code found" in invoke("migrate", ".", cwd=tmp_path).stdout
     (tmp_path / "fsdp_config.json").write_text(settings.replace("true,", "false,", 1))
     assert '"version": 2' in invoke("migrate", ".", cwd=tmp_path).stdout
+
+
+@pytest.mark.parametrize(("mixed", "cast"), [("bf16", True), ("fp16", True), ("no", False)])
+def test_the_ledger_names_buffers_that_are_no_longer_cast(mixed: str, cast: bool) -> None:
+    made = settings_changes(Source("fsdp.yaml", f"{OLD}mixed_precision: {mixed}\n"))
+    assert any("leaves them in float32" in one.why for one in made) is cast
