@@ -81,7 +81,7 @@ def choose(files: Sequence[str], texts: Sequence[str] = ()) -> Chosen:
     old = {path for path in marked if _OLD_PATHS.search(contents[path])}
     sources: list[Source] = []
     if settings or any(map(_ASKED.search, map(_bytes, texts))):
-        about = marked  # a framework may be asked for it from there
+        about |= marked  # a framework may be asked for it from there
     wanted = old | about | _near(contents, about, roots)
     wanted |= {path for path in marked - wanted if not _parses(path, contents[path])}
     for path in sorted(wanted):
