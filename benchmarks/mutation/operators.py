@@ -615,7 +615,7 @@ def loaded_by_method(tree: cst.Module) -> Places:
 
 @operator("save-not-awaited", "FSDP307", "FSDP308")
 def save_not_awaited(tree: cst.Module) -> Places:
-    """A checkpoint is written in the background and nobody waits for it."""
+    """A checkpoint is written in the background and is never awaited."""
     for _, _, statement in lines(tree):
         call = only_call(statement)
         if call is None or called(call) != "save" or not is_expression(statement):
