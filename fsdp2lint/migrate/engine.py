@@ -285,15 +285,20 @@ class _Run:
                 yield Stuck(path, line, column, False, shown, todo=todo)
 
     def _begin_there(self, one: Stuck) -> None:
-        """Say at a line that would break a rule what a person has to do there."""
+        """Say at a line that would break a rule what a person has to do there.
+
+        Once an earlier run has begun to say so in a file, the ledger alone says more: which lines would break
+        a rule depends on what that run's comments keep from being rewritten.
+        """
         assert self.held is not None
         source = next(s for s in self.program.sources if s.path == one.path)
+        todo = one.todo if next(todos([source]), None) is None else ""
         at = Layout.of(source).offset(one.line, one.column)
         here = self.ledger.inside(source, at, at + 1)
         if any(e.todo for e in here):
             return  # one thing to do a line is enough to begin with
         entry = here[0] if here else self.ledger.enter(source, statement_at(source, at))
-        entry.account("manual", self.held.why, CONTRACT, 0, one.todo)
+        entry.account("manual", self.held.why, CONTRACT, 0, todo)
 
     def _holds(self, source: Source, node: cst.CSTNode) -> bool:
         """Whether a place belongs to a model that stays FSDP1's."""
@@ -322,12 +327,12 @@ class _Run:
                     for entry in self.ledger.inside(one.source, start, end):
                         self._leave_held(entry, by)
                 return False
-        todos = [left_before(one.source, one.node) for one in step.accounts]
-        todo = next(filter(None, todos), "")
-        for account in step.accounts if todo else ():
-            why = "an earlier run left this for manual migration"
+        begun = [left_before(one.source, one.node) for one in step.accounts]
+        for account, todo in zip(step.accounts, begun, strict=True) if any(begun) else ():
+            what = "this" if todo else "a part of this"
+            why = f"an earlier run left {what} for manual migration"
             self._leave(Left(account.source, account.node, why, todo), by)
-        return not todo and (by != CONTRACT or not self._halves(step))
+        return not any(begun) and (by != CONTRACT or not self._halves(step))
 
     def _halves(self, step: Step) -> bool:
         """Whether a fix rewrites code whose meaning is left to a person: it would be half of a rewriting."""

@@ -36,6 +36,12 @@ def parse(source: Source) -> cst.Module:
         raise Unreadable(
             f"an expression of more than {MAX_CHAIN:,} words is too long to be analysed", chain_line
         )
+    crowded_line = _too_crowded(text)
+    if crowded_line:
+        raise Unreadable(
+            f"more than {MAX_ON_A_LINE} statements on one line are too many to be analysed",
+            crowded_line,
+        )
     try:
         tree = _in_parts(source) or _module(source.text)
     except cst.ParserSyntaxError as error:
@@ -132,6 +138,29 @@ def _too_long(text: str) -> int:
             if counts[-1] > MAX_CHAIN:
                 return line
             line += word.count("\n")
+    return 0
+
+
+MAX_ON_A_LINE = 100
+"""Statements of one line: people write few, and a generated line of thousands takes time by the square of them."""
+
+
+def _too_crowded(text: str) -> int:
+    """The first line with more statements than anybody writes on one, or 0."""
+    if all(line.count(";") < MAX_ON_A_LINE for line in text.split("\n")):
+        return 0
+    depth = stops = 0
+    number = 1
+    for match in _WORD.finditer(text):
+        kind, word = match.lastgroup, match[0]
+        if kind == "sign":
+            depth = max(depth + (word in "([{") - (word in ")]}"), 0)
+            stops += word == ";" and depth == 0
+            if stops == MAX_ON_A_LINE:
+                return number
+        elif kind == "end":
+            stops = 0
+        number += word.count("\n")
     return 0
 
 

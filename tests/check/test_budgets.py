@@ -26,6 +26,7 @@ LONG = {
     "choices": "x = " + "a if b else " * 3000 + "0",
     "minus": "x = " + "-" * 3000 + "0",
     "continued": "x = a" + " \\\n  + b" * 3000,
+    "statements": "x = 1; " * 3000,
     "a comment that a carriage return ends": "# a comment\rx = " + "not " * 3000 + "0",
 }
 USUAL = {
@@ -34,6 +35,7 @@ USUAL = {
     "text": "x = (" + "'some words'\n" * 3000 + ")",
     "calls": "x = f(\n" + "    a.b(1).c(),\n" * 2000 + ")",
     "brackets in text": "x = '('\n" * 3000,
+    "statements in text": "x = '''\n" + "a: b; " * 3000 + "\n'''",
 }
 
 

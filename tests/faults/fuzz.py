@@ -272,7 +272,7 @@ _NO_END = "\\ No newline at end of file"
 
 def _patched(text: str, diff: str) -> str:
     """The text with the hunks of a diff applied, each where it says."""
-    old, made, at = text.split("\n"), list[str](), 0
+    old, made, at = re.findall(r"[^\n]*\n|[^\n]+", text), list[str](), 0
     lines = diff.split("\n")
     while lines and not lines[0].startswith("--- a/"):
         lines.pop(0)
@@ -283,19 +283,18 @@ def _patched(text: str, diff: str) -> str:
         start -= bool(less)
         made += old[at:start]
         at = start
-        while less or more or lines[0] == _NO_END:
-            line = lines.pop(0)
-            if line == _NO_END:
-                continue
-            if line[:1] in (" ", "-"):
-                _must(old[at] == line[1:], f"the diff shows {line!r} where {old[at]!r} stands")
+        while less or more:
+            sign, line = lines[0][:1], lines.pop(0)[1:] + "\n"
+            if lines and lines[0] == _NO_END:
+                lines.pop(0)
+                line = line.removesuffix("\n")
+            if sign in (" ", "-"):
+                _must(old[at] == line, f"the diff shows {line!r} where {old[at]!r} stands")
                 at, less = at + 1, less - 1
-            if line[:1] in (" ", "+"):
-                made.append(line[1:])
+            if sign in (" ", "+"):
+                made.append(line)
                 more -= 1
-        if not lines:
-            break
-    return "\n".join(made + old[at:])
+    return "".join(made + old[at:])
 
 
 def _parses(raw: bytes) -> bool:
