@@ -6,11 +6,13 @@ torch/distributed/fsdp/fully_sharded_data_parallel.py (``state_dict_type``, ``se
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import libcst as cst
 
 from fsdp2lint.api import (
+    Account,
     Called,
     Event,
     External,
@@ -93,6 +95,18 @@ def asked(trace: Trace, event: Event, *, optimizer: bool = False) -> Asked:
         _switch(trace, config, "offload_to_cpu", False) is True,
         optimizer,
     )
+
+
+def accounts(
+    events: Sequence[tuple[Trace, Event]], call: cst.CSTNode, why: str
+) -> tuple[Account, ...]:
+    """What became of a call; a line of its own where no setting of FSDP1 names the kind, so nothing else tells of it."""
+    source = events[0][1].at.source
+    plain = Account(source, call, "changed", why)
+    if any(asked(trace, event).by is not None for trace, event in events):
+        return (plain,)
+    default = f"{why}; no setting names the kind, and the full state dict is FSDP1's default"
+    return (plain, Account(source, call, "changed", default, own=True))
 
 
 def _is_for_folders(trace: Trace, event: Event) -> bool:

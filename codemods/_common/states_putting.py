@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 import libcst as cst
 
 from fsdp2lint.api import (
-    Account,
     Container,
     Edit,
     Either,
@@ -32,7 +31,7 @@ from fsdp2lint.api import (
 )
 
 from .names import is_none
-from .states_asked import FULL, LOCAL, LOCAL_WHY, SHARDED, asked, context_of
+from .states_asked import FULL, LOCAL, LOCAL_WHY, SHARDED, accounts, asked, context_of
 from .states_kinds import Kind, agreed
 from .states_text import (
     HOME,
@@ -81,7 +80,7 @@ def put(program: Program, events: Put) -> Iterator[Step | Left]:
     edits = _edits(program, mine[0][1], call, full, first_only, asks)
     edits += asked_for.imports if asked_for is not None else ()
     why = "plain tensors are spread over the ranks" if full else "the shards are put back"
-    yield Step(edits, (Account(source, call, "changed", why),))
+    yield Step(edits, accounts(mine, call, why))
 
 
 def _problem(events: Put, call: cst.CSTNode) -> str:

@@ -29,7 +29,7 @@ from fsdp2lint.api import (
     unwrapped,
 )
 
-from .states_asked import FULL, SHARDED, asked, context_of, no_module
+from .states_asked import FULL, SHARDED, accounts, asked, context_of, no_module
 from .states_assumed import assumed
 from .states_guards import besides_rank, test_above
 from .states_kinds import Kind, agreed
@@ -100,9 +100,9 @@ def take(program: Program, events: Taken, wholes: Wholes) -> Iterator[Step | Lef
         if not is_statement(source, call):
             yield Left(source, call, MIXED, _TODO)
         else:
-            yield Step(_named_first(getter), (Account(source, call, "changed", why),))
+            yield Step(_named_first(getter), accounts(mine, call, why))
         return
-    yield Step(_edits(getter, mine), (Account(source, call, "changed", why),))
+    yield Step(_edits(getter, mine), accounts(mine, call, why))
 
 
 def _is_used(trace: Trace, taken: StateDictTaken) -> bool:

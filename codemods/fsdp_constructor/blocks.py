@@ -77,6 +77,23 @@ def blocks_of(site: Construction, classes: tuple[cst.BaseExpression, ...]) -> Bl
     paths = found.pop() if len(found) == 1 else ()
     if not paths or not all(_is_built_there(site.program, cls, born) for cls in wanted):
         return None
+    return _named(paths)
+
+
+def blocks_named(site: Construction, function: cst.Lambda) -> Blocks | None:
+    """The list that a function names, if it asks only whether a module is in it: ``lambda m: m in model.blocks``."""
+    body, param = function.body, function.params.params[0].name.value
+    if not isinstance(body, cst.Comparison) or len(body.comparisons) != 1:
+        return None
+    target, model = body.comparisons[0], f"{dotted(site.module)}."
+    path = dotted(target.comparator)
+    if not isinstance(target.operator, cst.In) or dotted(body.left) != param:
+        return None
+    return _named((f".{path.removeprefix(model)}",)) if path.startswith(model) else None
+
+
+def _named(paths: tuple[str, ...]) -> Blocks:
+    """Some lists, with names for an element."""
     last = paths[0].removesuffix(".values()").rpartition(".")[2]
     own = _ELEMENTS.get(last, last[:-1] if last.endswith("s") and len(last) > 3 else "layer")
     names = (own, "layer", "block", "module")
@@ -111,6 +128,50 @@ def _is_without_buffers(trace: Trace, module: Value | None, program: Program) ->
     return not any(text in source.text for text in called for source in program.sources)
 
 
+def has_no_batch_norms(site: Construction) -> bool:
+    """Whether no model of the call can hold a batch norm.
+
+    Where a model is not known, the files that its runs load have to mention none, nor a library of models
+    that have some.
+    """
+    if site.events and all(
+        one is not None and _is_known(trace, one) and not _BATCH_NORM.search(_kinds(one))
+        for trace, event in site.events
+        for model in options(event.module)
+        for one in (model, *(inner.module for inner in _inside(trace, model, "", "")))
+    ):
+        return True
+    begun = {trace.source for trace, _ in site.events} or set(site.program.sources)
+    loaded = site.program.derived(texts_loaded, frozenset(begun))
+    return not any(_WITH_BATCH_NORM.search(text) for text in loaded)
+
+
+def texts_loaded(program: Program, begun: frozenset[Source]) -> tuple[str, ...]:
+    """The texts of some files and of all files of the project that they import."""
+    project = program.project
+    known = {project.path_of(one): one for one in begun}
+    waiting = list(known.values())
+    while waiting:
+        for path in project.imported_by(waiting.pop()):
+            if path not in known and (one := project.passed_through(path)) is not None:
+                known[path] = one
+                waiting.append(one)
+    return tuple(one.text for one in known.values())
+
+
+def _kinds(module: Value | None) -> str:
+    """The names of the classes outside the project that a module is derived from."""
+    return (
+        " ".join(external(one) for one in lineage(module.cls)) if isinstance(module, Module) else ""
+    )
+
+
+_BATCH_NORM = re.compile(r"BatchNorm")
+_WITH_BATCH_NORM = re.compile(
+    r"BatchNorm|torch\.hub\b|\btorchvision\.(models|ops)\b|from torchvision import .*\b(models|ops)\b"
+    r"|\b(import|from) (timm|monai|segmentation_models_pytorch)\b"
+)
+"""Batch norms, and libraries of models that have some."""
 _BUFFERS = re.compile(r"\bregister_buffer\(|\bBuffer\(")
 _WITH_STATISTICS = re.compile(r"BatchNorm|InstanceNorm|\.quantization\.|\.ao\.")
 

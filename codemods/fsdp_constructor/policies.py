@@ -24,7 +24,7 @@ from fsdp2lint.api import (
 
 from .._common.names import born, class_of, external, is_none, only_binding
 from .._common.origins import Origin, meaning
-from .blocks import Blocks, blocks_of
+from .blocks import Blocks, blocks_named, blocks_of
 from .custom import Mapped, is_yes_or_no, mapped
 from .given import WRAP, only_feeds_fsdp1
 from .site import Argument, Construction, sources_of
@@ -242,7 +242,8 @@ def _by_function(site: Construction, function: cst.BaseExpression, custom: bool)
         if len(params) != 1:
             return None
         body = function.body
-        return Chosen(_substituted(site, body, params[0].name.value), loose=_is_loose(body))
+        test = _substituted(site, body, params[0].name.value)
+        return Chosen(test, loose=_is_loose(body), blocks=blocks_named(site, function))
     if isinstance(function, cst.Name | cst.Attribute):
         text = site.text(function)
         return Chosen(lambda variable: f"{text}({variable})")

@@ -15,12 +15,22 @@ from textwrap import indent
 
 import libcst as cst
 
-from fsdp2lint.api import Arguments, Kept, Layout, Program, Replace, Source, dotted, name_for
+from fsdp2lint.api import (
+    Arguments,
+    Kept,
+    Layout,
+    Names,
+    Program,
+    Replace,
+    Source,
+    dotted,
+    name_for,
+)
 
 from .._common.names import born, class_of, is_none, only_binding, uses
-from .._common.origins import meaning
+from .._common.origins import Origin, meaning
 from .._common.shared import Helpers
-from .blocks import has_no_buffers
+from .blocks import has_no_batch_norms, has_no_buffers
 from .given import only_feeds_fsdp1
 from .helpers import precision_helper
 from .lines import reindented
@@ -38,7 +48,6 @@ FIELDS = (
     "cast_root_forward_inputs",
     "_module_classes_to_ignore",
 )
-_WITH_BATCH_NORM = re.compile(r"BatchNorm|torchvision\.models|from torchvision|import timm")
 
 
 @dataclass(frozen=True)
@@ -55,6 +64,13 @@ class Settings:
         if node is None:
             return "None"
         return reindented(self.source.text[slice(*Layout.of(self.source).whole(node))])
+
+    @property
+    def inner_casts(self) -> str:
+        """``cast_forward_inputs`` of the units below the root; without a ``param_dtype`` nothing is cast."""
+        if self.text("param_dtype") == "None":
+            return "True"
+        return self.text("cast_forward_inputs").replace("None", "False")
 
     def policy(self, named: str) -> str:
         """The text of the same as a policy: on one line, unless one of its fields takes several."""
@@ -112,6 +128,8 @@ def precision_of(site: Construction, plan: Plan, helpers: Helpers) -> Precision 
     if found is None:
         found = _at_run_time(site, plan, helpers, argument)
     why = "inputs are cast at the root only, as FSDP1 does"
+    if found.inner_casts == "True" and not found.run_time:
+        why = "one policy for the model and its units, as under FSDP1"
     more = "; buffers are cast before" if found.buffers else ""
     if found.buffers and has_no_buffers(site):
         found, more = replace(found, buffers=""), "; the model has no buffers to cast"
@@ -186,10 +204,8 @@ def _cast_buffers(site: Construction, found: Precision, policy: str, classes: st
 
 
 def _ignored(site: Construction) -> str:
-    """The classes that run in fp32 below a wrap policy, where the project can have any."""
-    if any(_WITH_BATCH_NORM.search(source.text) for source in site.program.sources):
-        return site.name("torch.nn.modules.batchnorm._BatchNorm")
-    return ""
+    """The classes that run in fp32 below a wrap policy, where the model can have any."""
+    return "" if has_no_batch_norms(site) else site.name("torch.nn.modules.batchnorm._BatchNorm")
 
 
 # -- settings that are written where they can be read ---------------------------------------------------------
@@ -226,8 +242,7 @@ def _written(site: Construction, argument: Argument) -> Precision | str | None:
         return why
     site.account(node.func, "changed", "`MixedPrecisionPolicy` is its counterpart")
     buffers = settings.text("buffer_dtype").replace("None", "")
-    casts = settings.text("cast_forward_inputs").replace("None", "False")
-    return Precision(settings.policy(site.name(NEW)), buffers, test, casts, test)
+    return Precision(settings.policy(site.name(NEW)), buffers, test, settings.inner_casts, test)
 
 
 def _is_settings(site: Construction, call: cst.Call) -> bool:
@@ -265,16 +280,46 @@ def _converted(site: Construction, argument: Argument) -> Precision | str | None
         return None
     if why := _refused(made):
         return why
-    maybe = any(one.is_none for one in found or ())
+    nothing = [one for one in found or () if one.is_none]
+    maybe = bool(nothing)
     buffers = _common_buffers(site, argument, made, maybe)
-    casts = {one.text("cast_forward_inputs").replace("None", "False") for one in made}
+    casts = {one.inner_casts for one in made}
     if buffers is None or len(casts) != 1:
         return None
     for settings in made:
         become_policy(site, settings)
-    text = _or_default(site, argument.value) if maybe else site.text(argument.value)
+    text = site.text(argument.value)
+    by_policy = not buffers or "{policy}" in buffers
+    if nothing and not (by_policy and _become_default(site, argument, nothing)):
+        text = _or_default(site, argument.value)
     guard = buffers if "{policy}" in buffers else site.text(argument.value)
     return Precision(text, buffers, guard if maybe else "", casts.pop())
+
+
+def _become_default(site: Construction, argument: Argument, nothing: list[Origin]) -> bool:
+    """Write the policy that does nothing for each None, where a variable is bound to it for this call alone."""
+    node, names, layout = argument.value, Names.of(site.source), site.layout
+    if not isinstance(node, cst.Name):
+        return False
+    reads = [
+        at for at in names.uses.get(node.value, ()) if names.owner(node.value, at) is site.scope
+    ]
+    binding = [layout.parents.get(one.node) for one in nothing if one.node is not None]
+    if len(reads) != 1 or any(one.source is not site.source for one in nothing):
+        return False
+    if not all(
+        isinstance(one, cst.Assign) and [dotted(t.target) for t in one.targets] == [node.value]
+        for one in binding
+    ):
+        return False
+    for one in nothing:
+        if one.node is not None:
+            found = name_for(one.source, one.node, NEW)
+            site.elsewhere[one.node] = (
+                Replace(one.source, one.node, f"{found.text}()"),
+                *found.edits,
+            )
+    return True
 
 
 def _or_default(site: Construction, node: cst.BaseExpression) -> str:
@@ -299,6 +344,8 @@ def _common_buffers(
         return ""
     if all(one.text("buffer_dtype") == one.text("param_dtype") for one in made):
         return "{policy}.param_dtype"
+    if len(made) == 1 and re.fullmatch(r"torch\.\w+", made[0].text("buffer_dtype")):
+        return made[0].text("buffer_dtype")
     if all(one.text("buffer_dtype") == one.text("reduce_dtype") for one in made):
         return "{policy}.reduce_dtype"
     text = said.pop()

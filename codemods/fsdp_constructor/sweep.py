@@ -56,6 +56,9 @@ _PURE = frozenset(
 _OF_TEXTS = frozenset({"lower", "strip", "upper"})
 """Methods that spell a text in another way."""
 
+Binding = cst.Assign | cst.AnnAssign
+IsPure = Callable[[cst.BaseExpression], bool]
+
 _SETTINGS = frozenset(
     name
     for name, symbol in SYMBOLS.items()
@@ -72,7 +75,7 @@ def sweep(program: Program) -> Iterator[Step | Left]:
         edits: list[Edit] = []
         accounts: list[Account] = []
         for node in walk(source.tree):
-            if isinstance(node, cst.Assign) and _is_idle(program, source, node):
+            if isinstance(node, cst.Assign | cst.AnnAssign) and _is_idle(program, source, node):
                 edits += [Remove(source, one) for one in (node, *_writes(source, node))]
                 accounts.append(Account(source, node, "dropped", "removed: no longer used"))
             elif isinstance(node, cst.Assign | cst.AnnAssign):
@@ -100,13 +103,16 @@ def _inside(source: Source, node: cst.CSTNode, edits: list[Edit]) -> bool:
     return any(around in gone for around in Layout.of(source).ancestors(node))
 
 
-def _is_idle(program: Program, source: Source, assign: cst.Assign) -> bool:
+def _is_idle(program: Program, source: Source, assign: Binding) -> bool:
     """Whether a statement only binds an object of FSDP1 to a name that nothing reads."""
-    target = assign.targets[0].target
-    if len(assign.targets) != 1 or not _is_old(program, source, assign.value):
+    if assign.value is None or not _is_old(program, source, assign.value):
+        return False
+    annotated = isinstance(assign, cst.AnnAssign)
+    target = assign.target if isinstance(assign, cst.AnnAssign) else assign.targets[0].target
+    if isinstance(assign, cst.Assign) and len(assign.targets) != 1:
         return False
     if isinstance(target, cst.Attribute):
-        return is_idle_field(program, target.attr.value, written=1)
+        return not annotated and is_idle_field(program, target.attr.value, written=1)
     if not isinstance(target, cst.Name):
         return False
     names = Names.of(source)
@@ -114,6 +120,8 @@ def _is_idle(program: Program, source: Source, assign: cst.Assign) -> bool:
     made = assign.value.func if isinstance(assign.value, cst.Call) else assign.value
     if scope is source.tree and meaning(program, source, made) == OLD:
         return False  # it stays beside those that are used, as a policy
+    if isinstance(scope, cst.ClassDef) and annotated:
+        return False  # a field
     if isinstance(scope, cst.ClassDef):
         inside = any(
             names.owner(target.value, at) is scope for at in names.uses.get(target.value, ())
@@ -127,8 +135,10 @@ def _is_idle(program: Program, source: Source, assign: cst.Assign) -> bool:
     return scope is not source.tree or not _read_elsewhere(program, source, target.value)
 
 
-def _writes(source: Source, assign: cst.Assign) -> list[cst.Assign | cst.Expr]:
+def _writes(source: Source, assign: Binding) -> list[cst.Assign | cst.Expr]:
     """The statements that write arguments of FSDP1, and nothing else, into a dictionary of them."""
+    if assign.value is None:
+        return []
     found = writes_of(source, assign.value, assign) or []
     others = {one.statement for one in found if one.key not in POSITIONS}
     return [one for one in dict.fromkeys(w.statement for w in found) if one not in others]
@@ -225,10 +235,6 @@ def _as_policy(
         Account(source, call, "changed", "`MixedPrecisionPolicy` is its counterpart; unused here")
     )
     return [Replace(source, call.func, found.text), args, *found.edits]
-
-
-Binding = cst.Assign | cst.AnnAssign
-IsPure = Callable[[cst.BaseExpression], bool]
 
 
 def unread_entries(source: Source, statement: Binding, is_pure: IsPure) -> Iterator[Edit]:

@@ -163,7 +163,7 @@ def test_a_run_that_had_too_little_is_made_again_with_more(
     """A long function in front uses the budget up; when it is gone, the calls behind it are entered."""
     monkeypatch.setattr(Budget.__init__, "__defaults__", (40_000 // PATIENCE, 1))
     long = "def long():\n" + f"    x = {'a.b + ' * 60}a\n" * 350
-    late = f"def f(x):\n    {'a.b;' * 2000}g(x)\ndef g(x):\n    h(x)\n"
+    late = "def f(x):\n" + "    a.b; a.b\n" * 1000 + "    g(x)\ndef g(x):\n    h(x)\n"
     sources = (Source(str(tmp_path / "a.py"), long), Source(str(tmp_path / "b.py"), late))
     program = Program(sources)
 

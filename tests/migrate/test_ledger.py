@@ -172,9 +172,10 @@ def test_lines_are_those_of_the_text_as_it_was() -> None:
     )
     done = made(text)
     assert done.after[0].text.count("\n") != text.count("\n")
-    (said,) = (e for e in done.ledger.entries if e.kind == "code")
-    assert said.symbol == "torch.save(state, path)"
-    assert said.line == line_of(text, "torch.save")
+    taken, saved = (e for e in done.ledger.entries if e.kind == "code")
+    assert (taken.symbol, saved.symbol) == ("model.state_dict()", "torch.save(state, path)")
+    assert taken.line == line_of(text, "model.state_dict")
+    assert saved.line == line_of(text, "torch.save")
 
 
 def test_a_state_from_before_the_first_step_counts_none() -> None:
