@@ -26,6 +26,7 @@ class SettingsText(Source):
     """A YAML or JSON file."""
 
     is_settings = True
+    faithful = True
 
     def with_text(self, text: str) -> SettingsText:
         return SettingsText(self.path, text, encoding=self.encoding, bom=self.bom)

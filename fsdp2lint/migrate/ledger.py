@@ -81,7 +81,13 @@ class Entry:
         return f"to do: {self.todo}" if self.why in self.todo else f"{self.why}; to do: {self.todo}"
 
     def account(self, fate: Fate, why: str, by: str, weight: int, todo: str = "") -> None:
-        """Write down what became of it, unless something closer to it has been said."""
+        """Write down what became of it, unless something closer to it has been said.
+
+        A codemod that asks once more finds its own change right as it stands: it stays a change.
+        """
+        repeats = self.by == by and weight >= self.weight
+        if fate == "preserved" and repeats and self.fate in ("changed", "dropped"):
+            return
         if self.fate == "open" or weight <= self.weight or self.fate == "manual":
             self.fate, self.why, self.by, self.weight, self.todo = fate, why, by, weight, todo
 
