@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import libcst as cst
 
 from fsdp2lint.api import Layout, walk
@@ -28,12 +26,6 @@ def stands_alone(layout: Layout, statement: cst.CSTNode) -> bool:
     """Whether nothing shares the line of a statement."""
     line = layout.line(statement)
     return isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1
-
-
-def is_last(layout: Layout, line: cst.CSTNode) -> bool:
-    """Whether nothing follows a statement in its block."""
-    body: Sequence[cst.CSTNode] = getattr(layout.parents[line], "body", ())
-    return bool(body) and body[-1] is line
 
 
 def bound_between(layout: Layout, call: cst.BaseExpression, statement: cst.CSTNode) -> set[str]:

@@ -19,7 +19,6 @@ from .statement import (
     bound_between,
     follows_others,
     is_deferred,
-    is_last,
     only_target,
     stands_alone,
 )
@@ -162,7 +161,7 @@ class Writer:
         edits: list[Edit] = [Rewrite(source, statement, lambda inner: text)]
         if layout.blank_above(top) == top:
             edits.append(InsertBefore(source, statement, ""))
-        if layout.blank_below(bottom) == bottom and not is_last(layout, line):
+        if layout.blank_below(bottom) == bottom and not layout.ends_block(line):
             edits.append(InsertAfter(source, statement, ""))
         return tuple(edits)
 

@@ -144,11 +144,16 @@ def _unused(program: Program, source: Source) -> tuple[Edit, ...]:
 
 
 def _removal(source: Source, statement: cst.CSTNode) -> Remove:
-    """The removal of a statement, with the comments above it where they speak of the prefix."""
+    """The removal of a statement, with the comments above it where they speak of the prefix.
+
+    Or of FSDP, where they are about that statement alone: a blank line or the end of the block follows.
+    """
     layout = Layout.of(source)
     line = layout.line(statement)
     above = source.text[layout.comments_above(line) : layout.top(line)]
-    return Remove(source, statement, comments=PREFIX in above)
+    below = layout.bottom(line)
+    alone = layout.blank_below(below) > below or layout.ends_block(line)
+    return Remove(source, statement, comments=PREFIX in above or (alone and "FSDP" in above))
 
 
 def _alone(source: Source, statement: cst.CSTNode) -> cst.CSTNode:

@@ -97,7 +97,7 @@ class Program:
     told: Told = NOTHING_TOLD
     """What the configuration says of the project's functions."""
     aside: frozenset[str] = frozenset()
-    """The paths of sources that hold no FSDP1: their runs show how the others are used."""
+    """The paths of sources that do not come to FSDP1: their runs show how the others are used."""
     files: Files = field(default_factory=Files)
     """What is on disk around the sources."""
     runs: Runs = field(default_factory=Runs)

@@ -164,6 +164,11 @@ class Layout:
         line = self.line(statement)
         return line if isinstance(line, cst.SimpleStatementSuite) else self.parents[line]
 
+    def ends_block(self, line: cst.CSTNode) -> bool:
+        """Whether nothing follows a statement in its block."""
+        body: Sequence[cst.CSTNode] = getattr(self.parents[line], "body", ())
+        return bool(body) and body[-1] is line
+
     def top(self, line: cst.CSTNode) -> int:
         """Where the first line of a statement begins, its comments above not included."""
         return self.line_start(self.span(line)[0])

@@ -131,7 +131,7 @@ def migrate(
     apart = apart or accept is not None
     stuck: frozenset[Stuck] = frozenset()
     by_hand: frozenset[Place] = frozenset()
-    aside = frozenset(s.path for s in sources if not holds_fsdp1(s.text.encode(errors="ignore")))
+    aside = without_fsdp1(Program(tuple(sources), tuple(roots)))
     for _ in range(MAX_ATTEMPTS):
         program = Program(tuple(sources), tuple(roots), options or Options(), tuple(texts), told)
         program.aside = aside
@@ -167,6 +167,23 @@ def migrate(
         run.remaining,
         tuple(todos(before)),
     )
+
+
+def without_fsdp1(program: Program) -> frozenset[str]:
+    """The files that neither hold FSDP1 nor import, through others of the project, one that does."""
+    project = program.project
+    paths = {project.path_of(one): one for one in program.sources}
+    importers: dict[str, list[str]] = {}
+    for path, one in paths.items():
+        for imported in project.imported_by(one):
+            importers.setdefault(imported, []).append(path)
+    about = {p for p, one in paths.items() if holds_fsdp1(one.text.encode(errors="ignore"))}
+    waiting = list(about)
+    while waiting:
+        more = set(importers.get(waiting.pop(), ())) - about
+        about |= more
+        waiting += more
+    return frozenset(one.path for path, one in paths.items() if path not in about)
 
 
 def waves(codemods: Sequence[Codemod]) -> list[list[Codemod]]:
@@ -293,7 +310,7 @@ class _Run:
         assert self.held is not None
         source = next(s for s in self.program.sources if s.path == one.path)
         todo = one.todo if next(todos([source]), None) is None else ""
-        at = Layout.of(source).offset(one.line, one.column)
+        at = one.offset(source)
         here = self.ledger.inside(source, at, at + 1)
         if any(e.todo for e in here):
             return  # one thing to do a line is enough to begin with

@@ -42,6 +42,12 @@ class Stuck:
     why: str = ""
     todo: str = ""
 
+    def offset(self, source: Source) -> int:
+        """Where the line says something, in the text of its file: a column may lie in the indentation."""
+        at = Layout.of(source).offset(self.line, self.column)
+        indented = source.text[at:]
+        return at + len(indented) - len(indented.lstrip(" \t"))
+
 
 @dataclass(frozen=True, slots=True)
 class Held:
@@ -129,10 +135,7 @@ class _Lines:
         """The line on which the statement begins that a place is in."""
         for source in program.sources:
             if source.path == one.path:
-                offset = Layout.of(source).offset(one.line, one.column)
-                indented = source.text[offset:]
-                offset += len(indented) - len(indented.lstrip(" \t"))
-                return self.of(source, statement_at(source, offset))
+                return self.of(source, statement_at(source, one.offset(source)))
         return one.path, one.line
 
     def of(self, source: Source, node: cst.CSTNode) -> Line:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from fsdp2lint.ask.program import Program
+from fsdp2lint.migrate.engine import without_fsdp1
 from fsdp2lint.migrate.files import choose
 from fsdp2lint.migrate.speaks import holds_fsdp1
 from fsdp2lint.project.project import ALL_PROGRAMS_STEPS, Budget
@@ -78,3 +80,19 @@ def test_programs_that_are_aside_share_one_budget_and_take_nothing_from_others()
     assert first.covers(100_000)
     assert Budget(patience=3).allows([first])
     assert not budget.allows([first]), "nothing is left for it"
+
+
+def test_what_comes_to_fsdp1_through_others_is_not_aside(tmp_path: Path) -> None:
+    texts = {
+        "wrapping.py": FSDP1[0],
+        "helpers.py": "from wrapping import FSDP",
+        "train.py": "import torch, helpers",
+        "blocks.py": "import torch",
+        "evaluate.py": "import torch, blocks",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text + "\n")
+    chosen = choose([str(tmp_path / name) for name in texts])
+    aside = {Path(one).name for one in without_fsdp1(Program(chosen.sources, chosen.roots))}
+    assert aside == {"blocks.py", "evaluate.py"} & {Path(one.path).name for one in chosen.sources}
+    assert "train.py" not in aside
