@@ -35,7 +35,7 @@ from fsdp2lint.migrate.leftovers import (
     unused_imports,
 )
 from fsdp2lint.migrate.speaks import holds_fsdp1
-from fsdp2lint.migrate.units import Held, Stuck, builds_by_hand, held
+from fsdp2lint.migrate.units import Held, Stuck, builds_by_hand, held, left_stuck
 from fsdp2lint.model.told import NOTHING_TOLD, Told
 from fsdp2lint.source.source import Source, Unreadable
 from fsdp2lint.system.collector import no_collector
@@ -129,7 +129,9 @@ def migrate(
     """
     before = (*sources, *texts)
     apart = apart or accept is not None
-    stuck: frozenset[Stuck] = frozenset()
+    stuck = frozenset[Stuck]()
+    if whole and accept is None:
+        stuck = frozenset(left_stuck(sources))
     by_hand: frozenset[Place] = frozenset()
     aside = without_fsdp1(Program(tuple(sources), tuple(roots)))
     for _ in range(MAX_ATTEMPTS):
@@ -149,7 +151,9 @@ def migrate(
                 run.conclude(sources)
             elif accept is None:
                 run.lay_out(sources)
-        more = stuck | frozenset(run.stuck()) if whole and accept is None else stuck
+        lines = {(one.path, one.line) for one in stuck}
+        found = frozenset(one for one in run.stuck() if (one.path, one.line) not in lines)
+        more = stuck | found if whole and accept is None else stuck
         if more == stuck or not run.stages:
             break
         if not stuck:

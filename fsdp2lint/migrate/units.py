@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from fsdp2lint.ask.inventory import Occurrence, inventory
 from fsdp2lint.edits.layout import Layout
-from fsdp2lint.migrate.leftovers import statement_at
+from fsdp2lint.migrate.leftovers import MARK, statement_at
 from fsdp2lint.model.events import Wrapping
 
 if TYPE_CHECKING:
@@ -74,6 +74,34 @@ class Held:
     def holds(self, line: Line) -> bool:
         """Whether a line must stay as it is."""
         return line in self.lines or line[0] in self.files or line not in self.free
+
+
+_BREAKS = "as FSDP2, "
+_BUILDS = ("call fully_shard by hand", f"`{WRAPPER}` is FSDP1")
+"""How the comments begin that an earlier run wrote where a model had to stay."""
+
+
+def left_stuck(sources: Iterable[Source]) -> Iterator[Stuck]:
+    """The lines for which an earlier run has left a model as it is: it stays until their comments go."""
+    for source in sources:
+        if source.document is not None:
+            continue
+        for number, line in enumerate(source.lines, 1):
+            said = line.partition(MARK)[2].strip()
+            builds = said.startswith(_BUILDS)
+            if not builds and not said.startswith(_BREAKS):
+                continue
+            below = (n for n in range(number, len(source.lines)) if _is_code(source.lines[n]))
+            at = next(below, None)
+            if at is not None:
+                shown = f"{source.path}:{at + 1}"
+                shown += "" if builds else f": {said.removeprefix(_BREAKS)}"
+                indent = len(source.lines[at]) - len(source.lines[at].lstrip())
+                yield Stuck(source.path, at + 1, indent + 1, builds, shown)
+
+
+def _is_code(line: str) -> bool:
+    return bool(line.strip()) and not line.lstrip().startswith("#")
 
 
 def builds_by_hand(entry: Entry) -> bool:

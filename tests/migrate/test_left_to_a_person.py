@@ -141,3 +141,33 @@ model = FSDP(model)
     once = made(text).after[0].text
     assert "# TODO(fsdp2lint)" in once
     assert made(once).after[0].text == once
+
+
+HELD = {
+    "the end of a block is cut off": """
+def main(loader, accumulate):
+    model = FSDP(nn.Linear(8, 8))
+    for i, batch in enumerate(loader):
+        with model.no_sync() if (i + 1) % accumulate != 0 else nullcontext():
+            model(batch).sum().backward()
+
+
+main([torch.randn(4, 8)], 2)
+""",
+    "a part is wrapped after the whole": """
+other = FSDP(nn.Sequential(FSDP(nn.Linear(8, 8)), nn.ReLU(), FSDP(nn.Linear(8, 8))))
+for index, layer in enumerate(other):
+    other[index] = FSDP(layer)
+""",
+}
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_a_model_stays_until_the_comment_goes(name: str) -> None:
+    """What kept a model as FSDP1's in the first run keeps it in the second."""
+    once = made(f"{HEAD}from contextlib import nullcontext\n{HELD[name]}").after[0].text
+    assert "# TODO(fsdp2lint): as FSDP2, " in once
+    assert "fully_shard" not in once
+    again = made(once)
+    assert again.after[0].text == once
+    assert again.ledger.manual
