@@ -112,7 +112,8 @@ def builds_by_hand(entry: Entry) -> bool:
 
 def held(program: Program, stuck: Iterable[Stuck]) -> Held:
     """What has to stay because of the places that cannot be rewritten; asked of the program as it was."""
-    places, mine = list(stuck), set(program.sources)
+    places = sorted(stuck, key=lambda s: (s.path, s.line, s.column, s.shown, s.why, s.todo))
+    mine = set(program.sources)
     lines = _Lines()
     runs = [
         (frozenset(lines.of_run(trace, mine)), any(e.by == "fsdp1" for e in trace.of(Wrapping)))

@@ -243,7 +243,8 @@ def _same_ends(old: bytes, new: bytes) -> None:
     if old == new:
         return
     for end in (b"\r\n", b"\n"):
-        if old.count(b"\n") == old.count(b"\r\n") * (end == b"\r\n") and b"\0" not in old:
+        usual = old.count(b"\n") == old.count(b"\r\n") * (end == b"\r\n")
+        if usual and b"\n" in old and b"\0" not in old:
             _must(
                 new.count(b"\n") == new.count(b"\r\n") * (end == b"\r\n"),
                 "another kind of line ends",
