@@ -167,7 +167,7 @@ def test_a_model_stays_until_the_comment_goes(name: str) -> None:
     """What kept a model as FSDP1's in the first run keeps it in the second."""
     once = made(f"{HEAD}from contextlib import nullcontext\n{HELD[name]}").after[0].text
     assert "# TODO(fsdp2lint): as FSDP2, " in once
-    assert "fully_shard" not in once
+    assert " FSDP(nn." in once
     again = made(once)
     assert again.after[0].text == once
     assert again.ledger.manual
