@@ -157,12 +157,11 @@ def test_a_reader_that_has_enough(tmp_path: Path, words: str) -> None:
 def test_an_interrupt_ends_all_processes_without_a_word_of_python(
     tmp_path: Path, words: str
 ) -> None:
-    body = "".join(
-        f"def part_{n}(model):\n    fully_shard(model.layers[{n}])\n" for n in range(1200)
-    )
+    shard, more = ("FSDP", OLD) if words == "migrate" else ("fully_shard", "")
+    body = "".join(f"def part_{n}(model):\n    {shard}(model.layers[{n}])\n" for n in range(1200))
     for n in range(8):
         (tmp_path / f"late{n}.py").write_text(
-            LATE.replace("\n\ndef main", f"\n{body}\n\ndef main", 1)
+            LATE.replace("\n\ndef main", f"\n{more}{body}\n\ndef main", 1)
         )
     begun = tmp_path / "begun"
     (tmp_path / "hooks").mkdir()
