@@ -306,20 +306,15 @@ class _Run:
                 yield Stuck(path, line, column, False, shown, todo=todo)
 
     def _begin_there(self, one: Stuck) -> None:
-        """Say at a line that would break a rule what a person has to do there.
-
-        Once an earlier run has begun to say so in a file, the ledger alone says more: which lines would break
-        a rule depends on what that run's comments keep from being rewritten.
-        """
+        """Say at a line that would break a rule what a person has to do there."""
         assert self.held is not None
         source = next(s for s in self.program.sources if s.path == one.path)
-        todo = one.todo if next(todos([source]), None) is None else ""
         at = one.offset(source)
         here = self.ledger.inside(source, at, at + 1)
         if any(e.todo for e in here):
             return  # one thing to do a line is enough to begin with
         entry = here[0] if here else self.ledger.enter(source, statement_at(source, at))
-        entry.account("manual", self.held.why, CONTRACT, 0, todo)
+        entry.account("manual", self.held.why, CONTRACT, 0, one.todo)
 
     def _holds(self, source: Source, node: cst.CSTNode) -> bool:
         """Whether a place belongs to a model that stays FSDP1's."""
