@@ -72,6 +72,9 @@ def get(machine: Machine, value: Value, name: str, site: Site) -> Value:
         found = classes.find(machine, value, name)
         if found is not None:
             return _bind_class(found, value)
+    handed = _handed_on(machine, value, name, site)
+    if handed is not None:
+        return handed
     known = known_attribute(machine, value, name)
     if known is not None:
         if isinstance(value, Wrapped) and (known is value.of or name not in METHODS):
@@ -82,6 +85,16 @@ def get(machine: Machine, value: Value, name: str, site: Site) -> Value:
     if name not in METHODS and machine.is_module(value):
         machine.record(Read(machine.moment(site), value, name))
     return value.part(f".{name}")
+
+
+def _handed_on(machine: Machine, value: Value, name: str, site: Site) -> Value | None:
+    """What the ``__getattr__`` of a class of the project gives: a proxy asks what it stands for."""
+    if type(value) is not Instance or name.startswith("__") or value in machine.memory.strangers:
+        return None
+    asked = classes.find(machine, value.cls, "__getattr__")
+    if not isinstance(asked, Function):
+        return None
+    return machine.call(asked, (value, machine.literal(name)), {}, site)
 
 
 _OF_EVERY_OPTIMIZER = frozenset({"param_groups", "state", "step", "zero_grad"})

@@ -19,6 +19,7 @@ from fsdp2lint.model.values import (
     Function,
     Instance,
     Module,
+    Part,
     Partial,
     Value,
     lineage,
@@ -44,11 +45,28 @@ MODULE_BASES = frozenset(
 """Classes outside the project whose subclasses are ``nn.Module``s."""
 
 
+PLAIN_BASES = frozenset(
+    {
+        "abc.ABC",
+        "builtins.object",
+        "dataclass_extensions.Registrable",
+        "pydantic.BaseModel",
+        "pydantic_settings.BaseSettings",
+        "torch.distributed.checkpoint.stateful.Stateful",
+        "typing.Generic",
+        "typing.NamedTuple",
+        "typing.Protocol",
+        "typing_extensions.Protocol",
+    }
+)
+"""Classes outside the project that add nothing to a subclass which a rule asks for: fields, names, a protocol."""
+
+
 def define(machine: Machine, node: cst.ClassDef) -> Value:
     """The class that a ``class`` statement binds."""
     from fsdp2lint.interpret.statements import run_body
 
-    bases = tuple(machine.eval(b.value) for b in node.bases)
+    bases = tuple(_origin(machine.eval(b.value)) for b in node.bases)
     keywords = {
         keyword.keyword.value: machine.eval(keyword.value)
         for keyword in node.keywords
@@ -68,6 +86,13 @@ def define(machine: Machine, node: cst.ClassDef) -> Value:
                     value.setter.home = made
     _tell_bases(machine, made, keywords)
     return _decorated(machine, made)
+
+
+def _origin(base: Value) -> Value:
+    """The class behind ``Generic[T]`` and ``Config[T]``: what it is of makes no other class."""
+    while isinstance(base, Part) and isinstance(base.key, tuple) and base.key[0] == "[]":
+        base = base.owner
+    return base
 
 
 def _decorated(machine: Machine, made: Class) -> Value:
@@ -157,12 +182,7 @@ def seen_whole(cls: Value) -> bool:
     """Whether every base of a class is in sight or is a plain ``nn.Module``/``object``."""
     return all(
         isinstance(c, Class)
-        or (
-            isinstance(c, External)
-            and (
-                c.name in MODULE_BASES or c.name in ("builtins.object", "abc.ABC", "typing.Generic")
-            )
-        )
+        or (isinstance(c, External) and (c.name in MODULE_BASES or c.name in PLAIN_BASES))
         for c in lineage(cls)
     )
 

@@ -270,8 +270,9 @@ def _bind_parameters(
         if index or function.home is None:  # an object is not called what its methods call it
             name_value(value, name)
         scope.write(name, here, value)
-    for name in positional[len(args) :] + [p.name.value for p in params.kwonly_params]:
-        scope.write(name, here, _argument(machine, function, name, rest, open_))
+    for param in (*(*params.posonly_params, *params.params)[len(args) :], *params.kwonly_params):
+        value = _argument(machine, function, param, rest, open_)
+        scope.write(param.name.value, here, value)
     for name in positional[: len(args)]:
         rest.pop(name, None)
     if isinstance(params.star_arg, cst.Param):
@@ -282,14 +283,26 @@ def _bind_parameters(
 
 
 def _argument(
-    machine: Machine, function: Function, name: str, rest: dict[str, Value], open_: bool
+    machine: Machine, function: Function, param: cst.Param, rest: dict[str, Value], open_: bool
 ) -> Value:
+    """The argument for a parameter; one that is perhaps unpacked at run time is what its annotation says."""
+    name = param.name.value
     if name in rest:
         return rest.pop(name)
     default = function.defaults.get(name)
     if default is not None and not open_:
         return default
-    return Unknown(name)
+    return _unpacked(machine, function, param) if open_ else Unknown(name)
+
+
+def _unpacked(machine: Machine, function: Function, param: cst.Param) -> Value:
+    """What ``Model(**settings)`` hands over under a name: settings of the project are told by their class."""
+    name = param.name.value
+    if param.annotation is None:
+        return Unknown(name)
+    node = param.annotation.annotation
+    known = annotated(machine, node, function.scope, name, load=_may_shard(function))
+    return known if type(known) is Instance else Unknown(name)
 
 
 def stranger_arguments(machine: Machine, function: Function, bound: int) -> tuple[Value, ...]:
