@@ -103,7 +103,8 @@ def _inner(program: Program) -> dict[tuple[Source, cst.Attribute], bool]:
             owners = {wrapper(one) for _, read in events for one in options(read.owner)}
             if "fsdp1" in owners:
                 others = others_behind_test(program, site.source, site.node)
-                found[site.source, site.node] = "ddp" in owners or bool(others)
+                both = "ddp" in owners or bool(others)
+                found[site.source, site.node] = both and name == "module"
     for source in program.sources:
         for node in walk(source.tree):
             if not isinstance(node, cst.Attribute) or (source, node) in found:
@@ -205,7 +206,10 @@ def _unwrapped(program: Program, source: Source, node: cst.Attribute, ddp: bool)
     if statement is not None and (edits := _statement(program, source, statement, ddp)):
         return Step(edits, (account,))
     if not ddp:
-        return Step((Replace(source, node, model),), (account,))
+        is_kept = _is_given_to(source, parent, model)
+        return Step(
+            (Remove(source, parent) if is_kept else Replace(source, node, model),), (account,)
+        )
     if not is_path(model):
         return Step((Replace(source, node, f'getattr({model}, "module", {model})'),), (account,))
     ddp_class = name_for(source, node, DDP)
@@ -227,6 +231,13 @@ def _choice(
     return (test, *ddp_class.edits)
 
 
+def _is_given_to(source: Source, statement: cst.CSTNode, model: str) -> bool:
+    """Whether a statement does nothing but give what is inside the model the model's name."""
+    if not isinstance(statement, cst.Assign) or len(statement.targets) != 1:
+        return False
+    return text_of(source, statement.targets[0].target) == model
+
+
 def _unwrapping(source: Source, node: cst.Attribute, model: str) -> cst.If | cst.While | None:
     """The statement that does nothing but unwrap: ``if …: model = model.module``, or return it."""
     layout = Layout.of(source)
@@ -238,8 +249,8 @@ def _unwrapping(source: Source, node: cst.Attribute, model: str) -> cst.If | cst
         return None
     if len(getattr(block, "body", ())) != 1:
         return None
-    if isinstance(small, cst.Assign) and len(small.targets) == 1:
-        return around if text_of(source, small.targets[0].target) == model else None
+    if isinstance(small, cst.Assign):
+        return around if _is_given_to(source, small, model) else None
     if (
         not isinstance(small, cst.Return)
         or not isinstance(around, cst.If)
