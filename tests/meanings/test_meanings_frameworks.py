@@ -254,8 +254,49 @@ SCRIPTS: Scripts = {
             "collective train",
             "sharded net",
             "registered generate of net",
+            "forward of net",
+            "backward",
+            "collective save_model",
+            "collective _save_checkpoint",
             "collective save_model",
             "collective evaluate",
+        ],
+    ),
+    "a trainer runs what the script overrides, with the model that it shards": (
+        """
+        from transformers import Trainer, TrainerCallback, TrainingArguments
+        class Mine(Trainer):
+            def create_optimizer(self):
+                self.optimizer = torch.optim.Adam(self.model.parameters())
+                return self.optimizer
+            def compute_loss(self, model, inputs, **kwargs):
+                return super().compute_loss(model, inputs, **kwargs)
+            def _save(self, folder, state_dict=None):
+                torch.save(state_dict, folder)
+        class Last(TrainerCallback):
+            def on_train_end(self, args, state, control, model=None, **kwargs):
+                torch.save(model.state_dict(), "x")
+        net = Block()
+        Mine(net, TrainingArguments("x", fsdp=True, fsdp_config={"version": 2}), callbacks=[Last]).train()
+        """,
+        [
+            "net escaped to .__init__",
+            "Mine(…).callbacks escaped to .__init__",
+            "collective train",
+            "optimizer built over net.parameters()",
+            "sharded net",
+            "registered generate of net",
+            "Mine(…).optimizer escaped to .train",
+            "optimizer built over net.parameters()",
+            "forward of net",
+            "forward of net.lin",
+            "backward",
+            "stepped torch.optim.Adam(…)",
+            "collective save_model",
+            "saved net.state_dict() with save",
+            "collective _save_checkpoint",
+            "state dict of net taken",
+            "saved net.state_dict() with save",
         ],
     ),
     "an optimizer of transformers, a model built from its configuration": (

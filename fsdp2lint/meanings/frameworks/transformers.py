@@ -20,15 +20,26 @@ from fsdp2lint.meanings.frameworks.accelerate import (
     launched_version,
     multiply,
 )
-from fsdp2lint.meanings.frameworks.objects import shard
 from fsdp2lint.meanings.modules import module
 from fsdp2lint.meanings.registry import calls, method
-from fsdp2lint.meanings.results import constant, fresh, instance, made_by, nothing, setting
-from fsdp2lint.model.events import Collective, Overruled, Refused, Registered, WeightsSkipped
-from fsdp2lint.model.values import Container, Instance, Literal, Super, Value
+from fsdp2lint.meanings.results import (
+    choices,
+    constant,
+    fresh,
+    instance,
+    made_by,
+    nothing,
+    setting,
+)
+from fsdp2lint.model.events import Overruled, Refused
+from fsdp2lint.model.values import Container, Instance, Literal, Optimizer, Super, Value
 
 _HOMES = ("transformers.", "trl.")
 _TRAINER = re.compile(r"(transformers|trl|sentence_transformers|axolotl)\.(\w+\.)*\w*Trainer")
+
+
+CALLBACKS = "callbacks given"
+"""Under which name a trainer keeps its callbacks: no attribute of it is called so."""
 
 
 @family(*_HOMES)
@@ -39,25 +50,47 @@ def trainer(call: Call) -> Value | None:
     made = instance(call)
     for name, value in _kept(call).items():
         made.keep(f".{name}", value)
-    _refuse(call, made)
+    _begin(call, made)
     return made
 
 
 @method("__init__")
 def inherited(call: Call) -> Value | None:
     """``super().__init__(…)`` of a trainer of the project."""
-    made = _object(call.receiver)
-    if made is None or made is call.receiver or not _is_trainer(made):
+    made = object_of(call.receiver)
+    if made is None or made is call.receiver or not is_trainer(made):
         return None
     for name, value in _kept(call).items():
         call.machine.memory.write(made, f".{name}", call.machine.here, value)
-    _refuse(call, made)
+    _begin(call, made)
     return nothing(call)
+
+
+def _begin(call: Call, trainer: Value) -> None:
+    """What a trainer raises when it is built, and what it has from then on (``__init__``)."""
+    _refuse(call, trainer)
+    machine = call.machine
+    for args in choices(setting(call, trainer, "args")):
+        args.keep(".should_save", machine.main_rank("global"))
+    accelerator = Instance(machine.external("accelerate.Accelerator"), call.site)
+    if shards(call, trainer):
+        plugin = Instance(machine.external("accelerate.FullyShardedDataParallelPlugin"), call.site)
+        if (known := version(call, trainer)) is not None:
+            plugin.keep(".fsdp_version", machine.literal(known))
+        accelerator.keep(".fsdp_plugin", plugin)
+        trainer.keep(".is_fsdp_enabled", machine.literal(True))
+        trainer.keep(".is_deepspeed_enabled", machine.literal(False))
+    trainer.keep(".accelerator", accelerator)
+    trainer.keep(".state", Instance(machine.external("transformers.TrainerState"), call.site))
+    trainer.keep(".control", Instance(machine.external("transformers.TrainerControl"), call.site))
 
 
 def _refuse(call: Call, trainer: Value) -> None:
     """What a trainer raises a ValueError for when it is built (``create_accelerator_and_postprocess``)."""
     args = setting(call, trainer, "args")
+    if shards(call, trainer) and any(constant(one) is not None for one in _optimizers(call)):
+        why = "with FSDP, it builds the optimizer itself: override `create_optimizer` in a subclass"
+        call.emit(Refused, by="the Trainer", why=why, error="RuntimeError")
     known = launch(call) if is_left_open(setting(call, args, "fsdp")) else None
     if not made_by(args, *_HOMES):
         if known is not None and known.activation_checkpointing and known.gradient_checkpointing:
@@ -81,9 +114,16 @@ def _refuse(call: Call, trainer: Value) -> None:
     if said("save_only_model") and said("load_best_model_at_end"):
         why = "with FSDP, `save_only_model` and `load_best_model_at_end` exclude each other"
         call.emit(Refused, by="the Trainer", why=why)
-    elif said("save_only_model") and _is_sharded_type(_state_dict_type(call, trainer)):
+    elif said("save_only_model") and is_sharded_type(state_dict_type(call, trainer)):
         why = "with FSDP, `save_only_model` and SHARDED_STATE_DICT exclude each other"
         call.emit(Refused, by="the Trainer", why=why)
+
+
+def _optimizers(call: Call) -> list[Value]:
+    """The optimizer and the schedule in ``optimizers=(…)``, as far as they are known."""
+    given = call.keywords.get("optimizers")
+    entries = call.items(given) if isinstance(given, Container) else []
+    return [one for one in entries if isinstance(one, Literal | Optimizer | Instance)]
 
 
 def _overruled(call: Call, args: Value | None) -> None:
@@ -119,75 +159,48 @@ def _configured(call: Call, args: Value | None, name: str) -> object:
     return ...
 
 
-def _is_sharded_type(value: object) -> bool:
+def is_sharded_type(value: object) -> bool:
     return isinstance(value, str) and value.upper() == "SHARDED_STATE_DICT"
 
 
 def _kept(call: Call) -> dict[str, Value]:
-    """``(model, args, …)`` by name; all but the arguments of the training go out of sight."""
+    """What a trainer is given, by name; all but the arguments of the training go out of sight."""
     for value in (*call.args, *call.keywords.values()):
         if not made_by(value, *_HOMES):
             call.escape(value)
     given = dict(zip(("model", "args"), call.args, strict=False)) | call.keywords
-    return {name: given[name] for name in ("model", "args") if name in given}
+    kept: dict[str, Value] = {name: given[name] for name in ("model", "args") if name in given}
+    if "callbacks" in given:
+        kept[CALLBACKS] = given["callbacks"]
+    model = given.get("model")
+    if isinstance(model, Literal) or (model is None and not call.open):
+        kept["model"] = _own_model(call, model, given.get("model_init"))
+    return kept
 
 
-def _object(value: Value | None) -> Value | None:
+def _own_model(call: Call, name: Value | None, init: Value | None) -> Value:
+    """The model that a trainer makes: of the name that it is given, or by its ``model_init``."""
+    if init is not None and constant(name) in (None, ...):
+        return call.run(init)
+    made = fresh(call, "model")
+    call.use_as_module(made)
+    return made
+
+
+def object_of(value: Value | None) -> Value | None:
     """``super()`` stands for the object."""
     return value.receiver if isinstance(value, Super) else value
 
 
-def _argument(call: Call, name: str) -> Value | None:
-    """What the trainer's arguments say."""
-    return setting(call, setting(call, _object(call.receiver), "args"), name)
-
-
-def _is_trainer(value: Value | None) -> bool:
+def is_trainer(value: Value | None) -> bool:
     """An object of one of these classes, or of one of the project's that is derived from one."""
-    made = _object(value)
+    made = object_of(value)
     return isinstance(made, Instance) and any(
         _TRAINER.fullmatch(base.name) for base in outside(made.cls)
     )
 
 
-@method("train")
-def train(call: Call) -> Value | None:
-    """Trains on all processes; FSDP2 shards the model in place and registers its ``generate``."""
-    if not _is_trainer(call.receiver):
-        return None
-    call.emit(Collective, name=call.name, about=None)
-    if _shards(call) and _version(call) == 2:
-        model = setting(call, _object(call.receiver), "model")
-        if call.is_module(model):
-            shard(call, model, again=False)
-            for one in call.each(model):
-                call.emit(Registered, module=one, method="generate")
-    call.escape_arguments()
-    return fresh(call)
-
-
-@method("evaluate", "predict")
-def evaluate(call: Call) -> Value | None:
-    """Every process must come: what they compute is gathered."""
-    if not _is_trainer(call.receiver):
-        return None
-    call.emit(Collective, name=call.name, about=None)
-    return fresh(call)
-
-
-@method("save_model")
-def save_model(call: Call) -> Value | None:
-    """Writes on the main process; FSDP gathers the state from all of them before."""
-    if not _is_trainer(call.receiver):
-        return None
-    if _shards(call):
-        call.emit(Collective, name=call.name, about=None)
-        if _is_sharded_type(_state_dict_type(call, _object(call.receiver))):
-            call.emit(WeightsSkipped, by="SHARDED_STATE_DICT")
-    return nothing(call)
-
-
-def _state_dict_type(call: Call, trainer: Value | None) -> object:
+def state_dict_type(call: Call, trainer: Value | None) -> object:
     """The type of the state dicts that a trainer writes; the fsdp_config comes before the launch."""
     args = setting(call, trainer, "args")
     said = _configured(call, args, "state_dict_type")
@@ -197,15 +210,9 @@ def _state_dict_type(call: Call, trainer: Value | None) -> object:
     return said
 
 
-@method("save_state", "save_metrics", "log_metrics")
-def quiet(call: Call) -> Value | None:
-    """They write numbers, on the main process."""
-    return nothing(call) if _is_trainer(call.receiver) else None
-
-
-def _shards(call: Call) -> bool:
-    """Whether the arguments say ``fsdp="full_shard …"``, ``fsdp=True`` or a list of options."""
-    asked = _argument(call, "fsdp")
+def shards(call: Call, trainer: Value | None) -> bool:
+    """Whether the arguments of a trainer say ``fsdp="full_shard …"``, ``fsdp=True`` or a list of options."""
+    asked = setting(call, setting(call, trainer, "args"), "fsdp")
     if is_left_open(asked) and launch(call) is not None:
         return True
     return _asks(call, asked)
@@ -218,13 +225,14 @@ def _asks(call: Call, asked: Value | None) -> bool:
     return isinstance(asked, Literal) and bool(asked.value)
 
 
-def _version(call: Call) -> int | None:
+def version(call: Call, trainer: Value | None) -> int | None:
     """What ``fsdp_config={"fsdp_version": …}`` says; the prefix may be left out."""
-    if is_left_open(_argument(call, "fsdp_config")) and is_left_open(_argument(call, "fsdp")):
+    args = setting(call, trainer, "args")
+    asked = (setting(call, args, name) for name in ("fsdp_config", "fsdp"))
+    if all(is_left_open(one) for one in asked):
         return launched_version(call)
-    args = setting(call, _object(call.receiver), "args")
-    version = _configured(call, args, "version")
-    return version if isinstance(version, int) else None
+    said = _configured(call, args, "version")
+    return said if isinstance(said, int) else None
 
 
 # -- TRL -----------------------------------------------------------------------------------------------------------
