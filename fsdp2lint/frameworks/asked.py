@@ -170,7 +170,7 @@ class Launch(NamedTuple):
     sizes: tuple[tuple[str, int], ...] = ()
     """The sizes of the ``parallelism_config`` that are set, without their prefix."""
     processes: int | None = None
-    """How many processes the command starts; None where it does not say, or several launches differ."""
+    """How many processes the command starts; None where it does not say, 0 where several commands differ."""
 
 
 def strategy_of(value: Any) -> str | None:

@@ -109,6 +109,8 @@ def _agreed(launches: Sequence[Launch]) -> Launch:
         for name in Launch._fields
         if any(getattr(one, name) != getattr(first, name) for one in rest)
     }
+    if "processes" in differing and all(one.processes is not None for one in (first, *rest)):
+        differing["processes"] = 0
     return first._replace(**differing)
 
 

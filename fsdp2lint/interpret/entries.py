@@ -8,6 +8,7 @@ them, the order between two of them is not certain (:attr:`Moment.stage`).
 from __future__ import annotations
 
 import gc
+import os
 import re
 import sys
 from collections import Counter
@@ -72,6 +73,7 @@ def _of_settings(project: Project) -> Iterator[Trace]:
         if isinstance(source, SettingsText) and source.asked is not None:
             trace = Trace("", source, Memory(), project.files, project.target)
             trace.settings = source.asked
+            trace.launches = project.told.launched_with(os.path.abspath(source.path))
             yield trace
 
 

@@ -46,6 +46,10 @@ class Told(NamedTuple):
         """How a script is launched with FSDP; None where no settings say it."""
         return dict(self.launched).get(script)
 
+    def launched_with(self, settings: str) -> tuple[Launch, ...]:
+        """The launches of scripts that use a settings file."""
+        return tuple(launch for _, launch in self.launched if launch.settings == settings)
+
     def roles(self) -> Iterator[tuple[str, Role]]:
         """Each name with its role."""
         for role in get_args(Role):

@@ -13,7 +13,7 @@ from fsdp2lint.model.values import Either, Value, unwrapped
 if TYPE_CHECKING:
     from libcst import CSTNode
 
-    from fsdp2lint.frameworks.asked import Asked
+    from fsdp2lint.frameworks.asked import Asked, Launch
     from fsdp2lint.model.guards import Guards
     from fsdp2lint.model.memory import Memory
     from fsdp2lint.model.told import Limits
@@ -50,6 +50,8 @@ class Trace:
         """The newest releases of frameworks that the project allows, as its dependencies say."""
         self.settings: Asked | None = None
         """How the settings file asks for FSDP that this trace is about; nothing happens in it."""
+        self.launches: tuple[Launch, ...] = ()
+        """The launches of scripts that use this settings file."""
         self.truncated = False
         self.cut: tuple[str, Site] | None = None
         """The limit that the run met first, in words, and where; None where it met none."""

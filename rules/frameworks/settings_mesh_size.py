@@ -25,8 +25,9 @@ accelerate raises when the Accelerator is built, on every rank: a ValueError, or
 
 ## Known limits
 
-`accelerate launch --num_processes` counts in place of the file's number, and another command may start another number of processes:
-that is why this is a warning. Commands that differ in the number are left alone.
+`accelerate launch --num_processes` counts in place of the file's number: where each command that uses a file says one, the sizes are compared
+with that, in the script. Another command may start another number of processes: that is why this is a warning. Commands that
+differ in the number are left alone.
 
 ## References
 
@@ -55,6 +56,8 @@ def check(trace: Trace) -> Iterator[Finding]:
     asked = trace.settings
     if asked is None or asked.framework != "accelerate" or asked.version != 2:
         return
+    if trace.launches and all(one.processes is not None for one in trace.launches):
+        return  # the commands say it in place of the file
     entry, processes = asked.top.get("parallelism_config"), asked.top.value("num_processes")
     if entry is None or not isinstance(entry.value, SettingsMapping) or type(processes) is not int:
         return

@@ -141,6 +141,27 @@ def test_sizes_beside_the_processes_of_a_command(tmp_path: Path, command: str, f
     assert ("train.py:4:15: FSDP606" in shown.stdout) is found
 
 
+@pytest.mark.parametrize(
+    ("commands", "found"),
+    [
+        ((), True),
+        (("--num_processes 8",), False),
+        (("--num_processes 8", "--num_processes 16"), False),
+        (("--num_processes 8", ""), True),
+        (("",), True),
+    ],
+)
+def test_the_number_of_a_command_counts_more_than_the_file(
+    tmp_path: Path, commands: tuple[str, ...], found: bool
+) -> None:
+    (tmp_path / "train.py").write_text(SIZES)
+    (tmp_path / "fsdp.yaml").write_text(HYBRID + "num_processes: 6\n")
+    lines = [f"accelerate launch --config_file fsdp.yaml {words} train.py" for words in commands]
+    (tmp_path / "run.sh").write_text("\n".join(lines))
+    shown = invoke("check", "--isolated", "-f", "concise", ".", cwd=tmp_path)
+    assert ("fsdp.yaml:4:1: FSDP606" in shown.stdout) is found
+
+
 def test_sizes_that_two_commands_use_in_different_numbers(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SIZES)
     (tmp_path / "fsdp.yaml").write_text(HYBRID)

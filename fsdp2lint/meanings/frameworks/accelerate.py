@@ -74,7 +74,7 @@ def multiply(call: Call, owner: Value | None, known: Launch) -> None:
     """``_validate_accelerator``: the sizes of the script, or else of the launch, multiply to its number of processes."""
     config = setting(call, owner, "parallelism_config")
     left = _is_unset(config, owner)
-    if known.processes is None or not (left or made_by(config, *_CONFIGS)):
+    if not known.processes or not (left or made_by(config, *_CONFIGS)):
         return
     sizes = dict.fromkeys(_SIZES, 1) | dict(known.sizes)
     for name in () if left else _SIZES:
