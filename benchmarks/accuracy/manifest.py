@@ -1,7 +1,8 @@
 """The manifest: findings of ``fsdp2lint check`` on public code, each judged by hand.
 
 ``manifest.jsonl`` holds one site a line, sorted. ``verdict`` says whether the finding is true there: what the
-rule's page says does happen. Whether the program still reports it is not written down: ``measure.py`` looks.
+rule's page says does happen. A true finding is reported and a false one is mended, unless ``reported`` says otherwise:
+``measure.py --publish`` writes that down for what it has looked at. The published numbers are counted from this file.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ class Site(msgspec.Struct, frozen=True, order=True):
     rule: str
 
 
-class Judged(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):
+class Judged(
+    msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True, omit_defaults=True
+):
     """A site with its verdict."""
 
     repository: str
@@ -39,6 +42,13 @@ class Judged(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True
     rule: str
     verdict: bool
     reason: str
+    reported: bool | None = None
+    """Whether the program reports it; None where that is what the verdict says."""
+
+    @property
+    def is_reported(self) -> bool:
+        """Whether the program reports it, as far as was last seen."""
+        return self.verdict if self.reported is None else self.reported
 
     @property
     def snapshot(self) -> Snapshot:

@@ -1,11 +1,12 @@
 """How often ``fsdp2lint check`` is right on public code: its findings against a manifest of judged ones.
 
-python benchmarks/accuracy/measure.py --checkouts DIR [--repository OWNER/NAME] [--results DIR] [--publish]
+python benchmarks/accuracy/measure.py [--checkouts DIR] [--repository OWNER/NAME] [--results DIR] [--publish]
 
 ``DIR/OWNER__NAME`` (or ``DIR/OWNER/NAME``) is a git clone of each repository. Every commit that the manifest
 names is unpacked beside and checked with all rules. Shown are the precision of each rule, the findings that
 nobody has judged, and the true ones that are no longer found. ``--results`` keeps what was found and reads it
-instead of looking again; ``--publish`` writes the numbers that the pages of the rules show.
+instead of looking again; ``--publish`` writes into the manifest which of its sites are reported, and counts the numbers that the
+pages of the rules show from it. Without ``--checkouts`` it only counts: after a line was added by hand.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
-from manifest import MANIFEST, BadManifest, Judged, Site, Snapshot, read
+from manifest import MANIFEST, BadManifest, Judged, Site, Snapshot, read, text
 
 ROOT = Path(__file__).parent.parent.parent
 PUBLISHED = ROOT / "fsdp2lint" / "catalogue" / "accuracy.json"
@@ -166,14 +167,36 @@ def _line(snapshot: Snapshot, site: Site) -> str:
     return f"  {place} {site.rule}"
 
 
-def publish(report: Report, path: Path = PUBLISHED) -> None:
-    """Write the numbers that go with the package: sites and repositories of each rule, and how many were right."""
-    rules = {
+def seen_again(judged: Iterable[Judged], found: Mapping[Snapshot, set[Site]]) -> list[Judged]:
+    """The judged sites; those of the snapshots that were looked at say whether they are reported."""
+    return [
+        msgspec.structs.replace(one, reported=_unlike(one, found[one.snapshot]))
+        if one.snapshot in found
+        else one
+        for one in judged
+    ]
+
+
+def _unlike(one: Judged, found: set[Site]) -> bool | None:
+    """Whether a site is reported, where the verdict does not say so already."""
+    is_reported = one.site in found
+    return None if is_reported is one.verdict else is_reported
+
+
+def published(judged: Iterable[Judged]) -> bytes:
+    """The numbers that go with the package: reported sites and repositories of each rule, and how many are right."""
+    rules: dict[str, Score] = {}
+    for one in judged:
+        if one.is_reported:
+            score = rules.setdefault(one.rule, Score())
+            score.right += one.verdict
+            score.wrong += not one.verdict
+            score.repositories.add(one.repository)
+    numbers = {
         rule: {"judged": s.judged, "right": s.right, "repositories": len(s.repositories)}
-        for rule, s in sorted(report.scores.items())
-        if s.judged
+        for rule, s in sorted(rules.items())
     }
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(rules), indent=2) + b"\n")
+    return msgspec.json.format(msgspec.json.encode(numbers), indent=2) + b"\n"
 
 
 class Kept:
@@ -203,31 +226,39 @@ class Kept:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print; 1 when a finding has no verdict, is false, or is gone, 2 when something is missing."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--checkouts", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--checkouts", type=Path, metavar="DIR")
     parser.add_argument("--repository", metavar="OWNER/NAME", help="only this one")
     parser.add_argument("--results", type=Path, metavar="DIR", help="keep and reuse what is found")
     parser.add_argument("--manifest", type=Path, default=MANIFEST, metavar="FILE")
     parser.add_argument(
         "--publish", action="store_true", help="write the numbers of the rule pages"
     )
+    parser.add_argument("--published", type=Path, default=PUBLISHED, help=argparse.SUPPRESS)
     asked = parser.parse_args(arguments)
-    if asked.publish and asked.repository:
-        parser.error("--publish needs all repositories")
+    if asked.checkouts is None and not asked.publish:
+        parser.error("--checkouts is missing")
     report = Report()
+    seen: dict[Snapshot, set[Site]] = {}
     try:
         judged = read(asked.manifest)
+        if asked.checkouts is None:
+            asked.published.write_bytes(published(judged))
+            return 0
         wanted = [j for j in judged if asked.repository in (None, j.repository)]
         if not wanted:
             raise Unseen(f"{asked.manifest} has no site in {asked.repository}")
         for snapshot in sorted({one.snapshot for one in wanted}):
             found = Kept(asked.results).found_in(asked.checkouts, snapshot)
             report.add(snapshot, found, [j for j in wanted if j.snapshot == snapshot])
+            seen[snapshot] = found
     except (BadManifest, Unseen, OSError) as wrong:
         print(wrong, file=sys.stderr)
         return 2
     print("\n".join(lines(report)))
     if asked.publish:
-        publish(report)
+        judged = seen_again(judged, seen)
+        asked.manifest.write_text(text(judged), "utf-8")
+        asked.published.write_bytes(published(judged))
     wrong_ones = sum(score.wrong for score in report.scores.values())
     return 1 if report.unjudged or report.gone or wrong_ones else 0
 
