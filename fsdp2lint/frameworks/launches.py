@@ -2,10 +2,11 @@
 
 ``accelerate launch --config_file fsdp.yaml train.py`` in a shell or Slurm script, a Makefile, a workflow or a README says
 it, and so do ``--use_fsdp`` and the Trainer's own ``--fsdp full_shard``. Without a command, the only file of accelerate's
-settings in a script's folder is taken for its own.
+settings in a script's folder is taken for its own. The file that ``accelerate config`` writes into the cache counts, where it is
+among the paths, for commands that name no other.
 
-Sources: accelerate/commands/launch.py (``_validate_launch_command``: what the command line says counts more than the file;
-1.15), transformers/training_args.py (``_process_fsdp_args``; 5.23).
+Sources: accelerate/commands/launch.py (``_validate_launch_command``: what the command line says counts more than the file),
+accelerate/commands/config/config_args.py (``default_config_file``; 1.15), transformers/training_args.py (``_process_fsdp_args``; 5.23).
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ Launched = tuple[tuple[str, Launch], ...]
 
 _OTHERWISE = ("cpu", "multi_gpu", "use_deepspeed", "tpu", "use_megatron_lm")
 _OF_ACCELERATE = b"distributed_type"
+_DEFAULT = tuple(f"/accelerate/default_config{end}" for end in (".yaml", ".yml", ".json"))
+"""Ends of the path that ``accelerate launch`` reads by itself, below ``~/.cache/huggingface`` or ``$HF_HOME``."""
+
 _PARALLELISM = "parallelism_config_"
 _TYPES = {"1": "FULL_STATE_DICT", "2": "LOCAL_STATE_DICT", "3": "SHARDED_STATE_DICT"}
 
@@ -46,6 +50,12 @@ class _Known(NamedTuple):
     accelerate: dict[str, Launch]
     trainer: dict[str, Launch]
     """Arguments of a training, or the file of their ``fsdp_config`` alone."""
+
+    @property
+    def default(self) -> Launch | None:
+        """The settings that accelerate reads where a command names none; None where they are not among the files."""
+        found = [p for p in self.accelerate if p.replace(os.sep, "/").endswith(_DEFAULT)]
+        return self.accelerate[found[0]] if len(found) == 1 else None
 
 
 def launched(
@@ -67,7 +77,7 @@ def launched(
     paths = [os.path.abspath(path) for path in scripts]
     for command in every:
         script = _one(command.script, paths)
-        if script is None or not _asks(command):
+        if script is None or not _asks(command, known):
             continue
         used.update(commands.named_files(command))
         launch = _of_command(command, known)
@@ -79,7 +89,10 @@ def launched(
             chosen.setdefault(script, []).append(launch)
     for path in paths:
         if path not in chosen and path not in others:
-            if (only := _beside(path, known, files)) is not None:
+            only = _beside(path, known, files)
+            if only is None and known.default is not None and _is_launched(path, files):
+                only = known.default
+            if only is not None:
                 chosen[path] = [only]
     used.update(launch.settings for of in chosen.values() for launch in of)
     unused = {*map(os.path.abspath, settings), *beside} & {*known.accelerate, *known.trainer}
@@ -202,10 +215,11 @@ def _beside(script: str, known: _Known, files: Files) -> Launch | None:
 # -- commands ----------------------------------------------------------------------------------------------------
 
 
-def _asks(command: Command) -> bool:
+def _asks(command: Command, known: _Known) -> bool:
     """Whether a command says how its script is trained: settings of accelerate, or words of FSDP."""
-    if command.by_accelerate and {"config_file", "use_fsdp"} & command.options.keys():
-        return True
+    if command.by_accelerate:
+        if {"config_file", "use_fsdp"} & command.options.keys() or known.default is not None:
+            return True
     return "fsdp" in command.arguments or any(w.endswith(SETTINGS) for w in command.words)
 
 
@@ -224,7 +238,9 @@ def _of_command(command: Command, known: _Known) -> Launch | None:
             return None
         base = known.accelerate[path]
     elif "use_fsdp" not in options:
-        return None
+        base = known.default
+        if base is None:
+            return None
     said = options.get("fsdp_version", "")
     version = int(said) if said in ("1", "2") else None if said else base.version if base else 1
     if version is None:

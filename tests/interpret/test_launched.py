@@ -408,3 +408,33 @@ def test_a_script_that_contradicts_its_launch(project: Path) -> None:
     (project / "configs" / "fsdp.yaml").write_text(FSDP2)
     (project / "run.sh").write_text(COMMAND.replace("train.py", "--fsdp_version 1 train.py"))
     assert "FSDP611" not in found(project, ".")
+
+
+CACHE = "home/.cache/huggingface/accelerate/default_config.yaml"
+
+
+@pytest.mark.parametrize(
+    ("command", "is_found"),
+    [
+        ("", True),
+        ("accelerate launch train.py", True),
+        ("accelerate launch --num_processes 2 train.py", True),
+        (
+            "accelerate launch --config_file ~/.cache/huggingface/accelerate/default_config.yaml train.py",
+            True,
+        ),
+        ("accelerate launch --config_file configs/ddp.yaml train.py", False),
+        ("accelerate launch --multi_gpu train.py", False),
+        ("accelerate launch --fsdp_version 1 train.py", False),
+    ],
+)
+def test_the_file_in_the_cache_counts_where_it_is_named(
+    project: Path, command: str, is_found: bool
+) -> None:
+    (project / CACHE).parent.mkdir(parents=True)
+    (project / CACHE).write_text(FSDP2)
+    (project / "configs" / "fsdp.yaml").unlink()
+    (project / "run.sh").write_text(command + "\n")
+    shown = found(project, "train.py", CACHE)
+    assert (SAVED in shown) is is_found
+    assert SAVED not in found(project, "train.py")
