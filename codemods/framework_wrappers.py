@@ -133,7 +133,8 @@ def rewrite(program: Program) -> Iterator[Step | Left]:
             else:
                 yield Left(reference.source, reference.node, OF_FSDP1, TOO)
         elif not reference.name.endswith(PLUGIN) or not isinstance(call, cst.Call):
-            yield Left(reference.source, reference.node, WHY, todo)
+            code = _skeleton(reference.source, reference.name, call)
+            yield Left(reference.source, reference.node, WHY, todo, code)
         elif _version(call) == "2":
             why = "`fsdp_version=2` asks for FSDP2 already"
             yield Step((), (Account(reference.source, call, "preserved", why),))
@@ -148,7 +149,8 @@ def rewrite(program: Program) -> Iterator[Step | Left]:
             if given and "fsdp_config" in wanted:
                 yield from _of_the_trainer(program, reference.source, call, given, todo)
             else:
-                yield from (Left(reference.source, arg, WHY, todo) for arg in given)
+                code = _skeleton(reference.source, reference.name, call)
+                yield from (Left(reference.source, arg, WHY, todo, code) for arg in given)
     yield from _of_hidden_wrappers(program)
 
 
@@ -516,21 +518,7 @@ def _configure_model(
     chosen = settings.get("sharding_strategy")
     keeps = chosen is not None and _strategy(chosen) == "SHARD_GRAD_OP"
     options = "mesh=mesh" + ", reshard_after_forward=False" * keeps
-    lines = [
-        "def configure_model(self):",
-        f"    if self.device_mesh is None or isinstance(self, {sharded.text}):",
-        "        return",
-        '    mesh = self.device_mesh["data_parallel"]',
-    ]
-    if wrapped:
-        classes = ", ".join(sorted(wrapped))
-        kinds = f"({classes})" if len(wrapped) > 1 else classes
-        lines += [
-            "    for module in reversed(list(self.modules())):",
-            f"        if isinstance(module, {kinds}):",
-            f"            {shard.text}(module, {options})",
-        ]
-    lines.append(f"    {shard.text}(self, {options})")
+    lines = _method(shard.text, sharded.text, wrapped, options)
     steps = _registered(methods)
     if steps is None:
         return None
@@ -544,6 +532,71 @@ def _configure_model(
         else InsertAfter(home, first, "\n" + body)
     )
     return (edit, *shard.edits, *sharded.edits, *(register.edits if steps else ()))
+
+
+def _method(shard: str, sharded: str, wrapped: set[str], options: str) -> list[str]:
+    """The lines of a `configure_model` that shards what is of some classes, and the module."""
+    lines = [
+        "def configure_model(self):",
+        f"    if self.device_mesh is None or isinstance(self, {sharded}):",
+        "        return",
+        '    mesh = self.device_mesh["data_parallel"]',
+    ]
+    if wrapped:
+        classes = ", ".join(sorted(wrapped))
+        kinds = f"({classes})" if len(wrapped) > 1 else classes
+        lines += [
+            "    for module in reversed(list(self.modules())):",
+            f"        if isinstance(module, {kinds}):",
+            f"            {shard}(module, {options})",
+        ]
+    return [*lines, f"    {shard}(self, {options})"]
+
+
+def _skeleton(source: Source, name: str, call: cst.CSTNode | None) -> str:
+    """The strategy and the `configure_model` that take the place of Lightning's FSDP1, as far as the call says them.
+
+    Empty for other frameworks. ``call`` builds the strategy, or the trainer that gets it by its name.
+    """
+    if name not in (_STRATEGY, TRAINER_OF_LIGHTNING):
+        return ""
+    layout, inner = Layout.of(source), call if isinstance(call, cst.Call) else None
+    given = {a.keyword.value: a.value for a in (inner.args if inner else ()) if a.keyword}
+    trainer = inner if name == TRAINER_OF_LIGHTNING else _around(layout, inner)
+    beside = {a.keyword.value: a for a in (trainer.args if trainer else ()) if a.keyword}
+    number = source.code(beside["devices"].value) if "devices" in beside else ""
+    known = {} if name == TRAINER_OF_LIGHTNING else given
+    wrapped = _wrapped_classes(known.get("auto_wrap_policy")) or {"Block"}
+    chosen = known.get("sharding_strategy")
+    keeps = chosen is not None and _strategy(chosen) == "SHARD_GRAD_OP"
+    whole = "" if _text(known.get("state_dict_type")) == "sharded" else _WHOLE
+    size = number if number.isdigit() else "torch.cuda.device_count()"
+    home = "pytorch_lightning" if "pytorch_lightning" in source.text else "lightning.pytorch"
+    block = "" if _wrapped_classes(known.get("auto_wrap_policy")) else _BLOCK
+    method = _method(
+        "fully_shard", "FSDPModule", wrapped, "mesh=mesh" + ", reshard_after_forward=False" * keeps
+    )
+    return "\n".join(
+        (
+            f"from {home}.strategies import ModelParallelStrategy",
+            "from torch.distributed.fsdp import FSDPModule, fully_shard",
+            "",
+            f"strategy = ModelParallelStrategy(data_parallel_size={size}, tensor_parallel_size=1{whole})",
+            "",
+            "# in the LightningModule" + block,
+            *method,
+        )
+    )
+
+
+_BLOCK = "; Block is the class of its repeated layers"
+
+
+def _around(layout: Layout, call: cst.Call | None) -> cst.Call | None:
+    """The call that is given the result of another one as it is written."""
+    argument = None if call is None else layout.parents.get(call)
+    outer = layout.parents.get(argument) if isinstance(argument, cst.Arg) else None
+    return outer if isinstance(outer, cst.Call) else None
 
 
 _REGISTER = "register_fsdp_forward_method"

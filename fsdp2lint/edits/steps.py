@@ -43,13 +43,15 @@ class Step:
 class Left:
     """Something of FSDP1 that the codemod does not rewrite: ``why`` it cannot, and what ``todo``.
 
-    ``todo`` is short, begins with a verb, and becomes a comment above the statement.
+    ``todo`` is short, begins with a verb, and becomes a comment above the statement. ``skeleton`` is code to begin with:
+    the ledger shows it.
     """
 
     source: Source
     node: cst.CSTNode
     why: str
     todo: str
+    skeleton: str = ""
 
 
 @dataclass(frozen=True, slots=True)

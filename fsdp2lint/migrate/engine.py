@@ -545,7 +545,7 @@ class _Run:
             if follows:
                 self._leave_held(entry, by)
             elif entry.fate == "open":
-                entry.account("manual", left.why, by, end - start, left.todo)
+                entry.account("manual", left.why, by, end - start, left.todo, left.skeleton)
 
     def _keep(self, kept: Kept, by: str) -> None:
         start, end = Layout.of(kept.source).span(kept.node)

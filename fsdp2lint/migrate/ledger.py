@@ -58,6 +58,8 @@ class Entry:
     todo: str = ""
     by: str = ""
     """The codemod that accounted for it."""
+    skeleton: str = ""
+    """Code to begin with, where something is left for manual migration."""
     cell: int | None = None
     """The cell of a notebook; line and column count in it."""
     weight: int = field(default=1 << 60)
@@ -80,7 +82,9 @@ class Entry:
             return self.why
         return f"to do: {self.todo}" if self.why in self.todo else f"{self.why}; to do: {self.todo}"
 
-    def account(self, fate: Fate, why: str, by: str, weight: int, todo: str = "") -> None:
+    def account(
+        self, fate: Fate, why: str, by: str, weight: int, todo: str = "", skeleton: str = ""
+    ) -> None:
         """Write down what became of it, unless something closer to it has been said.
 
         A codemod that asks once more finds its own change right as it stands: it stays a change.
@@ -90,6 +94,7 @@ class Entry:
             return
         if self.fate == "open" or weight <= self.weight or self.fate == "manual":
             self.fate, self.why, self.by, self.weight, self.todo = fate, why, by, weight, todo
+            self.skeleton = skeleton
 
 
 class Ledger:

@@ -57,6 +57,7 @@ class Row:
     what: str
     fate: Status
     note: str
+    skeleton: str = ""
 
 
 def rows(entries: Sequence[Entry]) -> Iterator[Row]:
@@ -72,7 +73,7 @@ def rows(entries: Sequence[Entry]) -> Iterator[Row]:
             count = counts[_common(entry)]
             if count > 1:
                 what = f"{count} {'imports' if entry.kind == 'import' else 'places'}"
-        yield Row(entry.path, entry.place, line, what, entry.fate, entry.note)
+        yield Row(entry.path, entry.place, line, what, entry.fate, entry.note, entry.skeleton)
 
 
 def _folds(entry: Entry) -> bool:
@@ -99,6 +100,7 @@ def text(migration: Migration, columns: int = 0, applied: Applied = DRY) -> str:
         for row in mine:
             head = f"  {row.place:>{margin}}  {row.fate:<9}  {row.what:<{width}}  "
             lines += _hanging(head, row.note, columns)
+            lines += [f"{' ' * (margin + 4)}{line}".rstrip() for line in row.skeleton.splitlines()]
         lines.append("")
     return "\n".join(map(one_line, [*lines, *_conclusion(migration, applied)])) + "\n"
 
@@ -110,6 +112,17 @@ def markdown(migration: Migration, applied: Applied = DRY) -> str:
     for row in rows(migration.ledger.entries):
         cells = (row.path, row.place, f"`{row.what}`", row.fate, row.note)
         lines.append("| " + " | ".join(one_line(c).replace("|", "\\|") for c in cells) + " |")
+    for row in rows(migration.ledger.entries):
+        if row.skeleton:
+            code = map(one_line, row.skeleton.splitlines())
+            lines += [
+                "",
+                f"To begin with, for {row.path}:{row.place}:",
+                "",
+                "```python",
+                *code,
+                "```",
+            ]
     return "\n".join(lines) + "\n"
 
 
@@ -253,6 +266,7 @@ def _data(migration: Migration, applied: Applied) -> dict[str, Any]:
                 "means": _MEANS[e.fate],
                 "why": e.why,
                 "todo": e.todo,
+                "skeleton": e.skeleton,
                 "codemod": e.by,
             }
             for e in migration.ledger.entries
