@@ -13,7 +13,7 @@ from fsdp2lint.meanings.attributes import attribute as known_attribute
 from fsdp2lint.meanings.registry import METHODS
 from fsdp2lint.model.events import Assigned, Read, Written
 from fsdp2lint.model.guards import ALWAYS, Clause, Guards
-from fsdp2lint.model.memory import MADE, MAX_OPTIONS
+from fsdp2lint.model.memory import EVERYWHERE, MADE, MAX_OPTIONS
 from fsdp2lint.model.trace import options
 from fsdp2lint.model.values import (
     Bound,
@@ -58,6 +58,8 @@ def get(machine: Machine, value: Value, name: str, site: Site) -> Value:
             found = stranger_attribute(machine, value, name)
         else:
             found = classes.find(machine, value.cls, name)
+            if found is None and value in machine.memory.loose:  # unpacked from a file, perhaps
+                found = stranger_attribute(machine, value, name)
         if found is not None:
             stored = _bind(machine, found, value, site)
     if stored is not None:
@@ -217,6 +219,8 @@ def item(machine: Machine, value: Value, key: Value, site: Site) -> Value:
         known = known_attribute(machine, value, f"[{key.value!r}]")
         return known if known is not None else value.part(f"[{key.value!r}]")
     stored = machine.memory.read(value, ("[]", key), machine.here)
+    if stored is None:
+        stored = machine.memory.read(value, EVERYWHERE, machine.here)
     if stored is not None:
         return stored
     if isinstance(value, Container) and value.kind == "dict" and isinstance(key.owner, Instance):
@@ -311,6 +315,8 @@ def _constant_entry(machine: Machine, value: Value, key: Literal) -> Value | Non
             return None
         index += len(fields)
     stored = machine.memory.read(value, f"[{index!r}]", machine.here)
+    if stored is None and isinstance(index, int):
+        stored = machine.memory.read(value, EVERYWHERE, machine.here)
     if stored is not None:
         return stored
     if isinstance(value, Container) and value.kind == "dict":

@@ -9,7 +9,9 @@ import libcst as cst
 from fsdp2lint.interpret import loops
 from fsdp2lint.interpret.handlers import handles
 from fsdp2lint.model.events import Called
-from fsdp2lint.model.values import Container, External, Literal, Module, Value
+from fsdp2lint.model.guards import ALWAYS
+from fsdp2lint.model.memory import EVERYWHERE
+from fsdp2lint.model.values import Container, Either, External, Literal, Module, Value
 
 if TYPE_CHECKING:
     from fsdp2lint.interpret.machine import Machine
@@ -66,6 +68,10 @@ def store(
         machine.record(Called(moment, name, None, (key, value), {}, False, nothing))
     if isinstance(owner, Module):
         value.sit(owner, f"[{key.value!r}]" if isinstance(key, Literal) else "[*]")
+    everywhere = machine.memory.read(owner, EVERYWHERE, machine.here)
+    if everywhere is not None:
+        mixed = Either(((ALWAYS, value), (ALWAYS, everywhere)))
+        machine.memory.write(owner, EVERYWHERE, machine.here, mixed)
     if isinstance(key, Literal):
         machine.memory.write(owner, f"[{key.value!r}]", machine.here, value)
         return

@@ -12,9 +12,10 @@ from fsdp2lint.interpret.displays import spread_into
 from fsdp2lint.interpret.handlers import handles
 from fsdp2lint.model.events import Operated
 from fsdp2lint.model.guards import Guards
-from fsdp2lint.model.memory import choose
+from fsdp2lint.model.memory import EVERYWHERE, choose
 from fsdp2lint.model.values import (
     Container,
+    Instance,
     Literal,
     Rank,
     Value,
@@ -24,6 +25,9 @@ from fsdp2lint.model.values import (
 
 if TYPE_CHECKING:
     from fsdp2lint.interpret.machine import Machine
+
+MAX_REPEATED = 16
+"""A list of so many entries is written out when it is made by ``[x] * number``."""
 
 MAX_FOLDED = 10_000
 
@@ -90,6 +94,10 @@ def operate(machine: Machine, left: Value, symbol: str, right: Value) -> Value:
     """``left symbol right``."""
     if isinstance(left, Container) and symbol in ("+", "|"):
         return _joined(machine, left, right)
+    if symbol == "*":
+        repeated = _repeated(machine, left, right) or _repeated(machine, right, left)
+        if repeated is not None:
+            return repeated
     if isinstance(left, Literal) and isinstance(right, Literal):
         folded = _fold(left.value, symbol, right.value)
         if folded is not None:
@@ -116,6 +124,23 @@ def _joined(machine: Machine, left: Container, right: Value) -> Value:
         values += machine.elements(right, machine.site(machine.frame.statement or cst.Pass()))
         open_ = True
     return machine.container(left.kind, values, open_)
+
+
+def _repeated(machine: Machine, entries: Value, times: Value) -> Value | None:
+    """``[config] * layers``: a list that holds one object, however often."""
+    if not isinstance(entries, Container) or entries.open or entries.kind not in ("list", "tuple"):
+        return None
+    found = [v for _, v in machine.memory.entries(entries, machine.here)]
+    if not found or not all(isinstance(one, Instance) for one in found):
+        return None  # places to be filled, or batches of which only their number counts
+    number = times.value if isinstance(times, Literal) else None
+    if isinstance(number, int) and 0 <= number * len(found) <= MAX_REPEATED:
+        return machine.container(entries.kind, found * number)
+    if len(found) != 1:
+        return None
+    made = Container(entries.kind, True)
+    machine.memory.write(made, EVERYWHERE, machine.here, found[0])
+    return made
 
 
 def _fold(left: Any, symbol: str, right: Any) -> object:

@@ -98,6 +98,10 @@ MADE = "the object of the project's class"
 """The key under which a memory keeps what an optimizer of the project is besides an optimizer of torch."""
 
 
+EVERYWHERE = ("[]", "everywhere")
+"""The key under which a memory keeps what ``[config] * layers`` holds at each index."""
+
+
 class Making(NamedTuple):
     """What code that was not followed got: parameters, where, and by the name of what was called."""
 
