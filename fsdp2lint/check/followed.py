@@ -67,7 +67,8 @@ class Followed:
                 lost = tuple(dict.fromkeys(_losses(trace, sights)))
             elif file not in self._detached:
                 self._detached.add(file)
-                start = _spot(sights[0].event.moment.calls[0])
+                inside = (s.event.moment.calls[0] for s in sights if s.event.moment.calls)
+                start = _spot(next(inside, sights[0].event.at))
                 why = f"nothing that was followed from `__main__` calls `{trace.entry}`"
                 lost = (Lost(f"the way to `{trace.entry}`", why, *start),)
         seen = {

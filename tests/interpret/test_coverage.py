@@ -356,3 +356,12 @@ def test_an_imported_file_that_is_too_large_is_named(tmp_path: Path) -> None:
     assert [(lost.what, lost.why) for lost in one.lost] == [
         ("the module `table.py`", "larger than 400 kB")
     ]
+
+
+def test_a_main_that_nothing_leads_to_in_a_file_that_shards_when_it_is_imported(
+    tmp_path: Path,
+) -> None:
+    """What the file does as it is imported comes first, and is no call of `main`."""
+    leaves = "    raise SystemExit\n\n\nfully_shard(nn.Linear(4, 4))\n"
+    project(tmp_path, train=WHOLE.replace("    main()\n", leaves))
+    assert "train.py lost the way to `main` at train.py:6" in said(tmp_path)
