@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from fsdp2lint.catalogue import knowledge
 from tests.support.running import ROOT, invoke
 
 GUIDES = ROOT / "docs" / "guides"
@@ -427,6 +428,58 @@ BACKED = {
     "DeepSpeed": (),
 }
 """The tests behind the cells of a row that say more than no, in their order."""
+
+
+OF_FRAMEWORKS = {rule.code for rule in knowledge.rules() if rule.code.startswith("FSDP6")}
+FOUND_IN = {
+    "accelerate, YAML or JSON": (
+        "distributed_type: FSDP\nfsdp_config: {fsdp_layers: 1}\n",
+        "fsdp.yaml",
+    ),
+    "Trainer (`TrainingArguments`, `fsdp_config` file)": (
+        '{"output_dir": "out", "fsdp": "full_shard", "fsdp_config": {"version": 2, "layers": 1}}',
+        "arguments.json",
+    ),
+    "ms-swift (JSON file)": (
+        '{"fsdp": "full_shard", "fsdp_config": {"fsdp_version": 2, "layers": 1}}',
+        "fsdp.json",
+    ),
+    "axolotl recipe": (
+        "base_model: m\nfsdp_version: 1\nfsdp_config: {layers: 1}\n",
+        "recipe.yaml",
+    ),
+    "LightningCLI YAML": ("trainer:\n  strategy: fsdp\n", "config.yaml"),
+}
+"""Settings with something wrong, by the row that names the rules for it."""
+
+
+def codes_of(cell: str) -> set[str]:
+    """The rules that a cell names: `FSDP601-604` are four."""
+    found = set()
+    for first, last in re.findall(r"FSDP(\d+)(?:-(\d+))?", cell):
+        found |= {f"FSDP{number}" for number in range(int(first), int(last or first) + 1)}
+    return found
+
+
+def test_each_rule_of_the_frameworks_is_in_the_table() -> None:
+    assert (
+        set().union(*(codes_of(cells[1]) for cells in ROWS.values()))
+        - {
+            "FSDP201",
+            "FSDP204",
+        }
+        == OF_FRAMEWORKS
+    )
+
+
+@pytest.mark.parametrize("row", FOUND_IN)
+def test_what_is_found_in_settings_is_in_their_row(tmp_path: Path, row: str) -> None:
+    text, name = FOUND_IN[row]
+    (tmp_path / name).write_text(text)
+    shown = invoke("check", "--isolated", "-q", "-f", "concise", name, cwd=tmp_path).stdout
+    found = set(re.findall(r"FSDP\d{3}", shown))
+    assert found
+    assert found <= codes_of(ROWS[row][1]), shown
 
 
 def test_each_cell_of_the_table_has_a_test() -> None:
