@@ -182,6 +182,32 @@ SCRIPTS: Scripts = {
             "lit escaped to .fit",
         ],
     ),
+    "a module of Lightning saves in its hooks": (
+        """
+        import lightning as L
+        class Lit(L.LightningModule):
+            def configure_model(self):
+                fully_shard(self)
+            def training_step(self, batch, index):
+                return batch
+            def on_train_batch_end(self, outputs, batch, index):
+                self.zero_grad()
+            def on_save_checkpoint(self, checkpoint):
+                torch.save(self.state_dict(), "x")
+        lit = Lit()
+        L.Trainer().fit(lit)
+        """,
+        [
+            "forward of lit through .configure_model",
+            "sharded lit",
+            "forward of lit through .training_step",
+            "forward of lit through .on_train_batch_end",
+            "forward of lit through .on_save_checkpoint",
+            "state dict of lit taken",
+            "saved lit.state_dict() with save",
+            "lit escaped to .fit",
+        ],
+    ),
     "manual optimization is the module's own": (
         """
         import pytorch_lightning as pl

@@ -21,8 +21,14 @@ _ALL_BASES = {*_MODULES, "builtins.object", "torch.nn.Module", "abc.ABC"}
 _MODEL_PARALLEL = "lightning.pytorch.strategies.ModelParallelStrategy"
 
 BEFORE = ("prepare_data", "setup", "configure_model")
-FITTING = ("on_fit_start", "on_train_start", "on_train_epoch_start", "training_step")
-AFTER = ("validation_step", "on_train_epoch_end", "on_train_end", "on_fit_end")
+FITTING = (
+    *("on_fit_start", "on_train_start", "on_train_epoch_start", "on_train_batch_start"),
+    "training_step",
+)
+AFTER = (
+    *("on_train_batch_end", "validation_step", "on_validation_epoch_end", "on_train_epoch_end"),
+    *("on_save_checkpoint", "on_train_end", "on_fit_end"),
+)
 HOOKS = (*BEFORE, "configure_optimizers", *FITTING, *AFTER)
 """What ``Trainer.fit`` calls, in its order."""
 
