@@ -282,17 +282,9 @@ def promise(machine: Machine, module: Value, name: str) -> Value:
             _register(machine, below)
         if module.loaded or module.source is None:
             found = None if module.scope is None else module.scope.read(name, machine.here)
-            if isinstance(found, Promise):
-                return found
-            if found is not None or below is not None or not _is_running(machine, module):
-                return module.read(machine, name)
+            return found if isinstance(found, Promise) else module.read(machine, name)
         return module.keep(("promise", name), Promise(module, name))
     return machine.external(f"{module.words()}.{name}")
-
-
-def _is_running(machine: Machine, module: Namespace) -> bool:
-    """Whether a module is still being loaded: files that import each other load in another order than here."""
-    return any(frame.scope is module.scope for frame in machine.frames)
 
 
 def _star(machine: Machine, module: Value) -> None:
