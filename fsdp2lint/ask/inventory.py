@@ -102,6 +102,13 @@ def inventory(program: Program) -> list[Occurrence]:
     return sorted(found.values(), key=lambda o: (order[o.source.path], o.start, o.end))
 
 
+def imports(program: Program) -> Iterator[Occurrence]:
+    """Those of all occurrences that are imports."""
+    load()
+    for source in () if is_fairscales(program.sources) else program.sources:
+        yield from _imports(program, source)
+
+
 def _from_traces(program: Program) -> Iterator[Occurrence]:
     named = "fsdp1" in program.wrappers or any(program.references(FSDP1, f"{FSDP1}.*"))
     for trace in program.traces:

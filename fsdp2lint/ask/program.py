@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -19,7 +19,7 @@ from fsdp2lint.meanings.registry import canonical
 from fsdp2lint.model.events import Event, Wrapping
 from fsdp2lint.model.told import NOTHING_TOLD, Limits, Told
 from fsdp2lint.project.bindings import Bindings, Import, bindings
-from fsdp2lint.project.project import Budget, Project
+from fsdp2lint.project.project import Budget, Interest, Project
 from fsdp2lint.source.source import Unreadable
 from fsdp2lint.system.files import Files
 
@@ -96,8 +96,8 @@ class Program:
     texts: tuple[Source, ...] = ()
     told: Told = NOTHING_TOLD
     """What the configuration says of the project's functions."""
-    aside: frozenset[str] = frozenset()
-    """The paths of sources that do not come to FSDP1: their runs show how the others are used."""
+    interests: Mapping[str, Interest] = field(default_factory=dict)
+    """The paths of sources that hold no FSDP1, and whether they come to it: their runs show how the others are used."""
     files: Files = field(default_factory=Files)
     """What is on disk around the sources."""
     runs: Runs = field(default_factory=Runs)
@@ -125,7 +125,7 @@ class Program:
         read = self.runs.decoded
         project = Project.of(self.sources, self.roots, self.told, self.files, decoded=read)
         project.budget = Budget(patience=PATIENCE)
-        project.aside = self.aside
+        project.interests = self.interests
         return project
 
     @cached_property
@@ -223,19 +223,12 @@ class Program:
 
     def _references(self, source: Source) -> Iterator[Reference]:
         layout, names = Layout.of(source), Names.of(source)
-        todo: list[cst.CSTNode] = [source.tree]
-        while todo:
-            node = todo.pop()
-            # libcst's classes are abstract: to ask for instances of them is slow
-            if type(node) is cst.Import or type(node) is cst.ImportFrom:
-                continue
-            if type(node) is cst.Name or type(node) is cst.Attribute:
-                text = dotted(node)
-                target = self._target(source, layout, names, node, text) if text else ""
+        for chain in source.derived(_chains, bool(self._bindings(source).stars)):
+            for node, text in chain:
+                target = self._target(source, layout, names, node, text)
                 if target:
                     yield Reference(source, node, canonical(target))
-                    continue
-            todo += reversed(list(naming(node)))
+                    break
 
     def meaning(self, source: Source, node: cst.CSTNode, text: str) -> str:
         """The canonical name of what ``text``, a chain of names, stands for where ``node`` is."""
@@ -368,6 +361,37 @@ class Program:
     def _bindings(self, source: Source) -> Bindings:
         found = bindings(source.text)
         return source.derived(_by_libcst) if found is None else found
+
+
+def _chains(source: Source, starred: bool) -> list[list[tuple[cst.Name | cst.Attribute, str]]]:
+    """The names and chains of attributes that may stand for something imported: each with those inside it, in words.
+
+    They say the same of a text in every version of the program, and most texts stay as they are.
+    """
+    names = Names.of(source)
+    found: list[list[tuple[cst.Name | cst.Attribute, str]]] = []
+    todo: list[cst.CSTNode] = [source.tree]
+    while todo:
+        node = todo.pop()
+        # libcst's classes are abstract: to ask for instances of them is slow
+        if type(node) is cst.Import or type(node) is cst.ImportFrom:
+            continue
+        text = dotted(node) if type(node) is cst.Name or type(node) is cst.Attribute else ""
+        if not text:
+            todo += reversed(list(naming(node)))
+            continue
+        root = text.partition(".")[0]
+        if starred or root in names.imports_of or root in names.renamed:
+            found.append(list(_inside(node, text)))
+    return found
+
+
+def _inside(node: cst.CSTNode, text: str) -> Iterator[tuple[cst.Name | cst.Attribute, str]]:
+    while isinstance(node, cst.Attribute):
+        yield node, text
+        node, text = node.value, text.rpartition(".")[0]
+    if isinstance(node, cst.Name):
+        yield node, text
 
 
 def _by_libcst(source: Source) -> Bindings:

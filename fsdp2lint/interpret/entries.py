@@ -90,7 +90,9 @@ def _made(
     known = None if runs is None else runs.again(key, project, reached)
     if known is not None:
         return known
-    machine = Machine(project, program=way is _program, aside=source.path in project.aside)
+    machine = Machine(
+        project, program=way is _program, interest=project.interests.get(source.path, "about")
+    )
     made = way(machine, source, reached)
     if passing:
         return _passing(machine, made)
@@ -258,7 +260,7 @@ def _entry(
         return
     trace = machine.trace = loaded.begun(value.words())
     machine.here, machine.steps, machine.entered, machine.stage = ALWAYS, 0, 0, 0
-    machine.ration = machine.project.budget.ration(MAX_STEPS // 2, aside=machine.aside)
+    machine.ration = machine.project.budget.ration(MAX_STEPS // 2, interest=machine.interest)
     machine.run_bodies = set()
     if module.scope is None:
         return

@@ -28,7 +28,7 @@ from fsdp2lint.interpret import (  # displays, expressions and operators fill th
 from fsdp2lint.interpret.handlers import HANDLERS
 from fsdp2lint.interpret.scopes import Frame, Scope
 from fsdp2lint.meanings.registry import canonical
-from fsdp2lint.model.events import Escaped, Event, Moment
+from fsdp2lint.model.events import Escaped, Event, Moment, Wrapping
 from fsdp2lint.model.guards import ALWAYS, NEVER, Guards, forget_joins
 from fsdp2lint.model.memory import Memory, choose
 from fsdp2lint.model.trace import Trace
@@ -53,7 +53,7 @@ from fsdp2lint.source.source import Site, Source
 
 if TYPE_CHECKING:
     from fsdp2lint.interpret.imports import Namespace
-    from fsdp2lint.project.project import Project
+    from fsdp2lint.project.project import Interest, Project
 
 Kept = tuple[Function, tuple[Value, ...], tuple[tuple[str, Value], ...]]
 """A function that keeps its results, and the arguments of a call."""
@@ -82,15 +82,17 @@ _TOLD_WHEN_ESCAPED = (Instance, Wrapped, Optimizer, Parameters, StateDict, Conta
 class Machine:
     """One run through the project, from one entry: a ``program``, or what no program reaches."""
 
-    def __init__(self, project: Project, *, program: bool = False, aside: bool = False) -> None:
+    def __init__(
+        self, project: Project, *, program: bool = False, interest: Interest = "about"
+    ) -> None:
         self.project = project
-        self.aside = aside
-        """Whether it begins in a file that the work is not about."""
+        self.interest: Interest = interest
+        """How much the work is about the file in which it begins."""
         self.memory = Memory()
         self.here: Guards = ALWAYS
         self.order = 0
         self.steps = 0
-        self.ration = project.budget.ration(MAX_STEPS, program=program, aside=aside)
+        self.ration = project.budget.ration(MAX_STEPS, program=program, interest=interest)
         self.entered = 0
         self.joins_kept = 0
         """When, in steps, it was last let go of what guards were joined with."""
@@ -335,12 +337,22 @@ class Machine:
         """Which limit keeps the machine from entering another call, in words; empty when none does."""
         if len(self.running) >= MAX_CALL_DEPTH:
             return f"calls are nested more than {MAX_CALL_DEPTH} deep"
-        if not self.ration.covers(self.steps):
+        if not self.ration.covers(self.steps) and not self._gets_patience():
             return f"more than {self.ration.steps:,} expressions to follow"
         most = max(MAX_ENTERED * self.project.budget.patience, self.ration.steps // STEPS_A_CALL)
         if self.entered > most:
             return f"more than {most:,} calls to follow"
         return ""
+
+    def _gets_patience(self) -> bool:
+        """Whether what began near to the work turns out to be about it: it wraps a model by FSDP1."""
+        if self.ration.interest != "near":
+            return False
+        if not any(event.by == "fsdp1" for event in self.trace.of(Wrapping)):
+            return False
+        usual = MAX_STEPS if self.ration.program else MAX_STEPS // 2
+        self.ration = self.project.budget.ration(usual, program=self.ration.program)
+        return self.ration.covers(self.steps)
 
     def dead(self, action: Callable[[], object]) -> None:
         """Walk code that Python cannot reach: every call is seen, nothing is written down."""

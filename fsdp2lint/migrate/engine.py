@@ -26,6 +26,7 @@ from fsdp2lint.edits.unbound import unbound_in
 from fsdp2lint.migrate.contract import ADVICE, Said, advice, fixes, new_findings, said, site_of
 from fsdp2lint.migrate.ledger import Entry, Ledger, Place, Todo
 from fsdp2lint.migrate.leftovers import (
+    account_for_imports,
     account_for_the_rest,
     comments,
     idle_imports,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from fsdp2lint.catalogue.declare import Codemod, Rule
     from fsdp2lint.catalogue.findings import Finding
     from fsdp2lint.project.links import Folder
+    from fsdp2lint.project.project import Interest
 
 MAX_ROUNDS = 12
 MAX_ATTEMPTS = 3
@@ -133,10 +135,10 @@ def migrate(
     if whole and accept is None:
         stuck = frozenset(left_stuck(sources))
     by_hand: frozenset[Place] = frozenset()
-    aside = without_fsdp1(Program(tuple(sources), tuple(roots)))
+    distant = interests(Program(tuple(sources), tuple(roots)))
     for _ in range(MAX_ATTEMPTS):
         program = Program(tuple(sources), tuple(roots), options or Options(), tuple(texts), told)
-        program.aside = aside
+        program.interests = distant
         with no_collector():  # but between two rounds, where traces are let go
             run = _Run(program, accept, held(program, stuck) if stuck else None, by_hand)
             known = said(program) if whole else Counter()
@@ -173,8 +175,8 @@ def migrate(
     )
 
 
-def without_fsdp1(program: Program) -> frozenset[str]:
-    """The files that neither hold FSDP1 nor import, through others of the project, one that does."""
+def interests(program: Program) -> dict[str, Interest]:
+    """The files that hold no FSDP1: near are those that import, through others of the project, one that does."""
     project = program.project
     paths = {project.path_of(one): one for one in program.sources}
     importers: dict[str, list[str]] = {}
@@ -182,12 +184,14 @@ def without_fsdp1(program: Program) -> frozenset[str]:
         for imported in project.imported_by(one):
             importers.setdefault(imported, []).append(path)
     about = {p for p, one in paths.items() if holds_fsdp1(one.text.encode(errors="ignore"))}
+    near = set(about)
     waiting = list(about)
     while waiting:
-        more = set(importers.get(waiting.pop(), ())) - about
-        about |= more
+        more = set(importers.get(waiting.pop(), ())) - near
+        near |= more
         waiting += more
-    return frozenset(one.path for path, one in paths.items() if path not in about)
+    distant = [(path, one) for path, one in paths.items() if path not in about]
+    return {one.path: "near" if path in near else "aside" for path, one in distant}
 
 
 def waves(codemods: Sequence[Codemod]) -> list[list[Codemod]]:
@@ -423,18 +427,19 @@ class _Run:
     def conclude(self, before: Sequence[Source]) -> None:
         """Give what is open to a person, and say in the text what a person has to do."""
         first = self.program.untraced()
-        pairs = zip(before, self.program.sources, strict=True)
-        mine = {new for old, new in pairs if old is not new or self.held is None}
-        unused = [one for one in unused_imports(self.program) if one.edits[0].source in mine]
-        self._apply([(s, IMPORTS) for s in unused])
-        self._apply([(s, IMPORTS) for s in idle_imports(self.program, before)])
-        self.lay_out(before)
         for entry in self.ledger.entries if self.held is not None else ():
             if entry.fate == "open" and entry.kind != "import" and entry.at is not None:
                 source = next(one for one in self.program.sources if one.path == entry.path)
                 if self._holds(source, statement_at(source, entry.at)):
                     self._leave_held(entry, "")
         account_for_the_rest(self.program, self.ledger)
+        pairs = zip(before, self.program.sources, strict=True)
+        mine = {new for old, new in pairs if old is not new or self.held is None}
+        unused = [one for one in unused_imports(self.program) if one.edits[0].source in mine]
+        self._apply([(s, IMPORTS) for s in unused])
+        self._apply([(s, IMPORTS) for s in idle_imports(self.program, before)])
+        self.lay_out(before)
+        account_for_imports(self.program, self.ledger)
         self._apply([(s, "") for s in comments(self.program, self.ledger)])
         self._remember(IMPORTS, first, [])
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
-from fsdp2lint.ask.inventory import Occurrence, inventory
+from fsdp2lint.ask.inventory import Occurrence, imports, inventory
 from fsdp2lint.ask.program import Program
 from fsdp2lint.edits.imports import Unimport
 from fsdp2lint.edits.layout import Layout
@@ -31,8 +31,8 @@ _ASKING = ("state_dict_type", "set_state_dict_type")
 def unused_imports(program: Program) -> Iterator[Step]:
     """Removals of the imports that nothing uses any more, here or in a file that takes them from here."""
     taken = _taken_from_elsewhere(program)
-    for one in inventory(program):
-        if one.kind != "import" or (one.source, _local_name(one)) in taken:
+    for one in imports(program):
+        if (one.source, _local_name(one)) in taken:
             continue
         target = next(i for i in Names.of(one.source).imports if i.alias is one.node)
         name = canonical(program.origin(one.source, target.loads, target.statement))
@@ -51,7 +51,10 @@ def idle_imports(program: Program, before: Sequence[Source]) -> Iterator[Step]:
 
 
 def account_for_the_rest(program: Program, ledger: Ledger) -> None:
-    """Close every open entry: an import follows its uses, everything else is left to a person."""
+    """Close every open entry but those of imports: what nothing accounts for is left to a person.
+
+    This asks the runs, so it comes before the text changes for the last time, in its imports and its layout.
+    """
     now = inventory(program)
     ledger.entries += ledger.missing(now)
     symbols = (one for one in now if one.kind == "symbol" and one.symbol == WRAPPER)
@@ -79,6 +82,11 @@ def account_for_the_rest(program: Program, ledger: Ledger) -> None:
                 )
             else:
                 _close(entry)
+
+
+def account_for_imports(program: Program, ledger: Ledger) -> None:
+    """Close the entries of imports: each follows its uses."""
+    by_path = {source.path: source for source in program.sources}
     for entry in ledger.entries:
         if entry.fate == "open":
             _close_import(entry, ledger, by_path[entry.path])

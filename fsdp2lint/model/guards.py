@@ -435,12 +435,12 @@ _remembering: list[Guards] = []
 
 
 def forget_joins() -> None:
-    """Let go of what guards were joined with: a run asks for it again and again, and nobody after it.
+    """Let go of what guards were joined with, and of what they say in parts: only a run asks for it again and again.
 
     Most of these conjunctions stand in no event; they are half of what a run leaves in memory.
     """
     for guards in _remembering:
-        guards._joined = guards._excluded = None
+        guards._joined = guards._excluded = guards._speaking = None
     _remembering.clear()
 
 

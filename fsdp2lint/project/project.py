@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, get_args
 
 from fsdp2lint.model.told import NOTHING_TOLD, Told
 from fsdp2lint.project.links import Finder, Folder
@@ -40,15 +40,15 @@ class Ration:
     before it have left.
     """
 
-    __slots__ = ("aside", "least", "most", "needed", "program", "refused", "spent", "steps")
+    __slots__ = ("interest", "least", "most", "needed", "program", "refused", "spent", "steps")
 
     def __init__(
-        self, least: int, most: int, *, program: bool = False, aside: bool = False
+        self, least: int, most: int, *, program: bool = False, interest: Interest = "about"
     ) -> None:
         self.least = least
         self.most = most
         self.program = program
-        self.aside = aside
+        self.interest = interest
         self.steps = most
         self.needed = 0
         self.refused = False
@@ -57,7 +57,7 @@ class Ration:
     @property
     def pool(self) -> Pool:
         """What it is taken from."""
-        return self.program, self.aside
+        return self.program, self.interest
 
     def share_of(self, left: int) -> int:
         """How many steps it comes to when so many are left for all.
@@ -84,8 +84,11 @@ class Ration:
         return steps == self.steps or (not self.refused and steps >= self.needed)
 
 
-Pool = tuple[bool, bool]
-"""Whether it is for programs, and whether it is for what is aside."""
+Interest = Literal["about", "near", "aside"]
+INTERESTS: tuple[Interest, ...] = get_args(Interest)
+"""How much the work is about what begins in a file: about it, near to what it is about, or not at all."""
+Pool = tuple[bool, Interest]
+"""Whether it is for programs, and of what interest."""
 
 
 class Budget:
@@ -93,30 +96,29 @@ class Budget:
 
     Programs have their own: each may take its usual steps and, while all together have not taken too many,
     :data:`PROGRAM_STEPS` times as much. The many other entries share what is theirs. ``patience`` says how many
-    times as much as usual that is, and what one entry may spend of it: patience is for what the work is about,
-    and what is ``aside`` has a budget of its own, once and for all, and no patience.
+    times as much as usual that is, and what one entry may spend of it: patience is for what the work is about.
+    What is ``near`` or ``aside`` has budgets of its own and no patience, and what is ``aside`` no least.
     """
 
     def __init__(self, total: int = TOTAL_STEPS, patience: int = 1) -> None:
         self.left: dict[Pool, int] = {
-            (True, False): ALL_PROGRAMS_STEPS * patience,
-            (False, False): total * patience,
-            (True, True): ALL_PROGRAMS_STEPS,
-            (False, True): total,
+            (program, interest): steps * (patience if interest == "about" else 1)
+            for program, steps in ((True, ALL_PROGRAMS_STEPS), (False, total))
+            for interest in INTERESTS
         }
         """What programs and other entries have left."""
         self.patience = patience
         self.rations: list[Ration] = []
 
-    def ration(self, usual: int, *, program: bool = False, aside: bool = False) -> Ration:
+    def ration(self, usual: int, *, program: bool = False, interest: Interest = "about") -> Ration:
         """What the next entry may spend, ``usual`` at the most for one that is no program and without patience."""
-        own = usual if aside else usual * self.patience
+        own = usual * self.patience if interest == "about" else usual
         if program:
-            least = LEAST_STEPS if aside else own
+            least = LEAST_STEPS if interest == "aside" else own
             most = max(usual * PROGRAM_STEPS, own)
-            ration = Ration(least, most, program=True, aside=aside)
+            ration = Ration(least, most, program=True, interest=interest)
         else:
-            ration = Ration(LEAST_STEPS, own, aside=aside)
+            ration = Ration(LEAST_STEPS, own, interest=interest)
         ration.steps = ration.share_of(self.left[ration.pool])
         self.rations.append(ration)
         return ration
@@ -174,8 +176,8 @@ class Project:
         """The files that are known to register something when they are imported, or not to."""
         self.programs: list[Source] = []
         self.budget = Budget()
-        self.aside: frozenset[str] = frozenset()
-        """The paths of files that the work is not about: what begins in them gets no patience."""
+        self.interests: Mapping[str, Interest] = {}
+        """How much the work is about files, by their paths; about all others, it is."""
 
     @classmethod
     def of(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fsdp2lint.ask.program import Program
-from fsdp2lint.migrate.engine import without_fsdp1
+from fsdp2lint.migrate.engine import interests
 from fsdp2lint.migrate.files import choose
 from fsdp2lint.migrate.speaks import holds_fsdp1
 from fsdp2lint.project.project import ALL_PROGRAMS_STEPS, Budget
@@ -72,7 +72,7 @@ def test_programs_that_are_aside_share_one_budget_and_take_nothing_from_others()
     budget = Budget(patience=3)
     taken = 0
     for _ in range(200):
-        taken += budget.ration(35_000, program=True, aside=True).steps
+        taken += budget.ration(35_000, program=True, interest="aside").steps
         budget.spend(budget.rations[-1].steps)
     assert taken < ALL_PROGRAMS_STEPS + 200 * 1_500
     assert budget.ration(35_000, program=True).steps == 175_000
@@ -93,6 +93,44 @@ def test_what_comes_to_fsdp1_through_others_is_not_aside(tmp_path: Path) -> None
     for name, text in texts.items():
         (tmp_path / name).write_text(text + "\n")
     chosen = choose([str(tmp_path / name) for name in texts])
-    aside = {Path(one).name for one in without_fsdp1(Program(chosen.sources, chosen.roots))}
-    assert aside == {"blocks.py", "evaluate.py"} & {Path(one.path).name for one in chosen.sources}
-    assert "train.py" not in aside
+    found = interests(Program(chosen.sources, chosen.roots))
+    shown = {Path(one).name: interest for one, interest in found.items()}
+    far = {"blocks.py", "evaluate.py"} & {Path(one.path).name for one in chosen.sources}
+    assert shown == dict.fromkeys(("helpers.py", "train.py"), "near") | dict.fromkeys(far, "aside")
+
+
+@pytest.mark.parametrize("wraps", (True, False))
+def test_what_is_near_gets_patience_when_it_wraps(
+    wraps: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A training script without a word of FSDP1 that wraps by a helper is followed as long as one that wraps itself."""
+    monkeypatch.setattr("fsdp2lint.interpret.machine.MAX_STEPS", 100)
+    monkeypatch.setattr("fsdp2lint.project.project.ALL_PROGRAMS_STEPS", 300)
+    helper = (
+        "import torch\nfrom torch.distributed.fsdp import FullyShardedDataParallel\n"
+        "def prepare(model):\n    return FullyShardedDataParallel(model)\n"
+        "def nothing(model):\n    return model\n"
+    )
+    work = "x = a.b + a.b + a.b\n" * 30
+    train = (
+        "import torch\nimport helper\ndef late():\n    torch.manual_seed(1)\n"
+        "if __name__ == '__main__':\n"
+        f"    model = helper.{'prepare' if wraps else 'nothing'}(torch.nn.Linear(4, 4))\n"
+        + "    "
+        + work.replace("\n", "\n    ")
+        + "late()\n"
+    )
+    (tmp_path / "helper.py").write_text(helper)
+    (tmp_path / "train.py").write_text(train)
+    chosen = choose([str(tmp_path / "helper.py"), str(tmp_path / "train.py")])
+    program = Program(chosen.sources, chosen.roots)
+    program.interests = interests(program)
+    program = program.untraced()
+    (trace,) = (
+        one
+        for one in program.traces
+        if one.entry == "__main__" and one.source.path.endswith("train.py")
+    )
+    kinds = {one.interest for one in program.project.budget.rations if one.program}
+    assert ("about" in kinds) is wraps
+    assert any(trace.calls("torch.manual_seed")) is wraps
