@@ -99,7 +99,7 @@ def test_what_comes_to_fsdp1_through_others_is_not_aside(tmp_path: Path) -> None
     assert shown == dict.fromkeys(("helpers.py", "train.py"), "near") | dict.fromkeys(far, "aside")
 
 
-@pytest.mark.parametrize("wraps", (True, False))
+@pytest.mark.parametrize("wraps", [True, False])
 def test_what_is_near_gets_patience_when_it_wraps(
     wraps: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
