@@ -49,7 +49,7 @@ class Device:
     @property
     def is_known(self) -> bool:
         """Whether every run trains on the same kind."""
-        return self.text.startswith('"')
+        return bool(re.fullmatch(r'"\w+"', self.text))
 
     @property
     def is_cpu(self) -> bool:
@@ -66,6 +66,8 @@ def device_of(site: Construction) -> Device:
     if argument is None:  # then FSDP1 itself wants an accelerator
         return Device(site.device) if site.device else CUDA
     node = _written(site.source, argument.value)
+    if isinstance(node, cst.IfExp) and (device := _of_choice(site, node)) is not None:
+        return device
     kinds = list(_kinds(site.source, node))
     others = [kind for kind in kinds if kind != "cpu"]
     chosen = any(isinstance(one, cst.IfExp) for one in _with_names(site.source, node))
@@ -76,6 +78,18 @@ def device_of(site: Construction) -> Device:
     if others and len(set(others)) == 1:
         return Device(f'"{others[0]}"')
     return _of_origins(site, argument)
+
+
+def _of_choice(site: Construction, choice: cst.IfExp) -> Device | None:
+    """The kind, where a choice between two devices that each name one is written at the call."""
+    kinds = [_kinds_of(site.source, one) for one in (choice.body, choice.orelse)]
+    if kinds == [{"cuda"}, {"cuda"}]:
+        return CUDA
+    if kinds != [{"cuda"}, {"cpu"}]:
+        return None
+    test = choice.test
+    asked = isinstance(test, cst.Call) and meaning(site.program, site.source, test.func)
+    return Device(f'"cuda" if {site.text(test)} else "cpu"', is_default=asked == _AVAILABLE)
 
 
 def _of_origins(site: Construction, argument: Argument) -> Device:

@@ -345,7 +345,10 @@ def resharding(site: Construction, argument: Argument) -> str:
     inside = {node for node in found if site.call in Layout.of(site.source).ancestors(node)}
     for node, (source, word) in found.items():
         if node not in inside:
-            site.elsewhere[node] = (Replace(source, node, word),)
+            choice = Layout.of(source).parents.get(node)
+            test = _test_alone(site, source, choice, found) if isinstance(choice, cst.IfExp) else ""
+            at, text = (choice, test) if choice is not None and test else (node, word)
+            site.elsewhere[at] = (Replace(source, at, text),)
             site.account(node, "changed", "the bool that `fully_shard` takes", source)
     if isinstance(value, cst.Name):
         return _renamed(site, value)
@@ -439,18 +442,27 @@ def _is_imported(program: Program, source: Source, name: str) -> bool:
     )
 
 
+def _test_alone(site: Construction, source: Source, choice: cst.IfExp, found: Written) -> str:
+    """The test of a choice between the two bools, negated if need be, where that says the same."""
+    if source is not site.source or not {choice.body, choice.orelse} <= found.keys():
+        return ""
+    test, words = site.text(choice.test), (found[choice.body][1], found[choice.orelse][1])
+    if words == ("True", "False") and isinstance(choice.test, cst.Comparison):
+        return test
+    if words == ("False", "True"):
+        plain = isinstance(choice.test, cst.Name | cst.Attribute | cst.Call)
+        return f"not {test}" if plain else f"not ({test})"
+    return ""
+
+
 def _with_words(
     site: Construction, value: cst.BaseExpression, words: dict[cst.BaseExpression, str]
 ) -> str:
     """The text of an expression with the bools in it; a comparison alone where that says the same."""
-    if isinstance(value, cst.IfExp) and set(words) == {value.body, value.orelse}:
-        test = site.text(value.test)
-        compares = isinstance(value.test, cst.Comparison)
-        if words[value.body] == "True" and words[value.orelse] == "False" and compares:
+    if isinstance(value, cst.IfExp):
+        found = {node: (site.source, word) for node, word in words.items()}
+        if test := _test_alone(site, site.source, value, found):
             return test
-        if words[value.body] == "False" and words[value.orelse] == "True":
-            plain = isinstance(value.test, cst.Name | cst.Attribute | cst.Call)
-            return f"not {test}" if plain else f"not ({test})"
     start, end = site.layout.whole(value)
     text, at = "", start
     for node in sorted(words, key=lambda one: site.layout.span(one)[0]):

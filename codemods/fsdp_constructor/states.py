@@ -151,7 +151,9 @@ def _set_device(site: Construction, argument: Argument) -> list[str]:
             tests.append(f"{text} is not None")
     any_kind = any(site.program.references(*_OTHER_KINDS))
     if not kind.is_known:
-        said = kind.text if asked == text else f"{site.name('torch.device')}({text}).type"
+        of = site.name("torch.device")
+        chosen = asked != text or " if " in kind.text
+        said = f"{of}({text}).type" if chosen else kind.text
         tests.append(f'{said} {"!= " if any_kind else "== "}"{"cpu" if any_kind else "cuda"}"')
     module = site.name(f"torch.{'get_device_module' if any_kind else 'cuda.set_device'}")
     sets = f"{module}().set_device({text})" if any_kind else f"{module}({text})"
