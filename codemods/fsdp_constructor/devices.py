@@ -147,6 +147,11 @@ def _chooses_cuda(program: Program, source: Source, made: cst.Call) -> bool:
     return isinstance(test, cst.Call) and meaning(program, source, test.func) == _AVAILABLE
 
 
+def is_cpu(source: Source, node: cst.BaseExpression) -> bool:
+    """Whether an expression names the CPU and nothing else."""
+    return _kinds_of(source, node) == {"cpu"}
+
+
 def _kinds_of(source: Source, node: cst.BaseExpression) -> set[str]:
     """The kinds that an expression can be; what nobody can say is ``?``."""
     if isinstance(node, cst.Call) and dotted(node.func) == _DEVICE and node.args:

@@ -76,7 +76,10 @@ def outside(site: Construction, plan: Plan) -> Outside | str:
     if helpers.texts:
         site.elsewhere[helpers.place] = tuple(helpers.all_edits())
     site.accounts += inside.accounts
-    return _at_the_call(site, plan, first.spread, policy, precision)
+    known = _at_the_call(site, plan, first.spread, policy, precision)
+    if "device_id" in site.arguments and "mesh" not in made.shared and not made.spread:
+        plan.unmeshed += plan.spread
+    return known
 
 
 def _planned(
@@ -272,6 +275,7 @@ def _at_the_call(
     kwargs = site.free("fsdp_kwargs", "shard_kwargs")
     plan.before.append(f"{kwargs} = dict({text})")
     plan.spread.append(kwargs)
+    plan.own = kwargs
     if chosen:
         key = CLASSES if isinstance(policy, Chosen) else POLICY
         name = site.free(key, "policy")

@@ -15,6 +15,10 @@ class Plan:
     """Arguments of each ``fully_shard``."""
     spread: list[str] = field(default_factory=list)
     """Expressions of dictionaries with further arguments of each."""
+    unmeshed: list[str] = field(default_factory=list)
+    """Those of them that hold no mesh."""
+    own: str = ""
+    """The name among them of a dictionary that is copied for this call, once it has one."""
     conditional: list[tuple[str, str, str]] = field(default_factory=list)
     """Arguments of each under a condition: the test, the name, the value."""
     inner: dict[str, str] = field(default_factory=dict)

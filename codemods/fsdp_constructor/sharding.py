@@ -63,9 +63,13 @@ def sharding(site: Construction, plan: Plan, helpers: Helpers) -> str:
     elif argument is not None:
         _at_run_time(site, plan, helpers, argument, members or MEMBERS, device, bool(meshed))
     decided = device == CUDA or device.is_default or not device.meant
-    if not decided and "mesh" not in plan.shared and not plan.spread:
+    if not decided and "mesh" not in plan.shared and plan.spread == plan.unmeshed:
         world = f"{site.name('torch.distributed.get_world_size')}()"
-        plan.shared["mesh"] = f"{site.name(_MESH)}({device.text}, ({world},))"
+        mesh = f"{site.name(_MESH)}({device.text}, ({world},))"
+        if plan.own:  # one mesh, however many modules are sharded
+            plan.before.append(f'{plan.own}["mesh"] = {mesh}')
+        else:
+            plan.shared["mesh"] = mesh
     return ""
 
 
@@ -338,7 +342,8 @@ Written = dict[cst.BaseExpression, tuple[Source, str]]
 def resharding(site: Construction, argument: Argument) -> str:
     """The text of ``reshard_after_forward`` for a strategy that the run chooses."""
     value, found = argument.value, Written()
-    if argument.said or argument.home or not _only_chooses(site, value, found):
+    is_here = argument.home is None or site.call in Layout.of(site.source).ancestors(value)
+    if argument.said or not is_here or not _only_chooses(site, value, found):
         text = site.flat(value)
         text = text if re.fullmatch(r"[\w.\[\]\"']+", text) else f"({text})"
         return f"{text} is not {site.name(STRATEGY)}.SHARD_GRAD_OP"
@@ -449,6 +454,8 @@ def _test_alone(site: Construction, source: Source, choice: cst.IfExp, found: Wr
     test, words = site.text(choice.test), (found[choice.body][1], found[choice.orelse][1])
     if words == ("True", "False") and isinstance(choice.test, cst.Comparison):
         return test
+    if words == ("True", "False") and isinstance(choice.test, cst.Name | cst.Attribute):
+        return f"bool({test})"
     if words == ("False", "True"):
         plain = isinstance(choice.test, cst.Name | cst.Attribute | cst.Call)
         return f"not {test}" if plain else f"not ({test})"

@@ -16,7 +16,7 @@ from fsdp2lint.api import Container, Literal, Mesh, Moved, Names, dotted
 
 from .._common.names import class_of, external, function_scope, is_none, only_binding
 from .._common.shared import Helpers, Naming
-from .devices import device_of
+from .devices import device_of, is_cpu
 from .helpers import FSDP
 from .meta import initialise
 from .plan import Plan
@@ -177,16 +177,16 @@ def _may_be_none(site: Construction, argument: Argument) -> bool:
 
 
 def _is_current(site: Construction, argument: Argument) -> bool:
-    """Whether it is the current device, of whichever kind, as the function of the call has asked for it."""
+    """Whether it is the current device, of whichever kind, as the function of the call has asked for it; or the CPU."""
     found = sources_of(site, argument) or ()
-    here = [
+    asked = [one for one in found if one.node is None or not is_cpu(one.source, one.node)]
+    return bool(asked) and all(
         one.node is not None
         and one.source is site.source
         and function_scope(site.source, one.node) is site.scope
         and "current_device" in site.source.code(one.node)
-        for one in found
-    ]
-    return bool(here) and all(here)
+        for one in asked
+    )
 
 
 def _is_set_above(site: Construction, argument: Argument, helpers: Helpers) -> bool:
