@@ -37,6 +37,7 @@ from fsdp2lint.api import (
     once,
     options,
     rank_dependent,
+    walk,
 )
 
 from .loops import loops_at
@@ -293,11 +294,23 @@ def misses(event: Event, left: Exited) -> bool:
         return False
     if event.guards.excludes(left.rank):
         return True
-    if left.how != "break":
+    loop, at = _loop_around(left.at), beside(event, left)
+    if loop is None or at.source is not left.at.source:
         return False
-    loop = _loop_around(left.at)
-    at = beside(event, left)
-    return loop is not None and at.source is left.at.source and _holds(at, loop)
+    if left.how == "return":  # what stands below the loop does not say that no round has returned
+        return not _runs_anyway(at, left.at)
+    return left.how == "break" and _holds(at, loop)
+
+
+def _runs_anyway(at: Site, left: Site) -> bool:
+    """Whether a place is reached after a `return` too: in a `finally` around it, or in what walks a generator."""
+    for around in Layout.of(left.source).ancestors(left.node):
+        if isinstance(around, cst.Try | cst.TryStar) and around.finalbody is not None:
+            if _holds(at, around.finalbody):
+                return True
+        if isinstance(around, cst.FunctionDef):
+            return any(isinstance(one, cst.Yield) for one in walk(around.body, into=False))
+    return False
 
 
 def _is_next_round(event: Event, left: Exited) -> bool:

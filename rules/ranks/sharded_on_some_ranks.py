@@ -29,7 +29,8 @@ Where ranks shard in different ways, each collective meets another one.
 
 ## Known limits
 
-Only tests for the first rank. A call with a `mesh` is left alone: it may be for these ranks alone. Modules that are the
+Only tests for the first rank. A `mesh` counts when it is what `init_device_mesh` returns and its shape is computed
+(`(world_size,)`): a slice of it, or a mesh of fixed numbers, may be for these ranks alone. Modules that are the
 element of an unresolved list are left alone too.
 
 ## References
@@ -42,8 +43,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp2lint.api import Finding, Forward, MainRank, Part, Trace, options, rule, unwrapped
+from fsdp2lint.api import (
+    Container,
+    Finding,
+    Forward,
+    Literal,
+    MainRank,
+    Mesh,
+    Part,
+    Trace,
+    Value,
+    options,
+    rule,
+    unwrapped,
+)
 
+from .._common.meshes import given_meshes, made
 from .._common.shared import Shard, overlap, shards
 
 
@@ -52,7 +67,7 @@ def check(trace: Trace) -> Iterator[Finding]:
     """Groups whose collectives not all ranks make."""
     for shard in shards(trace):
         side = _side(shard)
-        if side is None or "mesh" in shard.event.options or shard.event.open:
+        if side is None or shard.event.open or not _over_all(trace, shard):
             continue
         if isinstance(shard.module, Part) or _elsewhere_too(trace, shard):
             continue
@@ -66,6 +81,27 @@ def check(trace: Trace) -> Iterator[Finding]:
                 "which gather nothing, and the job hangs",
                 because=((forward, "it runs forward here"),),
             )
+
+
+def _over_all(trace: Trace, shard: Shard) -> bool:
+    """Whether the group is surely one of all ranks, or of the rows of a mesh that all ranks make.
+
+    A slice may be one rank wide, and `init_device_mesh` takes a mesh of fewer ranks than there are.
+    """
+    if "mesh" not in shard.event.options:
+        return True
+    given = list(given_meshes(shard.event))
+    return bool(given) and all(_of_the_world(trace, one) for one in given)
+
+
+def _of_the_world(trace: Trace, mesh: Value) -> bool:
+    """Whether the size of a whole mesh is computed, so that it follows the number of ranks."""
+    called = made(trace, mesh) if isinstance(mesh, Mesh) else None
+    shape = None if called is None else called.argument(1, "mesh_shape")
+    if called is None or not isinstance(shape, Container) or shape.open:
+        return False
+    sizes = [size for _, size in trace.memory.entries(shape, called.guards)]
+    return any(not isinstance(size, Literal) for size in sizes)
 
 
 def _side(shard: Shard) -> str | None:
