@@ -53,7 +53,9 @@ class Chosen(NamedTuple):
         """At which of so many events the command is stopped in the way with a number."""
         if way not in self.ways:
             return ()
-        step = min(self.step, max(1, total // 4))  # the middle of a short command is stopped too: there its journal lies
+        step = min(
+            self.step, max(1, total // 4)
+        )  # the middle of a short command is stopped too: there its journal lies
         return self.only or range(1 + number % step, total + 1, step)
 
 
