@@ -90,7 +90,21 @@ def _local(trace: Trace, collective: Collective) -> bool:
         return True
     if isinstance(root, Parameters | StateDict) and sharded(trace, collective, root.of):
         return False
-    return bool(asked)
+    return bool(asked) and not _asks_rank_inside(collective, asked)
+
+
+def _asks_rank_inside(collective: Collective, asked: list[Guard]) -> bool:
+    """Whether a test for a ``DTensor`` has one of the rank inside it: then the other ranks hold a ``DTensor`` too."""
+    ranks = [g.site for c in collective.guards.clauses if len(c) == 1 for g in c if decides(g.test)]
+    return any(
+        outer is not None
+        and inner is not None
+        and inner.source is outer.source
+        and inner.statement is not outer.statement
+        and _holds(inner, outer.statement)
+        for outer in (g.site for g in asked)
+        for inner in ranks
+    )
 
 
 def asks_for_dtensor(test: Value) -> bool:

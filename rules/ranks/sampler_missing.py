@@ -65,6 +65,22 @@ for batch in DataLoader(data, batch_size=4, shuffle=True):
     model(batch["x"]).square().mean().backward()
 ```
 
+Found: a sampler that is made for the data and given to no loader, whatever the data are.
+
+```python
+from torch.utils.data import DistributedSampler
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+data = torch.load("data.pt", weights_only=False)
+sampler = DistributedSampler(data, shuffle=True)
+for epoch in range(3):
+    sampler.set_epoch(epoch)
+    for (x,) in DataLoader(data, batch_size=4):
+        model(x).square().mean().backward()
+```
+
 Found: a sampler whose rank is a constant.
 
 ```python
@@ -94,12 +110,13 @@ for _ in range(100):
 
 ## Known limits
 
-Only `TensorDataset`, the data sets of torchvision, those that `load_dataset` of Hugging Face's `datasets` gives whole,
-and classes of the project whose methods read nothing of a rank, a world or a node; not iterable ones that draw at
-random. With two dimensions for `fully_shard`, a sampler that gets the size of one of them is found. Otherwise silent where a seed, the data or what the model is given depends on the rank, where the loader is handed to
-code that cannot be followed (accelerate's `prepare`), and where other parallelism than FSDP's is in the script:
-ranks of one tensor-parallel group must see the same. There is no fix: the number of steps of an epoch changes,
-and `set_epoch` has to be called.
+Where no sampler was made for the data and forgotten, only `TensorDataset`, the data sets of torchvision, those that
+`load_dataset` of Hugging Face's `datasets` gives whole, and classes of the project whose methods read nothing of a
+rank, a world or a node; not iterable ones that draw at random. With two dimensions for `fully_shard`, a sampler that
+gets the size of one of them is found. Otherwise silent where a seed, the data or what the model is given depends on
+the rank, where the loader is handed to code that cannot be followed (accelerate's `prepare`), and where other
+parallelism than FSDP's is in the script: ranks of one tensor-parallel group must see the same. There is no fix: the
+number of steps of an epoch changes, and `set_epoch` has to be called.
 
 ## References
 
@@ -115,6 +132,7 @@ from collections.abc import Iterable, Iterator
 from fsdp2lint.api import (
     Called,
     Class,
+    Container,
     External,
     Finding,
     Function,
@@ -170,7 +188,8 @@ def check(trace: Trace) -> Iterator[Finding]:
         data = loader.argument(0, "dataset")
         if data is None or not _walks_all(loader) or out_of_sight(trace, loader.result):
             continue
-        if not all(_same_everywhere(trace, one) for one in options(data)):
+        forgotten = _forgotten(trace, loader, data)
+        if forgotten is None and not all(_same_everywhere(trace, one) for one in options(data)):
             continue
         if _is_for_one_process(trace, loader):
             continue
@@ -180,8 +199,40 @@ def check(trace: Trace) -> Iterator[Finding]:
                 at=loader,
                 message="every rank walks all of the data in the same order and trains on the same batches: give "
                 "the loader a `DistributedSampler`",
-                because=((walk, "it is walked here, and the model trained"),),
+                because=(
+                    (walk, "it is walked here, and the model trained"),
+                    *(((forgotten, "this sampler is given to no loader"),) if forgotten else ()),
+                ),
             )
+
+
+def _forgotten(trace: Trace, loader: Called, data: Value) -> Called | None:
+    """A sampler for the data of a loader that nobody is given: the data are the same, or it would not be there."""
+    return next(
+        (
+            sampler
+            for sampler in trace.calls(*SAMPLERS)
+            if sampler.argument(0, "dataset") is data
+            and together(sampler.guards, loader.guards)
+            and not _used(trace, sampler.result)
+        ),
+        None,
+    )
+
+
+def _used(trace: Trace, sampler: Value) -> bool:
+    """Whether anything may walk a sampler; that a tuple of several results holds it too does not count."""
+    holders = trace.memory.held_by.get(sampler, ())
+    if any(not isinstance(one, Container) or one.kind != "tuple" for one in holders):
+        return True
+    held = {sampler, *holders}
+    if any(any(trace.escapes(one)) or any(walks(trace, one)) for one in held):
+        return True
+    return any(
+        not held.isdisjoint(options(one))
+        for called in trace.of(Called)
+        for one in (*called.arguments, *called.keywords.values())
+    )
 
 
 def _seeded_by_rank(seeds: Iterable[Called]) -> bool:
@@ -263,7 +314,13 @@ def _only_data_parallel(trace: Trace) -> bool:
 def _is_hybrid(mesh: Mesh) -> bool:
     """Whether `fully_shard`, given the whole mesh, replicates over one dimension and shards over the other."""
     names = mesh.names or ()
-    return len(names) == 2 and any("repl" in name.lower() for name in names)
+    return len(names) == 2 and not any(_OF_OTHERS.search(name.lower()) for name in names)
+
+
+_OF_OTHERS = re.compile(
+    r"(^|_)(tp|tensor\w*|cp|context\w*|sp|seq\w*|pp|pipe\w*|stages?|ep|experts?|mp|model\w*)(_|$)"
+)
+"""What dimensions are called over which something else than the data is split, whatever they are given to."""
 
 
 def _is_for_one_process(trace: Trace, loader: Called) -> bool:

@@ -65,6 +65,27 @@ for step in range(100):
         dist.barrier()
 ```
 
+Found: a test of the rank where a value is known to be sharded.
+
+```python
+from torch.distributed.tensor import DTensor
+
+
+def gather(values):
+    whole = {}
+    for name, value in values.items():
+        if isinstance(value, DTensor):
+            if dist.get_rank() == 0:
+                whole[name] = value.full_tensor()
+    return whole
+
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+gather(dict(model.named_parameters()))
+```
+
 Not found: a rank that a function outside of the project gives.
 
 ```python
