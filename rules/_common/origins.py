@@ -362,11 +362,37 @@ def _kind(trace: Trace, value: Value) -> str:
 @once
 def _outputs(trace: Trace) -> frozenset[Value]:
     """What sharded models have computed from the data of their rank."""
-    return frozenset(
-        returned.result
+    results = {
+        result
         for returned in trace.of(Returned)
         if sharded(trace, returned, returned.module) is not None
-    )
+        for result in _alternatives(returned.result)
+    }
+    held = {
+        one
+        for result in results
+        if isinstance(result, Container)
+        for _, entry in trace.memory.entries(result)
+        for one in _alternatives(entry)
+    }
+    return frozenset(results | (held & _losses(trace)))
+
+
+@once
+def _losses(trace: Trace) -> frozenset[Value]:
+    """What a backward begins with, and what that is a part or a mean of: no flag or counter beside it."""
+    found: set[Value] = set()
+    for backward in trace.of(Backward):
+        todo = _alternatives(backward.of)
+        while todo:
+            one = todo.pop()
+            if one in found:
+                continue
+            found.add(one)
+            how = one.key[0] if isinstance(one, Part) and isinstance(one.key, tuple) else ""
+            if isinstance(one, Part) and (how == "/" or str(how).endswith("()")):
+                todo += _alternatives(one.owner)  # of a product either side may be the number
+    return frozenset(found)
 
 
 def _is_of_rank(trace: Trace, output: Value) -> bool:
