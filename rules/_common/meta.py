@@ -406,10 +406,16 @@ def _is_own_part(trace: Trace, assigned: Assigned) -> bool:
 def _is_tensor(value: Value) -> bool:
     """Whether a value surely is a tensor that a function of torch has made, or a number: no module, no parameter."""
     while isinstance(value, Part) and value.owner is not None:
+        if isinstance(value.key, tuple) and value.key[0] in _ARITHMETIC:
+            return True
         value = value.owner
     if not isinstance(value, External):
         return isinstance(value, Literal)
     return is_function(value.name)
+
+
+_ARITHMETIC = ("-", "/", "//", "%", "**")
+"""Operators that lists of modules do not have."""
 
 
 def touches(trace: Trace, value: Value | None, module: Value, itself: bool = False) -> bool:

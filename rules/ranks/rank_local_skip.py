@@ -56,6 +56,29 @@ for _ in range(3):
         optimizer.step()
 ```
 
+Found: a loss that the model gives beside its logits.
+
+```python
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x, y=None):
+        logits = self.layer(x)
+        return logits, None if y is None else nn.functional.mse_loss(logits, y)
+
+
+dist.init_process_group("gloo")
+model = Model()
+fully_shard(model)
+for _ in range(3):
+    _, loss = model(torch.randn(4, 8), torch.zeros(4, 8))
+    if torch.isnan(loss):
+        continue
+    loss.backward()
+```
+
 Not found: a loss that a function of another library computes.
 
 ```python
