@@ -262,7 +262,7 @@ class Session:
             raw = files.read(os.path.abspath(scripts[0]))
         except OSError:
             return False
-        return b"Accelerator(" in raw or b"Trainer(" in raw
+        return b"Accelerator(" in raw or b"Trainer" in raw
 
     def aimed(self, settings: Settings, folder: str) -> Settings:
         """The settings with the torch release that the project around a folder asks for."""

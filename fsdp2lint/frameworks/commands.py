@@ -101,11 +101,16 @@ def named_files(command: Command) -> Iterator[str]:
     words = (command.options.get("config_file", ""), *command.words)
     folder = os.path.dirname(os.path.abspath(command.written_in))
     for word in {word.rpartition("=")[2] for word in words if word.endswith(SETTINGS)}:
-        tail = parts(word)
-        found = (os.path.join(base, *tail) for base in _upwards(folder))
-        path = next((path for path in found if os.path.isfile(path)), None) if tail else None
+        path = lying(word, folder)
         if path is not None:
             yield path
+
+
+def lying(word: str, folder: str) -> str | None:
+    """The file that a word means, relative to a folder or to one above it in the project; None where none is there."""
+    tail = parts(word)
+    found = (os.path.join(base, *tail) for base in _upwards(folder))
+    return next((path for path in found if os.path.isfile(path)), None) if tail else None
 
 
 def parts(word: str) -> list[str]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 from typing import NamedTuple
@@ -33,6 +34,10 @@ _OF_ACCELERATE = b"distributed_type"
 _DEFAULT = tuple(f"/accelerate/default_config{end}" for end in (".yaml", ".yml", ".json"))
 """Ends of the path that ``accelerate launch`` reads by itself, below ``~/.cache/huggingface`` or ``$HF_HOME``."""
 
+_BUILDS = re.compile(rb"\bAccelerator\(|Trainer[()]|Trainer,[^()\n]*\):")
+"""What the settings are for: an accelerator, a trainer, or a class that is derived from one."""
+
+_NAMED = re.compile(rb"""["']([^"'\n]{1,200}\.(?:ya?ml|json))["']""")
 _PARALLELISM = "parallelism_config_"
 _TYPES = {"1": "FULL_STATE_DICT", "2": "LOCAL_STATE_DICT", "3": "SHARDED_STATE_DICT"}
 
@@ -66,10 +71,13 @@ def launched(
     Commands are looked for below the ``folders``, and from the scripts' own folders up to their project.
     """
     own = {os.path.dirname(os.path.abspath(path)) for path in scripts if path.endswith(".py")}
-    near = list(commands.near(own)) if len(own) == 1 and not folders else []
+    single = len(own) == 1 and not folders
+    near = list(commands.near(own)) if single else []
     beside = [path for path in _listed(own if near else ()) if path.endswith(SETTINGS)]
     every = list(commands.commands([*near, *commands.below(folders)], files))
     named = [path for command in every for path in commands.named_files(command)]
+    if single:
+        named += (path for script in scripts for path in _named_in(os.path.abspath(script), files))
     known = _known((*settings, *near, *beside, *named), files)
     chosen: dict[str, list[Launch]] = {}
     used: set[str] = set()
@@ -89,11 +97,11 @@ def launched(
             chosen.setdefault(script, []).append(launch)
     for path in paths:
         if path not in chosen and path not in others:
-            only = _beside(path, known, files)
-            if only is None and known.default is not None and _is_launched(path, files):
-                only = known.default
-            if only is not None:
-                chosen[path] = [only]
+            found = _beside(path, known, files)
+            if not found and known.default is not None and _is_launched(path, files):
+                found = [known.default]
+            if found:
+                chosen[path] = found
     used.update(launch.settings for of in chosen.values() for launch in of)
     unused = {*map(os.path.abspath, settings), *beside} & {*known.accelerate, *known.trainer}
     left = [path for path in paths if path not in chosen]
@@ -103,8 +111,7 @@ def launched(
 
 def _is_launched(script: str, files: Files) -> bool:
     """Whether a script builds what the settings are for."""
-    raw = read(script, files)
-    return b"Accelerator(" in raw or b"Trainer(" in raw
+    return _BUILDS.search(read(script, files)) is not None
 
 
 def _listed(folders: Iterable[str]) -> Iterator[str]:
@@ -192,24 +199,32 @@ def _classes(asked: Asked) -> tuple[str, ...]:
     return tuple(value.split(",")) if isinstance(value, str) and value else ()
 
 
-def _beside(script: str, known: _Known, files: Files) -> Launch | None:
-    """The settings in a script's folder that it reads: accelerate's, if no others of accelerate lie there and the script
-    builds what they are for, and arguments of the Trainer whose file the script names.
+def _beside(script: str, known: _Known, files: Files) -> list[Launch]:
+    """The settings that a script reads without a command: arguments of the Trainer whose files it names, and accelerate's in
+    its folder, if no others of accelerate lie there and the script builds what they are for.
     """
+    named = [known.trainer[path] for path in _named_in(script, files) if path in known.trainer]
+    if named:
+        return named
     folder = os.path.dirname(script)
     here = [path for path in known.accelerate if os.path.dirname(path) == folder]
-    named = [path for path in known.trainer if os.path.dirname(path) == folder]
-    if not here and not named:
-        return None
-    raw = read(script, files)
-    for path in named:
-        if b"Trainer(" in raw and os.path.basename(path).encode() in raw:
-            return known.trainer[path]
     if len(here) != 1 or not _is_launched(script, files):
-        return None
+        return []
     rivals = (p for p in _listed([folder]) if p.endswith(SETTINGS) and p not in here)
     rival = any(_OF_ACCELERATE in read(path, files) for path in rivals)
-    return None if rival else known.accelerate[here[0]]
+    return [] if rival else [known.accelerate[here[0]]]
+
+
+def _named_in(script: str, files: Files) -> list[str]:
+    """The settings files that a script of the Trainer names, where they lie relative to its folder or one above it in the
+    project: ``parser.parse_yaml_file("conf/args.yaml")``.
+    """
+    raw = read(script, files)
+    if not _BUILDS.search(raw):
+        return []
+    words = (word.decode("utf-8", "replace") for word in _NAMED.findall(raw))
+    paths = (commands.lying(word, os.path.dirname(script)) for word in words)
+    return list(dict.fromkeys(path for path in paths if path is not None))
 
 
 # -- commands ----------------------------------------------------------------------------------------------------

@@ -168,3 +168,37 @@ def test_sizes_that_two_commands_use_in_different_numbers(tmp_path: Path) -> Non
     command = "accelerate launch --config_file fsdp.yaml --num_processes {} train.py\n"
     (tmp_path / "run.sh").write_text(command.format(4) + command.format(8))
     assert "FSDP606" not in invoke("check", "--isolated", "-f", "concise", ".", cwd=tmp_path).stdout
+
+
+ARGUMENTS = {
+    "yaml": ("parse_yaml_file", "output_dir: out\nfsdp: full_shard auto_wrap\n"),
+    "json": ("parse_json_file", '{"output_dir": "out", "fsdp": "full_shard auto_wrap"}'),
+}
+
+
+@pytest.mark.parametrize("of", ["Trainer", "Own"])
+@pytest.mark.parametrize("kind", ARGUMENTS)
+@pytest.mark.parametrize("target", ["", "code/train.py"])
+def test_a_script_names_its_file_of_arguments(
+    tmp_path: Path, of: str, kind: str, target: str
+) -> None:
+    parse, text = ARGUMENTS[kind]
+    script = f"""\
+from transformers import AutoModelForCausalLM, HfArgumentParser, Trainer, TrainingArguments
+class Own(Trainer):
+    pass
+(args,) = HfArgumentParser(TrainingArguments).{parse}("conf/args.{kind}")
+trainer = {of}(model=AutoModelForCausalLM.from_pretrained("gpt2"), args=args)
+trainer.train()
+if args.local_rank == 0:
+    trainer.save_model("out")
+"""
+    (tmp_path / "pyproject.toml").write_text("")
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").write_text(script)
+    (tmp_path / "conf" / f"args.{kind}").write_text(text)
+    out = invoke("check", "--no-cache", str(tmp_path / target)).stdout
+    assert "FSDP401" in out
+    (tmp_path / "conf" / f"args.{kind}").write_text(text.replace("full_shard auto_wrap", ""))
+    assert "FSDP401" not in invoke("check", "--no-cache", str(tmp_path / target)).stdout
