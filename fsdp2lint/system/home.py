@@ -28,6 +28,8 @@ def own_folder(*, make: bool = True) -> str | None:
                 os.makedirs(folder, mode=0o700, exist_ok=True)
             if is_private(folder) and os.access(folder, os.W_OK):
                 return folder
+        if not make and _could_be_made(folder):
+            return None  # nor in the next place: whoever writes takes the first that can be made
     return None
 
 
@@ -73,6 +75,16 @@ def _candidates() -> Iterator[str]:
     user = os.getuid() if hasattr(os, "getuid") else os.environ.get("USERNAME", "")
     with suppress(OSError):  # there is none that can be written to
         yield os.path.join(tempfile.gettempdir(), f"fsdp2lint-{user}")
+
+
+def _could_be_made(folder: str) -> bool:
+    """Whether a folder is missing only because nobody has made it yet."""
+    if os.path.lexists(folder):
+        return False
+    above = os.path.dirname(folder)
+    while not os.path.lexists(above) and above != os.path.dirname(above):
+        above = os.path.dirname(above)
+    return os.path.isdir(above) and os.access(above, os.W_OK | os.X_OK)
 
 
 def _is_own(status: os.stat_result, others: int) -> bool:

@@ -49,12 +49,14 @@ NOT_FOR_NOTHING = {
 """Modules of Python that cost as much as half of our own together."""
 
 
-def test_what_a_file_without_fsdp_imports(tmp_path: Path) -> None:
+@pytest.mark.parametrize("state", ["", ".local/state/fsdp2lint"], ids=["new user", "used before"])
+def test_what_a_file_without_fsdp_imports(tmp_path: Path, state: str) -> None:
+    (tmp_path / "home" / state).mkdir(mode=0o700, parents=True)
     (tmp_path / "plain.py").write_text("import json\nx = 1\n")
     done = subprocess.run(
         [sys.executable, "-c", HOOK],
         cwd=tmp_path,
-        env={"PYTHONPATH": str(ROOT)},
+        env={"PYTHONPATH": str(ROOT), "HOME": str(tmp_path / "home")},
         capture_output=True,
         text=True,
         check=True,
