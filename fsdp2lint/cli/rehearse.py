@@ -59,15 +59,15 @@ class _Launching(click.Command):
 @click.option(
     "--fake",
     is_flag=True,
-    help="Make up what this machine lacks: trackers do nothing, data sets and tokenizers give noise, "
-    "`from_pretrained` gives a small model with random weights.",
+    help="Make up what this machine lacks: data sets and tokenizers give noise, `from_pretrained` gives a small model "
+    "with random weights, trackers and other missing packages do nothing.",
 )
 @click.option(
     "--fake-module",
     "fake_modules",
     multiple=True,
     metavar="NAME",
-    help="With --fake, another missing package that does nothing.",
+    help="With --fake, a missing package that does nothing although the settings or the model come from it.",
 )
 @click.option(
     "--device",

@@ -173,6 +173,21 @@ def _mark(spot: Spot, label: str, lines: list[str], role: str) -> Mark:
     return Mark(span, label, role != "mark", role)
 
 
+_OTHER_KINDS = ("made up: ", "put on the path: ")
+"""How the notes begin of what is no part of CUDA's."""
+
+
+def _stood_in_for(replaced: dict[str, int]) -> Iterator[Line]:
+    """What the script did not get as it asked for it: a line for each kind, each thing with how often."""
+    kinds: dict[str, list[str]] = {}
+    for what, count in replaced.items():
+        kind = next((one for one in _OTHER_KINDS if what.startswith(one)), "")
+        text = what.removeprefix(kind)
+        kinds.setdefault(kind, []).append(f"{text} {count}x" if count > 1 else text)
+    for kind in sorted(kinds):
+        yield [(kind or "replaced by the CPU's: ", "dim"), (", ".join(kinds[kind]), "")]
+
+
 def _summary(rehearsal: Rehearsal) -> Iterator[Line]:
     request, run = rehearsal.request, rehearsal.run
     steps = rehearsal.steps
@@ -184,8 +199,7 @@ def _summary(rehearsal: Rehearsal) -> Iterator[Line]:
         yield [("   step   loss (rank 0)     loss (mean)   gradient norm", "dim")]
         yield from _table(steps)
     if rehearsal.replaced:
-        parts = [f"{what} {n}x" if n > 1 else what for what, n in rehearsal.replaced.items()]
-        yield [("replaced by the CPU's: ", "dim"), (", ".join(parts), "")]
+        yield from _stood_in_for(rehearsal.replaced)
     for note in rehearsal.notes:
         yield [("note: ", "note"), (note, "")]
     if rehearsal.violations:

@@ -6,18 +6,19 @@ import importlib.util
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fsdp2lint.rehearse.fakes.data_sets import Dataset, load_dataset
 from fsdp2lint.rehearse.fakes.nothing import Nothing
 from fsdp2lint.rehearse.fakes.texts import Tokenizer
+from fsdp2lint.rehearse.launch import Run
 from fsdp2lint.rehearse.outcome import Request
 
 from .scenes import ROOT, forking
 
 SCRIPT = ROOT / "fixtures" / "verify" / "lacking.py"
-MISSING = ("wandb", "datasets", "tiktoken", "torchvision", "tensorboard")
 
 PRETRAINED = """
 from fsdp2lint.rehearse import fakes
@@ -41,18 +42,103 @@ print(*counts)
 
 @pytest.mark.ranks
 def test_a_script_that_lacks_everything_trains(tmp_path: Path) -> None:
-    if any(importlib.util.find_spec(name) is not None for name in MISSING):
-        pytest.skip("one of the packages is installed")
-    (tmp_path / "cwd").mkdir()
-    request = Request(
-        str(SCRIPT), str(tmp_path), timeout=120.0, folder=str(tmp_path / "cwd"), fake=True
-    )
-    with forking() as ranks:
-        run = ranks.launch(request, lambda _: None)
+    (tmp_path / "lacking.py").write_text(SCRIPT.read_text())
+    run = _rehearsed(tmp_path, "lacking.py", patches=("hidden:hide",))
     assert [(rank.how, rank.error) for rank in run.ranks] == [("ended", ""), ("ended", "")]
     assert [len(rank.steps) for rank in run.ranks] == [3, 3]
     made_up = {what for what in run.ranks[0].replaced if what.startswith("made up: ")}
-    assert made_up == {f"made up: {n}" for n in (*MISSING[:4], "data/train.bin")}
+    missing = ("wandb", "datasets", "tiktoken", "torchvision", "data/train.bin")
+    assert made_up == {f"made up: {name}" for name in missing}
+
+
+PROGRAM = {
+    "src/minepkg/__init__.py": "",
+    "src/minepkg/parts.py": """
+from foolib.deep import Thing, other
+
+class Mine(Thing): ...
+class Other(other): ...
+assert float(other + 3) / 1e9 == 0
+assert f"{other:.1f}" == "0.0"
+
+def late():
+    import barlib
+    return barlib.measure(3)
+""",
+    "scripts/train.py": """
+import contextlib
+import importlib.util
+
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+
+try:
+    import optional_one
+except ImportError:
+    optional_one = None
+assert optional_one is None
+with contextlib.suppress(ImportError):
+    import optional_two
+    raise AssertionError("it is not there")
+assert importlib.util.find_spec("optional_three") is None
+try:
+    import hydra
+except ModuleNotFoundError:
+    hydra = None
+try:
+    import wanted
+except ImportError as problem:
+    raise SystemExit("pip install wanted") from problem
+from minepkg import parts
+
+parts.late()
+dist.init_process_group("nccl")
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 4).cuda()
+fully_shard(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model(torch.randn(2, 4).cuda()).sum().backward()
+optimizer.step()
+dist.destroy_process_group()
+""",
+}
+
+
+def _rehearsed(folder: Path, target: str, **more: Any) -> Run:
+    (folder / "scratch").mkdir()
+    (folder / "cwd").mkdir()
+    request = Request(
+        str(folder / target),
+        str(folder / "scratch"),
+        timeout=120.0,
+        folder=str(folder / "cwd"),
+        fake=True,
+        **more,
+    )
+    with forking() as ranks:
+        return ranks.launch(request, lambda _: None)
+
+
+@pytest.mark.ranks
+def test_a_missing_package_is_made_up_unless_the_program_goes_on_without_it(tmp_path: Path) -> None:
+    for name, text in PROGRAM.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    run = _rehearsed(tmp_path, "scripts/train.py")
+    assert [(rank.how, rank.error) for rank in run.ranks] == [("ended", ""), ("ended", "")]
+    made_up = {what for what in run.ranks[0].replaced if what.startswith("made up: ")}
+    assert made_up == {"made up: foolib", "made up: barlib", "made up: wanted"}
+    assert "put on the path: src/ with minepkg" in run.ranks[0].replaced
+
+
+@pytest.mark.ranks
+def test_a_package_that_gives_the_model_is_not_made_up(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import vit_pytorch\n")
+    run = _rehearsed(tmp_path, "train.py")
+    assert {rank.error for rank in run.ranks} == {
+        "ModuleNotFoundError: No module named 'vit_pytorch'"
+    }
 
 
 def test_what_does_nothing_unpacks_into_as_many_as_are_wanted() -> None:

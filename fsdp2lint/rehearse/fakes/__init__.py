@@ -1,13 +1,11 @@
 """What this machine lacks, made up on request (``--fake``): trackers, data sets, tokenizers, pretrained weights.
 
-Only packages named here are stood in for, and only where they are missing: a script may test for others with
-``except ImportError`` and go another way. What is there but has no network, as ``from_pretrained``, is tried
-first. Everything that was made up is counted and reported.
+Only what is missing is stood in for. What is there but has no network, as ``from_pretrained``, is tried first.
+Everything that was made up is counted and reported.
 """
 
 from __future__ import annotations
 
-import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -17,6 +15,7 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from fsdp2lint.rehearse.fakes.imports import Finder
 from fsdp2lint.rehearse.fakes.nothing import Hollow
 from fsdp2lint.rehearse.standin.replace import Counted
 
@@ -45,7 +44,7 @@ def install(replaced: dict[str, int], more: Sequence[str] = ()) -> None:
         importlib.util.find_spec("tensorboard") is None
     ):  # PyTorch's part of it imports more than that
         sys.modules["torch.utils.tensorboard"] = Hollow("torch.utils.tensorboard")
-    sys.meta_path.append(_Finder(counted, TRACKERS | set(more)))
+    sys.meta_path.append(Finder(counted, MADE_UP, TRACKERS | set(more)))
     from fsdp2lint.rehearse.fakes import arrays, pretrained
 
     arrays.install(counted)
@@ -80,31 +79,3 @@ class _Afterwards(importlib.abc.MetaPathFinder):
 
         loader.exec_module = exec_module
         return spec
-
-
-class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Asked last, so only for what is not installed."""
-
-    def __init__(self, counted: Counted, trackers: frozenset[str]) -> None:
-        self._counted, self._trackers = counted, trackers
-
-    def find_spec(
-        self, name: str, path: object = None, target: object = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        """A spec for the packages that are stood in for, and for their parts."""
-        top = name.partition(".")[0]
-        if top not in self._trackers and top not in MADE_UP:
-            return None
-        if name != top and not isinstance(sys.modules.get(top), Hollow):
-            return None  # a part that the real package does not have
-        return importlib.machinery.ModuleSpec(name, self, is_package=True)
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
-        """A module that has what the stand-in has, and else things that do nothing."""
-        if "." not in spec.name:
-            self._counted.note(f"made up: {spec.name}")
-        source = MADE_UP.get(spec.name)
-        return Hollow(spec.name, importlib.import_module(source) if source else None)
-
-    def exec_module(self, module: types.ModuleType) -> None:
-        """Nothing is left to do."""

@@ -48,6 +48,29 @@ class Nothing:
     def __str__(self) -> str:
         return "nothing"
 
+    def __format__(self, how: str) -> str:
+        return format(0.0, how) if how else "nothing"
+
+    def __mro_entries__(self, _: object) -> tuple[type]:
+        return (Nothing,)
+
+    def __float__(self) -> float:
+        return 0.0
+
+    def __index__(self) -> int:
+        return 0
+
+    def __add__(self, other: Any) -> Nothing:
+        return Nothing()
+
+    __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __add__
+    __floordiv__ = __mod__ = __pow__ = __or__ = __ror__ = __and__ = __rand__ = __add__
+
+    def __lt__(self, other: Any) -> bool:
+        return False
+
+    __gt__ = __le__ = __ge__ = __lt__
+
 
 def _unpacked(frame: types.FrameType) -> int:
     """How many values the caller unpacks, as `figure, axes = plt.subplots()` does; 0 where it loops."""
