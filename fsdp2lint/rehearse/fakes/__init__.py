@@ -44,7 +44,9 @@ def install(replaced: dict[str, int], more: Sequence[str] = ()) -> None:
         importlib.util.find_spec("tensorboard") is None
     ):  # PyTorch's part of it imports more than that
         sys.modules["torch.utils.tensorboard"] = Hollow("torch.utils.tensorboard")
-    sys.meta_path.append(Finder(counted, MADE_UP, TRACKERS | set(more)))
+    from fsdp2lint.rehearse.fakes.kernels import KERNELS
+
+    sys.meta_path.append(Finder(counted, MADE_UP | KERNELS, TRACKERS | set(MADE_UP) | set(more)))
     from fsdp2lint.rehearse.fakes import arrays, pretrained
 
     arrays.install(counted)

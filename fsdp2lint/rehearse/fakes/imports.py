@@ -50,12 +50,12 @@ _OURS = os.path.join(os.path.realpath(Path(__file__).parents[2]), "")
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Asked last, so only for what is not installed.
 
-    ``known`` are packages whose part is taken by a module of ours, ``silent`` those that do nothing: both whether or
-    not the program is ready to go without them.
+    ``known`` says for packages which module of ours takes their part. ``always`` are packages that are made up
+    whether or not the program is ready to go without them.
     """
 
-    def __init__(self, counted: Counted, known: dict[str, str], silent: frozenset[str]) -> None:
-        self._counted, self._known, self._silent = counted, known, silent
+    def __init__(self, counted: Counted, known: dict[str, str], always: frozenset[str]) -> None:
+        self._counted, self._known, self._always = counted, known, always
 
     def find_spec(
         self, name: str, path: object = None, target: object = None
@@ -68,7 +68,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             return importlib.machinery.PathFinder.find_spec(name, [folder])
         if name != top:
             wanted = isinstance(sys.modules.get(top), Hollow)  # not a part that a real one lacks
-        elif top in self._known or top in self._silent:
+        elif top in self._always:
             wanted = True
         else:
             wanted = top not in NEEDED and not top.startswith("_") and _must_be_there()
@@ -78,8 +78,18 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         """A module that has what the stand-in has, and else things that do nothing."""
         if "." not in spec.name:
             self._counted.note(f"made up: {spec.name}")
-        source = self._known.get(spec.name)
-        return Hollow(spec.name, importlib.import_module(source) if source else None)
+        return Hollow(spec.name, self._names_of(spec.name))
+
+    def _names_of(self, name: str) -> object:
+        """What has the names of a package or of a part of it: its own object where the stand-in has one."""
+        top, *parts = name.split(".")
+        if top not in self._known:
+            return None
+        whole: object = importlib.import_module(self._known[top])
+        found = whole
+        for part in parts:
+            found = getattr(found, part, whole)
+        return found
 
     def exec_module(self, module: types.ModuleType) -> None:
         """Nothing is left to do."""

@@ -81,7 +81,7 @@ def _unpacked(frame: types.FrameType) -> int:
 class Hollow(types.ModuleType):
     """A module that has the names of another, and else names of things that do nothing."""
 
-    def __init__(self, name: str, names_of: types.ModuleType | None = None) -> None:
+    def __init__(self, name: str, names_of: object = None) -> None:
         super().__init__(name)
         self.__path__: list[str] = []
         self.__version__ = "99.0"
