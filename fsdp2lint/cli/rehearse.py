@@ -70,6 +70,12 @@ class _Launching(click.Command):
     help="With --fake, a missing package that does nothing although the settings or the model come from it.",
 )
 @click.option(
+    "--small",
+    is_flag=True,
+    help="Build models small (two layers, width 64) where a configuration says their size: those of `transformers`, "
+    "and dataclasses of the program that hold a width and a number of layers.",
+)
+@click.option(
     "--device",
     type=click.Choice(["cpu", "cuda"]),
     default="cpu",
@@ -98,6 +104,7 @@ def command(
     patches: tuple[str, ...],
     fake: bool,
     fake_modules: tuple[str, ...],
+    small: bool,
     device: str,
     output_format: str,
     color: str,
@@ -147,6 +154,7 @@ def command(
         environment=environment,
         fake=fake or bool(fake_modules),
         fake_modules=fake_modules,
+        small=small,
     )
     try:
         rehearsal = rehearse(request, (lambda _: None) if quiet else _pass_on, in_place=in_place)

@@ -79,6 +79,8 @@ def main() -> NoReturn:
             install(rank.report.replaced)
         if rank.request.fake:
             fakes.install(rank.report.replaced, rank.request.fake_modules)
+        if rank.request.small:
+            fakes.install_small(rank.report.replaced)
         if rank.request.folder:
             protect(rank.request.folder)
         _seed(rank)

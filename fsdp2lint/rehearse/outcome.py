@@ -32,6 +32,8 @@ class Request(msgspec.Struct, frozen=True):
     """Whether what this machine lacks is made up."""
     fake_modules: tuple[str, ...] = ()
     """More missing packages that do nothing."""
+    small: bool = False
+    """Whether models are built small where a configuration says their size."""
     folder: str = ""
     """Where the ranks work; this process's own working folder when empty."""
     root: str = ""

@@ -173,7 +173,7 @@ def _mark(spot: Spot, label: str, lines: list[str], role: str) -> Mark:
     return Mark(span, label, role != "mark", role)
 
 
-_OTHER_KINDS = ("made up: ", "put on the path: ")
+_OTHER_KINDS = ("made up: ", "made small: ", "put on the path: ")
 """How the notes begin of what is no part of CUDA's."""
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -139,6 +141,80 @@ def test_a_package_that_gives_the_model_is_not_made_up(tmp_path: Path) -> None:
     assert {rank.error for rank in run.ranks} == {
         "ModuleNotFoundError: No module named 'vit_pytorch'"
     }
+
+
+SIZED = """
+import dataclasses
+import os
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+from transformers import AutoModelForCausalLM, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
+
+
+@dataclass
+class Model:
+    dim: int = 4096
+    n_layers: int = 32
+    n_heads: int = 32
+    vocabulary: int = 100
+    width_of_heads: int = dataclasses.field(init=False)
+
+    def __post_init__(self):
+        self.width_of_heads = self.dim // self.n_heads
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    depth: int = 3000
+    batch_size: int = 8
+
+
+large = Model(dim=8192)
+assert (large.dim, large.n_layers, large.n_heads, large.width_of_heads) == (64, 2, 4, 16), large
+assert large.vocabulary == 100
+assert Model(32, n_layers=1) == Model(dim=32, n_layers=1, n_heads=4)
+assert Model(32).dim == 32
+assert Training().depth == 3000
+dist.init_process_group("nccl")
+torch.manual_seed(0)
+config = LlamaConfig(vocab_size=300, hidden_size=8192, num_hidden_layers=80, num_attention_heads=64, intermediate_size=28672)
+model = AutoModelForCausalLM.from_config(config).cuda()
+assert (len(model.model.layers), model.config.hidden_size, model.config.vocab_size) == (2, 64, 300)
+both = LlavaForConditionalGeneration(LlavaConfig())
+assert sum(p.numel() for p in both.parameters()) < 20_000_000
+whole = AutoModelForCausalLM.from_pretrained("whole")
+assert (whole.config.hidden_size, len(whole.model.layers)) == (96, 3)
+fully_shard(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+ids = torch.arange(16).reshape(2, 8).cuda()
+model(input_ids=ids, labels=ids).loss.backward()
+optimizer.step()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.ranks
+def test_models_are_built_small_unless_weights_are_loaded(tmp_path: Path) -> None:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    (tmp_path / "sized.py").write_text(SIZED)
+    whole = LlamaConfig(vocab_size=300, hidden_size=96, num_hidden_layers=3, num_attention_heads=2)
+    LlamaForCausalLM(whole).save_pretrained(tmp_path / "whole")
+    command = [sys.executable, "-m", "fsdp2lint", "rehearse", "--small", "-f", "json", "sized.py"]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=240,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    small = {what for what in json.loads(done.stdout)["replaced"] if what.startswith("made small")}
+    assert small == {"made small: Model", "made small: LlamaConfig", "made small: LlavaConfig"}
 
 
 def test_what_does_nothing_unpacks_into_as_many_as_are_wanted() -> None:

@@ -35,6 +35,13 @@ MADE_UP = {
 """Packages that give data, and the module that makes it up."""
 
 
+def install_small(replaced: dict[str, int]) -> None:
+    """Build models small from here on, where a configuration says their size, and count which."""
+    from fsdp2lint.rehearse.fakes import small
+
+    small.install(Counted(replaced), _after)
+
+
 def install(replaced: dict[str, int], more: Sequence[str] = ()) -> None:
     """Make up what is missing from here on, and count it; ``more`` are packages that do nothing."""
     counted = Counted(replaced)
@@ -50,10 +57,15 @@ def install(replaced: dict[str, int], more: Sequence[str] = ()) -> None:
     from fsdp2lint.rehearse.fakes import arrays, pretrained
 
     arrays.install(counted)
-    if "transformers" in sys.modules:
-        pretrained.install(counted)
+    _after("transformers", lambda: pretrained.install(counted))
+
+
+def _after(package: str, call: Callable[[], None]) -> None:
+    """Call a function when a package is imported, or now if it is."""
+    if package in sys.modules:
+        call()
     else:
-        sys.meta_path.insert(0, _Afterwards("transformers", lambda: pretrained.install(counted)))
+        sys.meta_path.insert(0, _Afterwards(package, call))
 
 
 class _Afterwards(importlib.abc.MetaPathFinder):

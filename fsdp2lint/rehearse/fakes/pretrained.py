@@ -4,30 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from fsdp2lint.rehearse.fakes.small import SIZES
 from fsdp2lint.rehearse.fakes.texts import VOCABULARY, Tokenizer
 from fsdp2lint.rehearse.standin.replace import Counted
 
-SMALL = {
+SMALL = SIZES | {
     "vocab_size": VOCABULARY,
-    "hidden_size": 64,
-    "d_model": 64,
-    "n_embd": 64,
-    "dim": 64,
-    "intermediate_size": 128,
-    "d_ff": 128,
-    "n_inner": 128,
-    "num_hidden_layers": 2,
-    "num_layers": 2,
-    "num_decoder_layers": 2,
-    "n_layer": 2,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "num_attention_heads": 4,
-    "num_heads": 4,
-    "n_head": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "d_kv": 16,
     "pad_token_id": 0,
     "eos_token_id": 1,
     "bos_token_id": 2,

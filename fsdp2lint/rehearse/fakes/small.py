@@ -1,0 +1,130 @@
+"""Small models in place of large ones (``--small``), where a configuration says how large they are.
+
+Widths, heads and layers are cut in the configurations that models of ``transformers`` are built from, and in the
+program's own dataclasses that hold a width and a number of layers. Vocabularies, lengths and batches stay.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from fsdp2lint.rehearse.fakes.imports import is_own
+from fsdp2lint.rehearse.standin.replace import Counted, wrap
+
+WIDTHS = dict.fromkeys(
+    "hidden_size d_model n_embd dim embed_dim emb_dim embedding_dim embedding_size model_dim".split(),
+    64,
+)
+LAYERS = dict.fromkeys(
+    "num_hidden_layers num_layers n_layer n_layers depth num_decoder_layers encoder_layers decoder_layers".split(),
+    2,
+)
+_HEADS = dict.fromkeys("num_attention_heads num_heads n_head n_heads nhead heads".split(), 4)
+_KV_HEADS = dict.fromkeys("num_key_value_heads n_kv_heads n_kv_head n_query_groups".split(), 2)
+_INNER = dict.fromkeys(
+    "intermediate_size d_ff n_inner ffn_dim mlp_dim ffn_hidden_size".split(), 128
+)
+SIZES = WIDTHS | LAYERS | _HEADS | _KV_HEADS | _INNER | {"head_dim": 16, "d_kv": 16}
+"""What a small model has of the sizes that configurations name."""
+
+
+def install(counted: Counted, after: Callable[[str, Callable[[], None]], None]) -> None:
+    """Cut sizes from here on; ``after`` calls a function when the program has imported a package."""
+    wrap(dataclasses, "dataclass", lambda make: _dataclass(make, counted))
+    after("transformers", lambda: _of_transformers(counted))
+
+
+def _dataclass(make: Callable[..., Any], counted: Counted) -> Callable[..., Any]:
+    def dataclass(cls: Any = None, /, **how: Any) -> Any:
+        if cls is None:
+            return lambda other: dataclass(other, **how)
+        made = make(cls, **how)
+        names = {field.name for field in dataclasses.fields(made)}
+        file = getattr(sys.modules.get(made.__module__), "__file__", None) or ""
+        if names & set(WIDTHS) and names & set(LAYERS) and is_own(file):
+            _cut_at_construction(made, counted)
+        return made
+
+    return dataclass
+
+
+def _cut_at_construction(cls: Any, counted: Counted) -> None:
+    original = cls.__init__
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def made(self: Any, *args: Any, **kwargs: Any) -> None:
+        bound = signature.bind(self, *args, **kwargs)
+        bound.apply_defaults()
+        smaller = dict(_smaller(bound.arguments))
+        if smaller:
+            counted.note(f"made small: {cls.__name__}")
+        bound.arguments |= smaller
+        original(*bound.args, **bound.kwargs)
+
+    cls.__init__ = made
+
+
+def _smaller(sizes: dict[str, Any]) -> Iterator[tuple[str, int]]:
+    for name, value in sizes.items():
+        if (
+            isinstance(value, int)
+            and not isinstance(value, bool)
+            and value > SIZES.get(name, value)
+        ):
+            yield name, SIZES[name]
+
+
+def _of_transformers(counted: Counted) -> None:
+    """Cut a configuration when a model is built from it, unless weights are loaded that have the whole size."""
+    import transformers
+
+    owner: Any = getattr(transformers, "PreTrainedModel", None)
+    if owner is None:
+        return  # a package of the program's own by that name
+    loading: list[bool] = []
+
+    def build(init: Callable[..., Any]) -> Callable[..., Any]:
+        def built(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:
+            if not loading and _cut(config):
+                counted.note(f"made small: {type(config).__name__}")
+            init(self, config, *args, **kwargs)
+
+        return built
+
+    wrap(owner, "__init__", build)
+    original = owner.from_pretrained.__func__
+
+    def from_pretrained(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        with _held(loading):
+            return original(cls, *args, **kwargs)
+
+    owner.from_pretrained = classmethod(functools.wraps(original)(from_pretrained))
+
+
+@contextmanager
+def _held(loading: list[bool]) -> Iterator[None]:
+    loading.append(True)
+    try:
+        yield
+    finally:
+        loading.pop()
+
+
+def _cut(config: Any) -> bool:
+    """Cut a configuration, those within it, and its lists of one entry a layer; whether there was anything to cut."""
+    held = {name: getattr(config, name, None) for name in SIZES}
+    smaller = dict(_smaller(held))
+    for name, value in list(vars(config).items()):
+        if isinstance(value, list) and len(value) in {held[n] for n in smaller if n in LAYERS}:
+            setattr(config, name, value[: min(LAYERS.values())])
+    for name, value in smaller.items():
+        setattr(config, name, value)
+    inner = [value for value in vars(config).values() if hasattr(value, "to_diff_dict")]
+    return bool(smaller) + sum(_cut(one) for one in inner) > 0
