@@ -255,3 +255,47 @@ def test_rows_have_every_column_and_are_mapped_in_batches() -> None:
     made.set_format("torch")
     assert made[0]["input_ids"].shape == (8,)
     assert tokenizer.decode(tokenizer.encode("any text")) == "any text"
+
+
+def test_rows_keep_the_columns_that_a_script_leaves() -> None:
+    tokenizer = Tokenizer()
+    parts = load_dataset("glue", "mrpc")
+    made = parts.map(
+        lambda some: tokenizer(some["sentence1"], some["sentence2"], truncation=True),
+        batched=True,
+        remove_columns=["idx", "sentence1", "sentence2"],
+    ).rename_column("label", "labels")
+    row = made["train"][0]
+    assert list(row) == ["input_ids", "attention_mask", "labels"]
+    batch = tokenizer.pad([made["train"][n] for n in range(4)], return_tensors="pt")
+    assert batch["labels"].tolist() == [0, 1, 0, 1]
+    assert batch["input_ids"].shape == batch["attention_mask"].shape
+    made["train"].set_format("torch", columns=["labels"])
+    assert list(made["train"][1]) == ["labels"]
+    assert made["train"][1]["labels"].item() == 1
+
+
+def test_data_that_an_installed_package_cannot_download_are_made_up() -> None:
+    pytest.importorskip("datasets")
+    done = subprocess.run(
+        [sys.executable, "-c", OFFLINE], capture_output=True, text=True, cwd=ROOT, timeout=120
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.splitlines() == [
+        "own rows: 2",
+        "made up: load_dataset('nobody/has-this')",
+        "rows: 512",
+    ]
+
+
+OFFLINE = """
+from fsdp2lint.rehearse import fakes
+counts = {}
+fakes.install(counts)
+import datasets
+own = datasets.concatenate_datasets([datasets.Dataset.from_dict({"text": ["a"]}) for _ in range(2)])
+print("own rows:", len(own))
+made = datasets.load_dataset("nobody/has-this", split=["train", "test"])
+print(*counts, sep="\\n")
+print("rows:", len(datasets.concatenate_datasets(made)))
+"""

@@ -58,6 +58,10 @@ def install(replaced: dict[str, int], more: Sequence[str] = ()) -> None:
 
     arrays.install(counted)
     _after("transformers", lambda: pretrained.install(counted))
+    if importlib.util.find_spec("datasets") is not None:
+        from fsdp2lint.rehearse.fakes import data_sets
+
+        _after("datasets", lambda: data_sets.install(counted))
 
 
 def _after(package: str, call: Callable[[], None]) -> None:

@@ -1,7 +1,11 @@
-"""What scripts call of ``datasets``: a few rows that have every column that is asked for."""
+"""What scripts call of ``datasets``: a few rows that have every column that is asked for.
+
+It stands in for the package where that is not installed, and for data that cannot be had where it is.
+"""
 
 from __future__ import annotations
 
+import importlib
 import random
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -9,6 +13,7 @@ from typing import Any
 import torch
 
 from fsdp2lint.rehearse.fakes.texts import sentence
+from fsdp2lint.rehearse.standin.replace import Counted, Function, wrap
 
 ROWS = 256
 _NUMBERS = ("label", "labels", "idx", "id", "score", "target")
@@ -26,6 +31,13 @@ class Row(dict[str, Any]):
     def __missing__(self, key: str) -> Any:
         self[key] = _value(key, self._number)
         return self[key]
+
+    def with_columns(self, columns: dict[str, Any]) -> Row:
+        """The same row with these columns."""
+        other = Row(self._number)
+        other.clear()
+        other.update(columns)
+        return other
 
 
 class Columns(dict[str, Any]):
@@ -58,6 +70,7 @@ class Dataset(torch.utils.data.Dataset[Any]):
     def __init__(self, rows: Iterable[Any] | None = None) -> None:
         self._rows = [Row(n) for n in range(ROWS)] if rows is None else list(rows)
         self._tensors = False
+        self._shown: list[str] | None = None
 
     @classmethod
     def from_dict(cls, columns: dict[str, list[Any]], **_: object) -> Dataset:
@@ -93,6 +106,8 @@ class Dataset(torch.utils.data.Dataset[Any]):
             rows = self._rows[key] if isinstance(key, slice) else [self._rows[n] for n in key]
             return Columns(rows)
         row = self._rows[key]
+        if self._shown is not None:
+            row = {name: row[name] for name in self._shown}
         if not self._tensors:
             return row
         return {k: v if isinstance(v, str) else torch.tensor(v) for k, v in row.items()}
@@ -104,19 +119,25 @@ class Dataset(torch.utils.data.Dataset[Any]):
         """The rows that a function makes of these, beside the columns that are kept."""
         extra = how.get("fn_kwargs") or {}
         gone = how.get("remove_columns") or ()
-        gone = [gone] if isinstance(gone, str) else gone
+        gone = {gone} if isinstance(gone, str) else set(gone)
+        gone |= set(COLUMNS) if gone else set()  # a script that names columns knows of no other
+        had = [{k: v for k, v in row.items() if k not in gone} for row in self._rows]
         size = how.get("batch_size") or 64
         made: list[Any] = []
         for start in range(0, len(self._rows), size) if batched else range(len(self._rows)):
             if batched:
-                made += _rows(function(Columns(self._rows[start : start + size]), **extra))
+                rows = self._rows[start : start + size]
+                several = _rows(function(Columns(rows), **extra))
+                if len(several) != len(rows):
+                    made += several
+                    continue
+                before = had[start : start + size] if gone else rows
+                made += [_more(*three) for three in zip(rows, before, several, strict=True)]
             else:
-                given = (
-                    (self._rows[start], start) if how.get("with_indices") else (self._rows[start],)
-                )
+                row = self._rows[start]
+                given = (row, start) if how.get("with_indices") else (row,)
                 new = function(*given, **extra) or {}
-                kept = {k: v for k, v in self._rows[start].items() if k not in gone}
-                made.append(kept | dict(new))
+                made.append(_more(row, had[start] if gone else row, dict(new)))
         return self._like(made)
 
     def filter(self, function: Callable[..., Any], **_: object) -> Dataset:
@@ -160,17 +181,26 @@ class Dataset(torch.utils.data.Dataset[Any]):
     def rename_column(self, old: str, new: str) -> Dataset:
         """With a column under another name."""
         return self._like(
-            [{new if k == old else k: v for k, v in row.items()} for row in self._rows]
+            [
+                _more(row, {k: v for k, v in row.items() if k != old}, {new: row[old]})
+                for row in self._rows
+            ]
         )
 
-    def set_format(self, type: str | None = None, **_: object) -> None:  # noqa: A002
-        """Give tensors from here on."""
+    def set_format(
+        self,
+        type: str | None = None,  # noqa: A002
+        columns: list[str] | None = None,
+        **_: object,
+    ) -> None:
+        """Give tensors, and these columns only, from here on."""
+        self._shown = columns
         self._tensors = type in ("torch", "pt", "np", "numpy")
 
-    def with_format(self, type: str | None = None, **how: object) -> Dataset:  # noqa: A002
+    def with_format(self, *args: Any, **how: Any) -> Dataset:
         """The same, giving tensors."""
         other = self._like(self._rows)
-        other.set_format(type)
+        other.set_format(*args, **how)
         return other
 
     def to_iterable_dataset(self, *_: object, **__: object) -> Dataset:
@@ -181,8 +211,14 @@ class Dataset(torch.utils.data.Dataset[Any]):
 
     def _like(self, rows: list[Any]) -> Dataset:
         other = Dataset(rows)
-        other._tensors = self._tensors
+        other._tensors, other._shown = self._tensors, self._shown
         return other
+
+
+def _more(row: Any, kept: dict[str, Any], new: dict[str, Any]) -> Any:
+    """The columns that are kept of a row and new ones; it still makes up what it is asked for."""
+    columns = {**kept, **new}
+    return row.with_columns(columns) if isinstance(row, Row) else columns
 
 
 IterableDataset = Dataset
@@ -202,6 +238,18 @@ class DatasetDict(dict[str, Any]):
     def filter(self, *args: Any, **how: Any) -> DatasetDict:
         """Of every part."""
         return DatasetDict({name: part.filter(*args, **how) for name, part in self.items()})
+
+    def remove_columns(self, names: Any) -> DatasetDict:
+        """Of every part."""
+        return DatasetDict({name: part.remove_columns(names) for name, part in self.items()})
+
+    def rename_column(self, old: str, new: str) -> DatasetDict:
+        """Of every part."""
+        return DatasetDict({name: part.rename_column(old, new) for name, part in self.items()})
+
+    def with_format(self, *args: Any, **how: Any) -> DatasetDict:
+        """Of every part."""
+        return DatasetDict({name: part.with_format(*args, **how) for name, part in self.items()})
 
     def shuffle(self, *args: Any, **how: Any) -> DatasetDict:
         """Of every part."""
@@ -225,6 +273,8 @@ def _rows(columns: Any) -> list[Any]:
 
 def load_dataset(*_: object, split: Any = None, **__: object) -> Any:
     """A data set of any name."""
+    if isinstance(split, list | tuple):
+        return [Dataset() for _ in split]
     if split is not None:
         return Dataset()
     return DatasetDict(train=Dataset(), validation=Dataset(), test=Dataset())
@@ -241,3 +291,33 @@ def concatenate_datasets(parts: Iterable[Dataset], **_: object) -> Dataset:
 def interleave_datasets(parts: Iterable[Dataset], **_: object) -> Dataset:
     """All rows."""
     return concatenate_datasets(parts)
+
+
+def install(counted: Counted) -> None:
+    """Where ``datasets`` is installed: what it cannot find or download is made up."""
+    package: Any = importlib.import_module("datasets")
+    wrap(package, "load_dataset", lambda load: _or_made_up(load, counted))
+    wrap(package, "load_from_disk", lambda load: _or_made_up(load, counted))
+    wrap(package, "concatenate_datasets", _joining)
+    wrap(package, "interleave_datasets", _joining)
+
+
+def _or_made_up(load: Function, counted: Counted) -> Function:
+    def loaded(*args: Any, **how: Any) -> Any:
+        try:
+            return load(*args, **how)
+        except (OSError, ValueError, RuntimeError):
+            name = args[0] if args else how.get("path", how.get("dataset_path"))
+            counted.note(f"made up: {load.__name__}({str(name)!r})")
+            return load_dataset(*args, **how)
+
+    return loaded
+
+
+def _joining(join: Function) -> Function:
+    def joined(parts: Any, *args: Any, **how: Any) -> Any:
+        held = list(parts)
+        made_up = any(isinstance(part, Dataset) for part in held)
+        return concatenate_datasets(held) if made_up else join(held, *args, **how)
+
+    return joined

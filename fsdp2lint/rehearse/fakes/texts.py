@@ -86,11 +86,14 @@ class Tokenizer:
         """Rows of ids brought to one length."""
         if isinstance(features, Sequence):
             features = {key: [one[key] for one in features] for key in features[0]}
-        rows = [
-            row.tolist() if isinstance(row, torch.Tensor) else list(row)
-            for row in features["input_ids"]
-        ]
-        return self._batch(rows, False, **{"padding": True, **how})
+        rows = [_numbers(row) for row in features["input_ids"]]
+        made = self._batch(rows, False, **{"padding": True, **how})
+        tensors = how.get("return_tensors") == "pt"
+        for key, column in features.items():
+            if key not in made:
+                values = [_numbers(value) for value in column]
+                made[key] = torch.tensor(values) if tensors and _even(values) else values
+        return made
 
     def _batch(self, rows: list[list[int]], single: bool, **how: Any) -> Any:
         longest = max(map(len, rows), default=0)
@@ -124,6 +127,17 @@ class Tokenizer:
     def get_vocab(self) -> dict[str, int]:
         """All tokens."""
         return {str(number): number for number in range(VOCABULARY)}
+
+
+def _numbers(value: Any) -> Any:
+    return value.tolist() if isinstance(value, torch.Tensor) else value
+
+
+def _even(values: list[Any]) -> bool:
+    """Whether a tensor can be made of some values: numbers, or lists of one length."""
+    if all(isinstance(value, list) for value in values):
+        return len(set(map(len, values))) == 1
+    return all(isinstance(value, int | float) for value in values)
 
 
 class Encoding(dict[str, Any]):
