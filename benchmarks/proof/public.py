@@ -55,8 +55,11 @@ class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def name(self) -> str:
-        """The repository and the script."""
-        script = next(word for word in shlex.split(self.run) if word.endswith(".py"))
+        """The repository and the script or module."""
+        words = shlex.split(self.run)
+        if "-m" in words:
+            return f"{self.repository} {words[words.index('-m') + 1]}"
+        script = next(word for word in words if word.endswith(".py"))
         return f"{self.repository} {os.path.normpath(f'{self.folder}/{script}')}"
 
 

@@ -31,6 +31,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, T5ForConditionalGe
 
 tokenizer = AutoTokenizer.from_pretrained("meta-llama/Llama-2-7b-hf")
 batch = tokenizer(["a text", "another one"], return_tensors="pt", padding=True)
+for name in ("gpt2", "t5-base", "bert-base-cased", "Qwen/Qwen3-0.6B"):
+    assert len(AutoTokenizer.from_pretrained(name)("some words")["input_ids"]) > 8, name
 model = AutoModelForCausalLM.from_pretrained("meta-llama/Llama-2-7b-hf", torch_dtype="auto")
 assert model.config.model_type == "llama", model.config
 loss = model(**batch, labels=batch["input_ids"]).loss

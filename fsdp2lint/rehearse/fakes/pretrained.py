@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from fsdp2lint.rehearse.fakes.small import SIZES
@@ -58,7 +59,10 @@ def _replace(owner: Any, counted: Counted, make: Any) -> None:
 
     def from_pretrained(cls: Any, name: Any = None, *args: Any, **how: Any) -> Any:
         try:
-            return original(cls, name, *args, **how)
+            made = original(cls, name, *args, **how)
+            if _without_words(made) and not os.path.isdir(str(name)):
+                raise OSError(f"no vocabulary for {name!r}")
+            return made
         except (OSError, ValueError, ImportError, TypeError) as problem:
             counted.note(f"made up: {cls.__name__}.from_pretrained({str(name)!r})")
             try:
@@ -68,6 +72,13 @@ def _replace(owner: Any, counted: Counted, make: Any) -> None:
 
     from_pretrained._made_up = True  # type: ignore[attr-defined]
     owner.from_pretrained = classmethod(from_pretrained)
+
+
+def _without_words(made: Any) -> bool:
+    """Whether this is a tokenizer of special tokens alone: transformers 5 makes one where no file of it can be had."""
+    if not (hasattr(made, "get_vocab") and hasattr(made, "all_special_tokens")):
+        return False
+    return set(made.get_vocab()) <= {*made.all_special_tokens, "", "\u2581"}
 
 
 def _own_configuration(cls: Any, name: Any, **how: Any) -> Any:
