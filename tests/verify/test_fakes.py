@@ -277,6 +277,13 @@ def test_rows_keep_the_columns_that_a_script_leaves() -> None:
     assert made["train"][1]["labels"].item() == 1
 
 
+def test_rows_that_come_with_their_tokens_have_numbers() -> None:
+    row = load_dataset("tokenized", split="train")[3]
+    assert len(row["input_ids"]) == len(row["attention_mask"]) == len(row["labels"]) > 8
+    assert row["labels"] == row["input_ids"]
+    assert all(isinstance(number, int) for number in row["input_ids"])
+
+
 def test_data_that_an_installed_package_cannot_download_are_made_up() -> None:
     pytest.importorskip("datasets")
     done = subprocess.run(

@@ -12,11 +12,15 @@ from typing import Any
 
 import torch
 
-from fsdp2lint.rehearse.fakes.texts import sentence
+from fsdp2lint.rehearse.fakes.texts import Tokenizer, sentence
 from fsdp2lint.rehearse.standin.replace import Counted, Function, wrap
 
 ROWS = 256
+LENGTH = 32
+"""So many tokens a row that comes with its tokens."""
 _NUMBERS = ("label", "labels", "idx", "id", "score", "target")
+_IDS = ("input_ids", "token_ids")
+_ONES = ("attention_mask", "loss_mask")
 _TALKS = ("messages", "conversations", "conversation", "chosen_messages")
 COLUMNS = ("text",)
 
@@ -29,7 +33,8 @@ class Row(dict[str, Any]):
         self._number = number
 
     def __missing__(self, key: str) -> Any:
-        self[key] = _value(key, self._number)
+        tokens = key == "labels" and "input_ids" in self  # of a text, beside its tokens
+        self[key] = list(self["input_ids"]) if tokens else _value(key, self._number)
         return self[key]
 
     def with_columns(self, columns: dict[str, Any]) -> Row:
@@ -56,6 +61,10 @@ class Columns(dict[str, Any]):
 def _value(name: str, number: int) -> Any:
     if name in _NUMBERS:
         return number % 2
+    if name in _IDS:
+        return Tokenizer().encode(sentence(number, 24))[:LENGTH]
+    if name in _ONES:
+        return [1] * LENGTH
     if name in _TALKS:
         turns = ("user", "assistant")
         return [{"role": who, "content": sentence(2 * number + n)} for n, who in enumerate(turns)]
