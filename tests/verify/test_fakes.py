@@ -219,6 +219,82 @@ def test_models_are_built_small_unless_weights_are_loaded(tmp_path: Path) -> Non
     assert small == {"made small: Model", "made small: LlamaConfig", "made small: LlavaConfig"}
 
 
+LACKING_TRANSFORMERS = """
+from fsdp2lint.rehearse import fakes
+
+counts = {}
+fakes.install(counts)
+import torch
+from transformers import AdamW, AutoModelForCausalLM, LlamaConfig
+
+config = LlamaConfig(vocab_size=300, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64)
+torch.manual_seed(0)
+flash = AutoModelForCausalLM.from_config(config, attn_implementation="flash_attention_2")
+torch.manual_seed(0)
+plain = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+ids = torch.arange(16).reshape(2, 8)
+loss = flash(input_ids=ids, labels=ids).loss
+assert loss.item() == plain(input_ids=ids, labels=ids).loss.item()
+optimizer = AdamW(flash.parameters(), lr=1e-3, correct_bias=True, no_deprecation_warning=True)
+loss.backward()
+optimizer.step()
+print(*counts, sep="\\n")
+"""
+
+ATTENDING = """
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+mesh = init_device_mesh("cuda", (2,))
+torch.manual_seed(0)
+whole = [torch.randn(2, 4, 6, 8, requires_grad=True) for _ in range(3)]
+wanted = F.scaled_dot_product_attention(*whole, is_causal=True)
+wanted.square().sum().backward()
+for placement in (Replicate(), Shard(0), Shard(1)):
+    parts = [distribute_tensor(t.detach(), mesh, [placement]).requires_grad_() for t in whole]
+    made = F.scaled_dot_product_attention(*parts, is_causal=True)
+    assert made.placements == (placement,), made.placements
+    torch.testing.assert_close(made.full_tensor(), wanted)
+    query, key, value = parts
+    made = F.scaled_dot_product_attention(query=query, key=key, value=value, is_causal=True)
+    made.square().sum().backward()
+    for part, tensor in zip(parts, whole):
+        torch.testing.assert_close(part.grad.full_tensor(), tensor.grad)
+model = torch.nn.Linear(2, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model(torch.ones(1, 2)).sum().backward()
+optimizer.step()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.ranks
+def test_names_that_newer_transformers_lack(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LACKING_TRANSFORMERS],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=240,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.splitlines() == [
+        'made up: attn_implementation="flash_attention_2"',
+        "made up: transformers.AdamW",
+    ]
+
+
+@pytest.mark.ranks
+def test_causal_attention_over_tensors_cut_by_batches_or_heads(tmp_path: Path) -> None:
+    (tmp_path / "attending.py").write_text(ATTENDING)
+    run = _rehearsed(tmp_path, "attending.py")
+    assert [(rank.how, rank.error) for rank in run.ranks] == [("ended", ""), ("ended", "")]
+
+
 def test_what_does_nothing_unpacks_into_as_many_as_are_wanted() -> None:
     figure, (left, right) = Nothing()
     assert isinstance(figure, Nothing)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils import _device
@@ -42,11 +42,46 @@ class OnCpu(TorchFunctionMode):
         if name == "to" and len(args) > 1 and is_cuda(args[1]):
             self._counted.note('.to("cuda")')
             args = (args[0], torch.device("cpu"), *args[2:])
-        if name == "scaled_dot_product_attention" and isinstance(args[0], DTensor):
+        first = args[0] if args else kwargs.get("query")
+        if name == "scaled_dot_product_attention" and isinstance(first, DTensor):
             self._counted.note("fused attention over DTensors")  # the CPU's has no rule for them
-            with sdpa_kernel(SDPBackend.MATH):
-                return func(*args, **kwargs)
+            return _attention(func, *args, **kwargs)
         return func(*args, **kwargs)
+
+
+def _attention(
+    attend: Function,
+    query: DTensor,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """Attention of each rank's own batches and heads, where that is how all three are cut.
+
+    Each batch and head is by itself in it, so the parts are exact. PyTorch's way by single operations, for what is cut
+    otherwise, makes its causal mask as a plain tensor and refuses that beside DTensors.
+    """
+    parts = (query, key, value)
+    apart = (Replicate(), Shard(0), Shard(1))
+    same = all(isinstance(p, DTensor) and p.placements == query.placements for p in parts)
+    if not same or attn_mask is not None or any(p not in apart for p in query.placements):
+        with sdpa_kernel(SDPBackend.MATH):
+            return attend(query, key, value, attn_mask, *args, **kwargs)
+    made = attend(*(part.to_local() for part in parts), None, *args, **kwargs)
+    return DTensor.from_local(
+        made,
+        query.device_mesh,
+        query.placements,
+        run_check=False,
+        shape=query.shape[:-1] + value.shape[-1:],
+        stride=_strides(query.shape[:-1] + value.shape[-1:]),
+    )
+
+
+def _strides(shape: torch.Size) -> tuple[int, ...]:
+    return torch.empty(shape, device="meta").stride()
 
 
 def install(counted: Counted) -> None:

@@ -1,0 +1,59 @@
+"""What the installed ``transformers`` does not have: names of earlier releases, and FlashAttention.
+
+Sources: ``transformers.optimization.AdamW`` (4.40), which release 5 has dropped; the check that refuses
+``attn_implementation="flash_attention_2"`` in ``PreTrainedModel._check_and_adjust_attn_implementation`` (5.23).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from fsdp2lint.rehearse.standin.replace import Counted, wrap
+
+_ADJUST = "_check_and_adjust_attn_implementation"
+
+
+def install(counted: Counted) -> None:
+    """Give ``transformers``, which the program has imported, what it lacks."""
+    import transformers
+
+    package: Any = transformers
+    if not hasattr(package, "AdamW"):
+        package.AdamW = _adamw(counted)
+    model = getattr(package, "PreTrainedModel", None)
+    if hasattr(model, _ADJUST) and importlib.util.find_spec("flash_attn") is None:
+        wrap(model, _ADJUST, lambda adjust: _without_flash(adjust, counted))
+
+
+def _adamw(counted: Counted) -> type:
+    class AdamW(torch.optim.AdamW):
+        """With the defaults that this class had there."""
+
+        def __init__(
+            self,
+            params: Any,
+            lr: float = 1e-3,
+            betas: tuple[float, float] = (0.9, 0.999),
+            eps: float = 1e-6,
+            weight_decay: float = 0.0,
+            *_: object,
+            **__: object,
+        ) -> None:
+            counted.note("made up: transformers.AdamW")
+            super().__init__(params, lr, betas, eps, weight_decay)
+
+    return AdamW
+
+
+def _without_flash(adjust: Callable[..., Any], counted: Counted) -> Callable[..., Any]:
+    def adjusted(self: Any, attn_implementation: Any = None, *args: Any, **how: Any) -> Any:
+        if isinstance(attn_implementation, str) and attn_implementation.startswith("flash_"):
+            counted.note(f'made up: attn_implementation="{attn_implementation}"')
+            attn_implementation = "sdpa"
+        return adjust(self, attn_implementation, *args, **how)
+
+    return adjusted
