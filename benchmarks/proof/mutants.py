@@ -232,9 +232,12 @@ def more_entries(text: Text) -> Iterator[Change]:
 
 
 def other_order(text: Text) -> Iterator[Change]:
-    """A dictionary has its entries in another order."""
+    """A dictionary has its entries in another order; not where they build modules, which draw random numbers in turn."""
     for node in text.nodes:
         if isinstance(node, ast.Dict) and len(node.keys) > 1 and all(node.keys):
+            called = [_called(one) for value in node.values for one in ast.walk(value)]
+            if any(name and name[:1].isupper() for name in called):
+                continue
             pairs = list(zip(node.keys, node.values, strict=True))[::-1]
             yield text.change(
                 node, "{" + ", ".join(f"{text.of(k)}: {text.of(v)}" for k, v in pairs if k) + "}"
