@@ -117,7 +117,8 @@ def rewrite(program: Program) -> Iterator[Step | Left]:
     """Asking a framework for FSDP1."""
     converted: set[cst.CSTNode] = set()
     trainers = [one for one in _calls(program, TRAINER_OF_LIGHTNING) if _may_be_fsdp(one[1])]
-    made = _of_lightning(program, *trainers[0]) if len(trainers) == 1 else None
+    older = _older_lightning(program)
+    made = _of_lightning(program, *trainers[0]) if len(trainers) == 1 and not older else None
     if made is not None:
         converted = {account.node for account in made.accounts}
         yield made
@@ -134,7 +135,10 @@ def rewrite(program: Program) -> Iterator[Step | Left]:
                 yield Left(reference.source, reference.node, OF_FSDP1, TOO)
         elif not reference.name.endswith(PLUGIN) or not isinstance(call, cst.Call):
             code = _skeleton(reference.source, reference.name, call)
-            yield Left(reference.source, reference.node, WHY, todo, code)
+            if older is not None and "lightning" in reference.name:
+                yield Left(reference.source, reference.node, *older)
+            else:
+                yield Left(reference.source, reference.node, WHY, todo, code)
         elif _version(call) == "2":
             why = "`fsdp_version=2` asks for FSDP2 already"
             yield Step((), (Account(reference.source, call, "preserved", why),))
@@ -150,7 +154,10 @@ def rewrite(program: Program) -> Iterator[Step | Left]:
                 yield from _of_the_trainer(program, reference.source, call, given, todo)
             else:
                 code = _skeleton(reference.source, reference.name, call)
-                yield from (Left(reference.source, arg, WHY, todo, code) for arg in given)
+                left = (WHY, todo, code)
+                if older is not None and "lightning" in reference.name:
+                    left = (*older, "")
+                yield from (Left(reference.source, arg, *left) for arg in given)
     yield from _of_hidden_wrappers(program)
 
 
@@ -423,6 +430,14 @@ def _of_lightning(program: Program, source: Source, call: cst.Call) -> Step | No
 
 
 _WHOLE = ", save_distributed_checkpoint=False"
+
+
+def _older_lightning(program: Program) -> tuple[str, str] | None:
+    """Why no release of Lightning that the project allows has the strategy, and what to do; None where one has."""
+    limits = program.options.limits
+    named = [name for name in ("lightning", "pytorch-lightning") if name in dict(limits)]
+    older = [unread(name, limits) for name in named]
+    return older[0] if older and all(older) else None
 
 
 def _calls(program: Program, name: str) -> Iterator[tuple[Source, cst.Call]]:

@@ -25,6 +25,8 @@ from fsdp2lint.edits.statements import InsertAfter, InsertBefore, Move, Remove, 
 from fsdp2lint.edits.steps import Account, Kept, Left, Respelling, Step
 from fsdp2lint.edits.text import Edit, Inner, Replace, Rewrite, Splice
 from fsdp2lint.frameworks.asked import KEYS as SETTINGS_KEYS
+from fsdp2lint.frameworks.asked import OF_ACCELERATE as ACCELERATE_KEYS
+from fsdp2lint.frameworks.asked import OF_PARALLELISM as PARALLELISM_KEYS
 from fsdp2lint.frameworks.asked import PREFIX, Asked, asks_by_words, strategy_of, words_of
 from fsdp2lint.frameworks.asked import bare as bare_key
 from fsdp2lint.frameworks.document import Entry, plain
@@ -53,6 +55,7 @@ from fsdp2lint.source.walk import children, statements, walk
 from fsdp2lint.torch_api import Offer, exported, offer
 
 __all__ = [
+    "ACCELERATE_KEYS",
     "ANNOTATED",
     "BOTH_CLASSES",
     "BUFFERS_KEPT",
@@ -64,6 +67,7 @@ __all__ = [
     "NEWLINE",
     "OLD_NAMES",
     "PACKAGES",
+    "PARALLELISM_KEYS",
     "POSITIONS",
     "PREFIX",
     "SETTINGS_KEYS",

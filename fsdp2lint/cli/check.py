@@ -266,8 +266,7 @@ def _finish(
     from fsdp2lint.cli.known import compared
 
     for path in report.unchecked:
-        kinds = "neither Python, a notebook, a document nor settings that ask for FSDP"
-        click.echo(f"{path}: not checked: {kinds}", err=True)
+        click.echo(f"{path}: not checked: {_why_not_checked(path)}", err=True)
     if (
         report.alone
         and not given["quiet"]
@@ -292,6 +291,17 @@ def _finish(
             click.echo(NOT_FIXED, err=True)
     write(targets, report, view, stream)
     return _exit_code(report, given)
+
+
+def _why_not_checked(path: str) -> str:
+    from fsdp2lint.frameworks.text import why_not_checked
+    from fsdp2lint.system.files import read
+
+    try:
+        raw = read(path)
+    except OSError:
+        raw = b""
+    return why_not_checked(path, raw)
 
 
 def _graded(session: Session, report: Report, given: Given) -> Report:

@@ -20,7 +20,7 @@ _MARKS = ("pyproject.toml", "setup.py", "setup.cfg")
 _REPOSITORY = ".git"
 _BOUND = re.compile(r"(>=|==|~=|>|\^|~)\s*v?(\d{1,9}(?:\.\d{1,9}){0,9})(?!\d)")
 _LIMIT = re.compile(r"(==|<=|<|~=|\^|~)\s*v?(\d{1,9}(?:\.\d{1,9}){0,9})(?!\d)")
-_FRAMEWORKS = ("accelerate", "transformers")
+_FRAMEWORKS = ("accelerate", "transformers", "lightning", "pytorch-lightning")
 _REQUIREMENTS = re.compile(r"requirements.*\.(in|txt)")
 _FOLDER = "requirements"
 _WORKFLOWS = (".github", "workflows")
@@ -125,7 +125,8 @@ def _limit(requirement: str, name: str) -> Limit | None:
 
 def _is_about(requirement: str, name: str) -> bool:
     """Whether a requirement is one of this package, whatever its version."""
-    return re.match(rf"\s*{name}(?![\w.-])", requirement, re.IGNORECASE) is not None
+    spelled = name.replace("-", "[-_.]")
+    return re.match(rf"\s*{spelled}(?![\w.-])", requirement, re.IGNORECASE) is not None
 
 
 def _homes(folder: str) -> list[str]:

@@ -61,6 +61,29 @@ KEYS: dict[Framework, tuple[str, ...]] = {
 }
 """What may stand in ``fsdp_config``, without the prefix ``fsdp_``."""
 
+PARALLELISM = "parallelism_config_"
+
+OF_ACCELERATE = (
+    *("compute_environment", "distributed_type", "mixed_precision", "use_cpu", "debug"),
+    *("num_processes", "machine_rank", "num_machines", "gpu_ids", "main_process_ip"),
+    *("main_process_port", "rdzv_backend", "same_network", "main_training_function"),
+    *("enable_cpu_affinity", "fp8_config", "deepspeed_config", "fsdp_config"),
+    *("parallelism_config", "megatron_lm_config", "mpirun_config", "downcast_bf16"),
+    *("tpu_name", "tpu_zone", "tpu_use_cluster", "tpu_use_sudo", "command_file", "commands"),
+    *("tpu_vm", "tpu_env", "dynamo_config", "dynamo_backend", "fp16"),
+)
+"""What may stand at the top of accelerate's file (``ClusterConfig``, and what ``process_config`` takes out)."""
+
+OF_PARALLELISM = tuple(
+    f"{PARALLELISM}{name}"
+    for name in (
+        *("dp_replicate_size", "dp_shard_size", "tp_size", "cp_size", "cp_backend"),
+        *("cp_comm_strategy", "sp_size", "sp_backend", "sp_seq_length"),
+        *("sp_seq_length_is_variable", "sp_attn_implementation"),
+    )
+)
+"""What the launcher reads of accelerate's ``parallelism_config``: only keys with their prefix."""
+
 DISTINCT = frozenset(
     (
         *("transformer_layer_cls_to_wrap", "backward_prefetch", "limit_all_gathers"),

@@ -19,7 +19,7 @@ from math import prod
 from typing import NamedTuple
 
 from fsdp2lint.frameworks import commands
-from fsdp2lint.frameworks.asked import Asked, Launch, asks_by_words
+from fsdp2lint.frameworks.asked import PARALLELISM, Asked, Launch, asks_by_words
 from fsdp2lint.frameworks.commands import Command, read
 from fsdp2lint.frameworks.document import Mapping, plain
 from fsdp2lint.frameworks.text import SettingsText
@@ -38,7 +38,6 @@ _BUILDS = re.compile(rb"\bAccelerator\(|Trainer[()]|Trainer,[^()\n]*\):")
 """What the settings are for: an accelerator, a trainer, or a class that is derived from one."""
 
 _NAMED = re.compile(rb"""["']([^"'\n]{1,200}\.(?:ya?ml|json))["']""")
-_PARALLELISM = "parallelism_config_"
 _TYPES = {"1": "FULL_STATE_DICT", "2": "LOCAL_STATE_DICT", "3": "SHARDED_STATE_DICT"}
 
 
@@ -181,8 +180,8 @@ def _sizes(section: object) -> tuple[tuple[str, int], ...]:
     """The sizes in a ``parallelism_config``; none where one of them is no number."""
     if not isinstance(section, Mapping):
         return ()
-    values = {entry.name.removeprefix(_PARALLELISM): plain(entry.value) for entry in section}
-    sizes = {name: value for name, value in values.items() if name.endswith("_size")}
+    given = (e for e in section if e.name.startswith(PARALLELISM) and e.name.endswith("_size"))
+    sizes = {entry.name.removeprefix(PARALLELISM): plain(entry.value) for entry in given}
     return tuple(sorted(sizes.items())) if all(type(v) is int for v in sizes.values()) else ()
 
 
@@ -271,8 +270,8 @@ def _of_command(command: Command, known: _Known) -> Launch | None:
         recomputed = base.activation_checkpointing
     sizes = dict(base.sizes if base is not None else ())
     for name, given in options.items():
-        if name.startswith(_PARALLELISM) and name.endswith("_size"):
-            sizes[name.removeprefix(_PARALLELISM)] = int(given) if given.isdecimal() else -1
+        if name.startswith(PARALLELISM) and name.endswith("_size"):
+            sizes[name.removeprefix(PARALLELISM)] = int(given) if given.isdecimal() else -1
     set_sizes = tuple(sorted(sizes.items())) if min(sizes.values(), default=1) > 0 else ()
     made = Launch(version, state, wrapped, recomputed, sizes=set_sizes)
     if base is None:

@@ -10,6 +10,7 @@ from typing import Any
 from fsdp2lint.frameworks.asked import Asked, asked
 from fsdp2lint.frameworks.document import Mapping, NotSettings, read, seems_to_ask
 from fsdp2lint.source.source import Comment, Range, Source, Unreadable
+from fsdp2lint.system.files import SETTINGS
 
 _COMMENT = re.compile(r"(?:^|(?<=\s))#.*")
 
@@ -80,6 +81,21 @@ class SettingsText(Source):
     def _place(self, offset: int) -> tuple[int, int]:
         before = self.text[:offset]
         return before.count("\n") + 1, offset - before.rfind("\n")
+
+
+_DEEPSPEED = re.compile(
+    rb"""["']?(?:zero_optimization["']?\s*:|distributed_type["']?\s*:\s*["']?DEEPSPEED\b)"""
+)
+_DEGREES = re.compile(rb"^\s*(?:data_parallel_shard_degree|dp_shard|fsdp_\w+)\s*=", re.MULTILINE)
+
+
+def why_not_checked(path: str, raw: bytes) -> str:
+    """Why a file that was named holds nothing that is checked."""
+    if path.endswith(SETTINGS) and _DEEPSPEED.search(raw):
+        return "settings of DeepSpeed, which is not FSDP"
+    if path.endswith(".toml") and _DEGREES.search(raw):
+        return "TOML: the frameworks that read it (torchtitan, prime-rl) know only FSDP2"
+    return "neither Python, a notebook, a document nor settings that ask for FSDP"
 
 
 def asks(raw: bytes, path: str) -> bool:

@@ -7,7 +7,7 @@ strategy.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from fsdp2lint.frameworks.asked import PREFIX, Asked, asked, bare
@@ -53,8 +53,14 @@ DROPPED = {
 
 PACKAGES = {"accelerate": "accelerate", "the Trainer": "transformers"}
 """Who reads the version, by the framework whose settings say it."""
-FIRST_RELEASES = {"accelerate": (1, 6, 0), "transformers": (5, 0, 0)}
-"""The first releases that read it (accelerate/utils/launch.py, transformers/training_args.py)."""
+FIRST_RELEASES = {
+    "accelerate": (1, 6, 0),
+    "transformers": (5, 0, 0),
+    **dict.fromkeys(("lightning", "pytorch-lightning"), (2, 3, 0)),
+}
+"""The first releases that read it (accelerate/utils/launch.py, transformers/training_args.py), or have Lightning's
+``ModelParallelStrategy`` (https://github.com/Lightning-AI/pytorch-lightning/releases/tag/2.3.0).
+"""
 
 BUFFERS_KEPT = "with mixed precision version 1 casts buffers too, version 2 leaves them in float32"
 
@@ -169,7 +175,9 @@ def _obstacle(asked: Asked) -> Change | None:
     if section is not None and asked.holder is not None and (section.merged or section.shared):
         why = "the settings come from a YAML anchor that other places use"
         return _left(asked.holder, why, "write the settings of version 2 here")
-    double = _written_twice(section)
+    double = _written_twice(section) or _written_twice(
+        [e for e in asked.top if bare(e.name) in ("version", "config") or e.name == "fsdp"]
+    )
     if double is not None:
         return _left(double, "the key is written twice", "keep one of the two")
     for entry, strategy in asked.strategies:
@@ -180,7 +188,7 @@ def _obstacle(asked: Asked) -> Change | None:
     return None
 
 
-def _written_twice(section: Mapping | None) -> Entry | None:
+def _written_twice(section: Iterable[Entry] | None) -> Entry | None:
     seen: set[str] = set()
     for entry in section or ():
         if bare(entry.name) in seen:

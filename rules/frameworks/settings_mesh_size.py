@@ -76,9 +76,8 @@ def _differ(sizes: tuple[int, ...], number: str) -> str:
 
 def _size(section: SettingsMapping, name: str) -> int:
     """A size; 1 when it is not set."""
-    for key in (f"parallelism_config_{name}", name):
-        entry = section.get(key)
-        if entry is not None:
-            value = plain(entry.value)
-            return value if type(value) is int else -1
-    return 1
+    entry = section.get(f"parallelism_config_{name}")
+    if entry is None:
+        return 1
+    value = plain(entry.value)
+    return value if type(value) is int else -1

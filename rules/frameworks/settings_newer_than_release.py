@@ -5,13 +5,14 @@
 Reads the dependencies of the project (`pyproject.toml`, `setup.cfg`, `setup.py`, `requirements*.txt`; without them commands like
 `pip install accelerate==1.5.2` in `*.sh`, a Dockerfile, a workflow or a README, and conda's `environment.yml`) and reports settings that no
 release they allow can read: `fsdp_version: 2` of accelerate before 1.6 and of the Trainer before transformers 5.0, the
-`parallelism_config` of accelerate before 1.10, and `FullyShardedDataParallelPlugin(fsdp_version=…)` before accelerate 1.6.
+`parallelism_config` of accelerate before 1.10, `FullyShardedDataParallelPlugin(fsdp_version=…)` before accelerate 1.6, and Lightning's
+`ModelParallelStrategy` before Lightning 2.3.
 
 ## Why is this bad
 
 An older accelerate or transformers ignores `fsdp_version` without a word, and shards by FSDP1 with its default strategy: the
 script runs, and not as its settings say. An older accelerate refuses a file with `parallelism_config`, and a plugin with
-`fsdp_version`, at the start.
+`fsdp_version`, at the start. An older Lightning has no such strategy: the import raises.
 
 ## Example
 
@@ -37,6 +38,7 @@ newest release. What is installed beside the requirements is not seen, nor is wh
 - https://github.com/huggingface/accelerate/blob/v1.5.2/src/accelerate/utils/launch.py (`prepare_multi_gpu_env`)
 - https://github.com/huggingface/accelerate/blob/v1.9.0/src/accelerate/commands/config/config_args.py (`from_yaml_file`)
 - https://github.com/huggingface/transformers/blob/v4.57.1/src/transformers/training_args.py (`__post_init__`)
+- https://github.com/Lightning-AI/pytorch-lightning/releases/tag/2.3.0
 """
 
 from __future__ import annotations
@@ -65,6 +67,7 @@ from ._common.settings import found, said
 
 _PLUGINS = tuple(f"accelerate.{home}FullyShardedDataParallelPlugin" for home in ("", "utils."))
 _ARGUMENTS = re.compile(r"(transformers|trl)\.(\w+\.)*\w+(Arguments|Config)")
+_STRATEGY = re.compile(r"lightning\.(pytorch|fabric)\.strategies\.ModelParallelStrategy")
 _MESH = (1, 10, 0)
 
 
@@ -84,6 +87,17 @@ def check(trace: Trace) -> Iterator[Finding]:
             message = _too_old(f"`{key}` of the `fsdp_config`", "transformers", limits)
             if message and not _asks_for_release(call):
                 yield Finding(at=call, message=f"{message}, which ignores it")
+        elif _STRATEGY.fullmatch(call.name):
+            message = _without_strategy(limits)
+            if message and not _asks_for_release(call):
+                yield Finding(at=call, message=f"{message}: the import raises")
+
+
+def _without_strategy(limits: Limits) -> str:
+    """That the project allows no release of Lightning with the strategy, whose package has two names."""
+    named = [name for name in ("lightning", "pytorch-lightning") if name in dict(limits)]
+    messages = [_too_old("`ModelParallelStrategy`", name, limits) for name in named]
+    return messages[0] if messages and all(messages) else ""
 
 
 def _asks_for_release(call: Called) -> bool:

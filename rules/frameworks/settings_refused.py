@@ -4,9 +4,9 @@
 
 Reports, for accelerate: a strategy of FSDP1 in `fsdp_reshard_after_forward` and LOCAL_STATE_DICT, both with version 2; unknown
 names of a wrap policy or a state-dict type; `fsdp_sync_module_states: false` without
-`fsdp_cpu_ram_efficient_loading: false`; `fsdp_activation_checkpointing_offload` without activation checkpointing; wrap classes as a
+`fsdp_cpu_ram_efficient_loading: false`; `fsdp_activation_checkpointing_offload` without activation checkpointing or with version 1; wrap classes as a
 YAML list or with blanks behind their commas. For the Trainer
-and ms-swift: hybrid strategies and `no_shard` with version 2.
+and ms-swift, with version 2: hybrid strategies and `no_shard`, unknown names of a wrap policy or a state-dict type, and LOCAL_STATE_DICT.
 
 ## Why is this bad
 
@@ -62,17 +62,34 @@ def check(trace: Trace) -> Iterator[Finding]:
     if asked.framework == "accelerate":
         for entry, why, fix in _of_accelerate(trace, asked):
             yield found(trace, entry, f"{said(trace, entry)} {why}", fix=fix)
-    elif (
-        asked.framework in ("the Trainer", "ms-swift")
-        and asked.version == 2
-        and asked.words is not None
-    ):
+    elif asked.framework in ("the Trainer", "ms-swift") and asked.version == 2:
+        for entry, why in _of_the_trainer(asked):
+            yield found(trace, entry, f"{asked.framework} {why}")
+
+
+def _of_the_trainer(asked: Asked) -> Iterator[tuple[Entry, str]]:
+    """What TrainingArguments, or the plugin that they build, refuse in version 2."""
+    if asked.words is not None:
         named = [word for word in words_of(plain(asked.words.value)) if word in _FSDP1]
         if named:
-            message = (
-                f"{asked.framework} raises a ValueError: `{named[0]}` is a strategy of FSDP1 alone"
-            )
-            yield found(trace, asked.words, message)
+            yield asked.words, f"raises a ValueError: `{named[0]}` is a strategy of FSDP1 alone"
+    policy, state = asked.option("auto_wrap_policy"), asked.option("state_dict_type")
+    if policy is not None and isinstance(plain(policy.value), str):
+        if plain(policy.value) not in _POLICIES:
+            yield policy, f"raises a ValueError: the policies are {', '.join(_POLICIES)}"
+    if state is not None and (why := _refused_type(state, asked.version)):
+        yield state, why
+
+
+def _refused_type(entry: Entry, version: int | None) -> str:
+    """Why the plugin raises for a type of state dicts; empty when it does not."""
+    value = plain(entry.value)
+    name = "" if value is None else str(value).upper()
+    if name and not name.isdigit() and name not in _TYPES:
+        return f"raises a KeyError: the types are {', '.join(_TYPES)}"
+    if name == "LOCAL_STATE_DICT" and version == 2:
+        return "raises a ValueError: version 2 has no local state dicts"
+    return ""
 
 
 def _of_accelerate(trace: Trace, asked: Asked) -> Iterator[Refused]:
@@ -87,19 +104,11 @@ def _of_accelerate(trace: Trace, asked: Asked) -> Iterator[Refused]:
                 trace, reshard, new, f"write `{new}`", "look at the strategy that was meant"
             )
             yield reshard, "raises a ValueError: version 2 wants true or false", fix
-    name = str(plain(state.value)).upper() if state is not None else ""
-    if state is not None and name and not name.isdigit() and plain(state.value) is not None:
-        if name not in _TYPES:
-            yield state, f"raises a KeyError: the types are {', '.join(_TYPES)}", None
-        elif name == "LOCAL_STATE_DICT" and asked.version == 2:
-            fix = written(
-                trace,
-                state,
-                "SHARDED_STATE_DICT",
-                "write `SHARDED_STATE_DICT`",
-                "look at who reads it",
-            )
-            yield state, "raises a ValueError: version 2 has no local state dicts", fix
+    if state is not None and (why := _refused_type(state, asked.version)):
+        right, note = "SHARDED_STATE_DICT", "look at who reads it"
+        local = why.startswith("raises a ValueError")
+        fix = written(trace, state, right, f"write `{right}`", note) if local else None
+        yield state, why, fix
     if policy is not None and isinstance(plain(policy.value), str):
         if plain(policy.value).upper() not in _POLICIES:
             yield policy, f"raises a ValueError: the policies are {', '.join(_POLICIES)}", None
@@ -116,6 +125,8 @@ def _of_accelerate(trace: Trace, asked: Asked) -> Iterator[Refused]:
     if offload is not None and plain(offload.value) is True:
         if asked.value("activation_checkpointing") is not True:
             yield offload, "raises a ValueError without `fsdp_activation_checkpointing: true`", None
+        elif asked.version == 1:
+            yield offload, "raises a ValueError without `fsdp_version: 2`", None
 
 
 def _wrap_classes(trace: Trace, entry: Entry) -> Iterator[Refused]:

@@ -2,12 +2,13 @@
 
 ## What it does
 
-Reports keys of `fsdp_config` that accelerate, the Trainer, ms-swift or axolotl do not read, with the known key that is closest.
+Reports keys of `fsdp_config` that accelerate, the Trainer, ms-swift or axolotl do not read, with the known key that is closest. In
+accelerate's file, also unknown keys of its `parallelism_config` and at its top.
 
 ## Why is this bad
 
 The frameworks ignore such a key without a word: with a misspelt `fsdp_transformer_layer_cls_to_wrap`, other modules are
-wrapped than the file says.
+wrapped than the file says. An unknown key at the top of its file is the one that accelerate refuses, at the launch.
 
 ## Example
 
@@ -26,11 +27,13 @@ Unsafe: the key is renamed to the closest one, which then has an effect that it 
 ## Known limits
 
 accelerate read `fsdp_backward_prefetch_policy` before 1.0: it is not reported where the project's dependencies keep accelerate below. The keys are those of accelerate 1.15, transformers 5.23, ms-swift 4.6 and axolotl 0.13; a newer release may know more. Keys that begin
-with an underscore are taken for comments.
+with an underscore are taken for comments. A key at the top that is like none of accelerate's is reported only where the file has a
+`compute_environment`, as those of `accelerate config` do: another file may be a script's own.
 
 ## References
 
 - https://github.com/huggingface/accelerate/blob/v1.15.0/src/accelerate/utils/launch.py
+- https://github.com/huggingface/accelerate/blob/v1.15.0/src/accelerate/commands/config/config_args.py (`from_yaml_file`)
 - https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/training_args.py
 - https://github.com/modelscope/ms-swift/blob/main/swift/trainers/arguments.py
 - https://docs.axolotl.ai/docs/multi-gpu.html#sec-fsdp
@@ -38,22 +41,49 @@ with an underscore are taken for comments.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 
-from fsdp2lint.api import PREFIX, SETTINGS_KEYS, Finding, Fix, Splice, Trace, bare_key, rule
+from fsdp2lint.api import (
+    ACCELERATE_KEYS,
+    PARALLELISM_KEYS,
+    PREFIX,
+    SETTINGS_KEYS,
+    Asked,
+    Entry,
+    Finding,
+    Fix,
+    SettingsMapping,
+    Splice,
+    Trace,
+    bare_key,
+    rule,
+)
 
 from ._common.settings import found
+
+_OF_OLD_RELEASES = ("ipex_config",)
+"""What stood at the top of accelerate's file before 1.15."""
 
 
 @rule(code="FSDP602", group="suspicious")
 def check(trace: Trace) -> Iterator[Finding]:
     """Keys that are in no list."""
     asked = trace.settings
-    known = () if asked is None else SETTINGS_KEYS.get(asked.framework, ())
-    if asked is None or asked.section is None or not known:
+    if asked is None:
         return
-    for entry in asked.section:
+    yield from _of_fsdp(trace, asked)
+    if asked.framework == "accelerate" and asked.top.get("ec2_instance_type") is None:
+        yield from _at_the_top(trace, asked)
+        sizes = asked.top.value("parallelism_config")
+        if isinstance(sizes, SettingsMapping):
+            yield from _of_parallelism(trace, sizes)
+
+
+def _of_fsdp(trace: Trace, asked: Asked) -> Iterator[Finding]:
+    """Keys of the section of FSDP."""
+    known = SETTINGS_KEYS.get(asked.framework, ())
+    for entry in (asked.section or ()) if known else ():
         bare = bare_key(entry.name)
         if bare in known or entry.name.startswith(("_", "<<")):
             continue
@@ -63,13 +93,42 @@ def check(trace: Trace) -> Iterator[Finding]:
             if limit is not None and limit.lacks((1, 0, 0)):
                 continue
             message = f"accelerate >= 1.0 does not know `{entry.name}` any more and ignores it"
-        fix = None
-        close = get_close_matches(bare, known, n=1, cutoff=0.7)
+        close = [one for one in _close(bare, known) if asked.option(one) is None]
         prefix = PREFIX if entry.name.startswith(PREFIX) else ""
-        if close and asked.option(close[0]) is None:
-            right = prefix + close[0]
-            message += f"; did you mean `{right}`?"
-            quote = entry.key.quoted
-            edit = Splice(trace.source, entry.key.start + quote, entry.key.end - quote, right)
-            fix = Fix(f"rename it to `{right}`", (edit,), "unsafe", "the setting takes effect then")
-        yield found(trace, entry, message, fix)
+        yield _finding(trace, entry, message, [prefix + one for one in close])
+
+
+def _at_the_top(trace: Trace, asked: Asked) -> Iterator[Finding]:
+    """Keys of accelerate's whole file: it refuses those that it does not know."""
+    for entry in asked.top:
+        if entry.name in (*ACCELERATE_KEYS, *_OF_OLD_RELEASES) or entry.name.startswith("<<"):
+            continue
+        close = _close(entry.name, ACCELERATE_KEYS)
+        if close or asked.top.get("compute_environment") is not None:
+            message = f"accelerate does not know `{entry.name}` and refuses the file at the launch"
+            yield _finding(trace, entry, message, [c for c in close if asked.top.get(c) is None])
+
+
+def _of_parallelism(trace: Trace, sizes: SettingsMapping) -> Iterator[Finding]:
+    """Keys of the section of sizes: the launcher reads them by their whole names."""
+    for entry in sizes:
+        if entry.name in PARALLELISM_KEYS or entry.name.startswith(("_", "<<")):
+            continue
+        whole = f"parallelism_config_{entry.name}"
+        close = [whole] if whole in PARALLELISM_KEYS else _close(entry.name, PARALLELISM_KEYS)
+        message = f"accelerate does not know `{entry.name}` and ignores it"
+        yield _finding(trace, entry, message, [one for one in close if sizes.get(one) is None])
+
+
+def _close(name: str, known: Sequence[str]) -> list[str]:
+    return get_close_matches(name, known, n=1, cutoff=0.7)
+
+
+def _finding(trace: Trace, entry: Entry, message: str, close: Sequence[str]) -> Finding:
+    """That a key is not known, with the one that was meant, if any."""
+    if not close:
+        return found(trace, entry, message)
+    right, quote = close[0], entry.key.quoted
+    edit = Splice(trace.source, entry.key.start + quote, entry.key.end - quote, right)
+    fix = Fix(f"rename it to `{right}`", (edit,), "unsafe", "the setting takes effect then")
+    return found(trace, entry, f"{message}; did you mean `{right}`?", fix)

@@ -425,7 +425,7 @@ BACKED = {
         FILES,
         "test_meanings_frameworks.py::test_a_script_leaves_these_events",
     ),
-    "DeepSpeed": (),
+    "DeepSpeed": ("test_frameworks_gate.py::test_settings_of_something_else_are_said_to_be_so",),
 }
 """The tests behind the cells of a row that say more than no, in their order."""
 

@@ -95,6 +95,28 @@ def test_a_named_file_of_another_kind_is_not_checked(tmp_path: Path, name: str, 
     assert shown.stdout == "No Python files found; nothing was checked.\n"
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "why"),
+    [
+        ("zero3.json", '{"zero_optimization": {"stage": 3}}', "DeepSpeed, which is not FSDP"),
+        ("zero.yaml", "distributed_type: DEEPSPEED\n", "DeepSpeed, which is not FSDP"),
+        (
+            "llama.toml",
+            "[parallelism]\ndata_parallel_shard_degree = -1\n",
+            "the frameworks that read it (torchtitan, prime-rl) know only FSDP2",
+        ),
+        ("ddp.yaml", "distributed_type: MULTI_GPU\n", "nor settings that ask for FSDP"),
+    ],
+)
+def test_settings_of_something_else_are_said_to_be_so(
+    tmp_path: Path, name: str, text: str, why: str
+) -> None:
+    (tmp_path / name).write_text(text)
+    (said,) = invoke("check", name, cwd=tmp_path).stderr.splitlines()
+    assert said.startswith(f"{name}: not checked: ")
+    assert said.endswith(why)
+
+
 @pytest.mark.parametrize("name", ["train", "train.py.bak"])
 @pytest.mark.parametrize("first", ["#!/usr/bin/env python3\n", ""])
 def test_python_of_another_name_is_checked(tmp_path: Path, name: str, first: str) -> None:

@@ -113,3 +113,43 @@ def test_a_command_that_pins_nothing(tmp_path: Path, command: str) -> None:
     (tmp_path / ".git").mkdir()
     (tmp_path / "run.sh").write_text(f"{command}\n")
     assert Targets().limits(str(tmp_path)) == ()
+
+
+LIGHTNING = """\
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.strategies import FSDPStrategy
+
+
+class Model(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.layer(x)
+
+    def training_step(self, batch, batch_idx):
+        return self(batch).square().mean()
+
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters())
+
+
+pl.Trainer(strategy=FSDPStrategy(), devices=2).fit(Model(), [torch.randn(4, 8)])
+"""
+
+
+@pytest.mark.parametrize(
+    ("requirement", "older"),
+    [("lightning==2.2.5", True), ("pytorch-lightning<2.3", True), ("lightning>=2.2", False)],
+)
+def test_lightning_is_left_where_its_release_has_no_fsdp2(
+    tmp_path: Path, requirement: str, older: bool
+) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "requirements.txt").write_text(f"{requirement}\n")
+    (tmp_path / "train.py").write_text(LIGHTNING)
+    shown = invoke("migrate", "train.py", cwd=tmp_path).stdout
+    assert ("version 2 needs" in shown) is older
+    assert ("ModelParallelStrategy(data_parallel_size=2" in shown) is not older

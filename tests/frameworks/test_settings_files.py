@@ -282,6 +282,16 @@ def test_a_wrong_type_is_left_alone(tmp_path: Path, section: str, why: str) -> N
     assert file.read_text() == before
 
 
+def test_a_section_that_is_written_twice_is_left_alone(tmp_path: Path) -> None:
+    file = tmp_path / "fsdp.yaml"
+    file.write_text(OLD + "fsdp_config: {fsdp_version: 1}\n")
+    before = file.read_text()
+    shown = invoke("migrate", "--write", file.name, cwd=tmp_path)
+    assert shown.returncode == 1
+    assert "fsdp_config  the key is written twice" in shown.stdout
+    assert file.read_text() == before
+
+
 @pytest.mark.parametrize("value", ["{a: b}", "[1]", "{}"])
 @pytest.mark.parametrize(
     "key", ["fsdp_sharding_strategy", "fsdp_state_dict_type", "fsdp_use_orig_params"]

@@ -105,7 +105,7 @@ def test_wrap_classes_are_cut_at_commas(name: str, launched: Launched) -> None:
     assert all(one.isidentifier() for one in good["classes"])
 
 
-@pytest.mark.parametrize("name", ["reshard", "state", "policy", "sync", "offload"])
+@pytest.mark.parametrize("name", ["reshard", "state", "policy", "sync", "offload", "first_version"])
 def test_what_is_refused_raises(name: str, launched: Launched) -> None:
     error = launched(RULES / "settings_refused" / f"bad_{name}.yaml")
     assert isinstance(error, str)
@@ -133,6 +133,43 @@ def test_the_strategy_is_lost(launched: Launched) -> None:
 def test_an_unknown_key_is_ignored(launched: Launched) -> None:
     seen = [launched(f"{key}.yaml") for key in ("cls_names", "layer_cls")]
     assert [isinstance(one, dict) and one["classes"] for one in seen] == [None, ["Block"]]
+
+
+@pytest.mark.parametrize("name", ["top", "section"])
+def test_an_unknown_key_at_the_top_is_refused(name: str, launched: Launched) -> None:
+    error = launched(RULES / "settings_unknown_key" / f"bad_{name}.yaml")
+    assert isinstance(error, str)
+    assert "had unknown keys" in error
+
+
+def test_a_size_without_its_prefix_is_ignored(launched: Launched) -> None:
+    seen = launched(RULES / "settings_unknown_key" / "bad_sizes.yaml")
+    known = launched(RULES / "settings_mesh_size" / "good_hybrid.yaml")
+    assert [isinstance(one, dict) and one["parallelism"] for one in (seen, known)] == ["1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "error"),
+    [
+        ("auto_wrap_policy", "transformer_based_wrap", ValueError),
+        ("state_dict_type", "FULL", KeyError),
+        ("state_dict_type", "LOCAL_STATE_DICT", ValueError),
+    ],
+)
+def test_the_trainer_refuses_a_word(
+    tmp_path: Path, key: str, value: str, error: type[Exception]
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    accelerate = pytest.importorskip("accelerate")
+
+    def build() -> None:
+        made = transformers.TrainingArguments(
+            str(tmp_path), fsdp="full_shard", fsdp_config={"version": 2, key: value}, use_cpu=True
+        )
+        accelerate.FullyShardedDataParallelPlugin(**made.fsdp_plugin_args)
+
+    with pytest.raises(error):
+        build()
 
 
 @pytest.mark.parametrize("name", ["bad_accelerate", "bad_in_braces"])

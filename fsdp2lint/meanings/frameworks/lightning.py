@@ -2,15 +2,25 @@
 
 Sources: lightning/pytorch/trainer/trainer.py (``_run``), lightning/pytorch/strategies/model_parallel.py and
 "LightningModule: hooks" of its documentation (2.6): ``configure_model`` comes before the strategy is set up, whose
-setup calls ``configure_optimizers``; ``on_fit_start`` comes after it.
+setup calls ``configure_optimizers``; ``on_fit_start`` comes after it. lightning/pytorch/trainer/connectors/accelerator_connector.py
+and lightning/fabric/connector.py for the precisions.
 """
 
 from __future__ import annotations
 
 from fsdp2lint.interpret.classes import outside
 from fsdp2lint.meanings.call import MAX_DEPTH, Call
-from fsdp2lint.meanings.registry import method
-from fsdp2lint.meanings.results import choices, constant, fresh, is_a, made_by, nothing, setting
+from fsdp2lint.meanings.registry import calls, method
+from fsdp2lint.meanings.results import (
+    choices,
+    constant,
+    fresh,
+    instance,
+    is_a,
+    made_by,
+    nothing,
+    setting,
+)
 from fsdp2lint.model.events import Backward, Collective, Refused, Stepped
 from fsdp2lint.model.values import Class, Container, External, Instance, Optimizer, Value, lineage
 
@@ -18,7 +28,11 @@ _TRAINER = "lightning.pytorch.Trainer"
 _MODULES = ("lightning.pytorch.LightningModule", "lightning.pytorch.core.LightningModule")
 
 _ALL_BASES = {*_MODULES, "builtins.object", "torch.nn.Module", "abc.ABC"}
-_MODEL_PARALLEL = "lightning.pytorch.strategies.ModelParallelStrategy"
+_MODEL_PARALLEL = tuple(
+    f"lightning.{home}.strategies.ModelParallelStrategy" for home in ("pytorch", "fabric")
+)
+_REFUSED_PRECISIONS = ("16", "16-mixed", "64", "64-true")
+"""Words and numbers for precisions that Lightning has, and its FSDP2 has not."""
 
 BEFORE = ("prepare_data", "setup", "configure_model")
 FITTING = (
@@ -37,6 +51,22 @@ def hooks_of(cls: Value) -> tuple[str, ...]:
     """The methods of a class that a framework calls in an order of its own; none for other classes."""
     named = {base.name for base in lineage(cls) if isinstance(base, External)}
     return HOOKS if isinstance(cls, Class) and named & set(_MODULES) else ()
+
+
+@calls(_TRAINER)
+def trainer(call: Call) -> Value | None:
+    """``Trainer(strategy=…, precision=…)`` keeps both as they are."""
+    refuse_precision(call, call.keywords.get("strategy"), "Trainer")
+    call.escape_arguments()
+    return instance(call)
+
+
+def refuse_precision(call: Call, strategy: Value | None, of: str) -> None:
+    """``_validate_precision_choice`` raises a ValueError for a precision that ``ModelParallelStrategy`` does not have."""
+    given = str(constant(call.keywords.get("precision")))
+    if made_by(strategy, *_MODEL_PARALLEL) and given in _REFUSED_PRECISIONS:
+        why = f"`ModelParallelStrategy` does not support `{of}(precision={given})`"
+        call.emit(Refused, by="Lightning", why=why)
 
 
 @method("fit")
@@ -64,7 +94,7 @@ def fit(call: Call) -> Value | None:
 def _refuse(call: Call, module: Value) -> None:
     """``ModelParallelStrategy.setup`` raises a TypeError for a module that does not define ``configure_model``."""
     strategy = setting(call, call.receiver, "strategy")
-    if not made_by(strategy, _MODEL_PARALLEL) or not isinstance(module, Instance):
+    if not made_by(strategy, *_MODEL_PARALLEL) or not isinstance(module, Instance):
         return
     bases = {base.name for base in outside(module.cls)}
     defined = call.machine.method(module, "configure_model") is not None
