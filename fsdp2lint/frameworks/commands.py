@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from fsdp2lint.frameworks.variables import expanded
 from fsdp2lint.system.discover import EXCLUDED, project_of
 from fsdp2lint.system.files import SETTINGS, Files
 
@@ -20,10 +21,7 @@ MAX_FILES = 400
 _FILES = (
     *(".sh", ".bash", ".slurm", ".sbatch", ".job", ".mk", ".md", ".yml", ".yaml", "Makefile"),
 )
-_COMMAND = re.compile(
-    r"(?:\baccelerate[ \t-]launch|\btorchrun|\bpython3?(?:\.\d+)?)[ \t](?:\\\r?\n|[^\n])*"
-)
-_CONTINUED = re.compile(r"\\\r?\n")
+_COMMAND = re.compile(r"(?:\baccelerate[ \t-]launch|\btorchrun|\bpython3?(?:\.\d+)?)[ \t][^\n]*")
 _ENDS = re.compile(r"(?!<[^<>]+>$)[;&|><)`#].*|\d>.*")
 """What ends a command in a shell, at the begin of a word; `<your_path>` on a page is to be filled in."""
 
@@ -49,8 +47,8 @@ def commands(paths: Iterable[str], files: Files) -> Iterator[Command]:
     """The starts of scripts in some files."""
     for path in paths:
         text = read(path, files).decode("utf-8", "replace")
-        for line in _COMMAND.findall(text):
-            command = _parsed(_CONTINUED.sub(" ", line))
+        for line in _COMMAND.findall(expanded(text, path)):
+            command = _parsed(line)
             if command is not None:
                 yield replace(command, written_in=path)
 
@@ -60,9 +58,9 @@ def _parsed(line: str) -> Command | None:
     try:
         words = shlex.split(line)
     except ValueError:  # prose, or a quote that another line closes
-        words = line.split()
+        words = [word.strip("\"'") for word in line.split()]
     end = next((n for n, word in enumerate(words) if _ENDS.fullmatch(word)), len(words))
-    words = [word.rstrip(";`") for word in words[:end]]
+    words = [word.rstrip(";`)") for word in words[:end]]
     accelerated = words[0].startswith("accelerate")
     rest = words[2:] if words[0] == "accelerate" else words[1:]
     for number, word in enumerate(rest):

@@ -107,8 +107,7 @@ def _of_accelerate(trace: Trace, asked: Asked) -> Iterator[Refused]:
     if state is not None and (why := _refused_type(state, asked.version)):
         right, note = "SHARDED_STATE_DICT", "look at who reads it"
         local = why.startswith("raises a ValueError")
-        fix = written(trace, state, right, f"write `{right}`", note) if local else None
-        yield state, why, fix
+        yield state, why, written(trace, state, right, f"write `{right}`", note) if local else None
     if policy is not None and isinstance(plain(policy.value), str):
         if plain(policy.value).upper() not in _POLICIES:
             yield policy, f"raises a ValueError: the policies are {', '.join(_POLICIES)}", None
