@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from fsdp2lint.bridge.convert import Kind
 
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
@@ -13,7 +19,7 @@ _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 @click.option(
     "--to",
     "kind",
-    type=click.Choice(["file", "folder"]),
+    type=click.Choice(["file", "folder", "huggingface"]),
     help="What NEW is to be, where its name and OLD do not say it.",
 )
 @click.option("--force", is_flag=True, help="Replace NEW if it exists.")
@@ -24,11 +30,12 @@ _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 )
 @click.argument("old", type=click.Path(path_type=Path))
 @click.argument("new", type=click.Path(path_type=Path))
-def command(old: Path, new: Path, kind: str | None, force: bool, trust: bool) -> int:
+def command(old: Path, new: Path, kind: Kind | None, force: bool, trust: bool) -> int:
     """Make the checkpoint NEW of OLD, on one process: of a single file (`torch.save` of a full state dict of
     model and optimizer) a folder of `torch.distributed.checkpoint`, and of a folder, one that FSDP1 wrote
     too, a single file. A folder of Hugging Face with an index of its files becomes a folder of
-    `torch.distributed.checkpoint`. Needs the extra `verify`.
+    `torch.distributed.checkpoint`, and `--to huggingface` makes such a folder of the weights. One tensor at a time is in
+    memory. Needs the extra `verify`.
 
     A file becomes a folder unless NEW is named like a file (.pt, .pth, …): then a file again, in which no
     tensors share memory. The keys stay as they are. Of NEW.safetensors a safetensors file is made, which holds
@@ -36,10 +43,12 @@ def command(old: Path, new: Path, kind: str | None, force: bool, trust: bool) ->
 
     Exit code: 0 when NEW is there, 2 when it cannot be made; then nothing is changed.
     """
-    from fsdp2lint.bridge.convert import CannotConvert, convert
+    from fsdp2lint.bridge.convert import convert
+    from fsdp2lint.bridge.stored import CannotConvert
 
     try:
-        made = convert(old, new, force=force, trust=trust, kind=kind or "")
+        with _bar() as progress:
+            made = convert(old, new, force=force, trust=trust, kind=kind, progress=progress)
     except CannotConvert as problem:
         raise click.ClickException(str(problem)) from problem
     others = f", {made.others} other values" if made.others else ""
@@ -59,6 +68,21 @@ def command(old: Path, new: Path, kind: str | None, force: bool, trust: bool) ->
             " unsharded model's optimizer, or save it again with FSDP.optim_state_dict"
         )
     return 0
+
+
+@contextmanager
+def _bar() -> Iterator[Callable[[int, int], None]]:
+    """A bar of what is written, on a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
+
+    columns = (BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn())
+    console = Console(stderr=True)
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda done, size: bar.update(task, completed=done, total=size)
 
 
 def _size(size: int) -> str:

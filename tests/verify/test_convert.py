@@ -1,4 +1,7 @@
-"""Checkpoints converted from files to folders and back; what is refused, and that nothing is lost on the way."""
+"""Checkpoints converted from files to folders and back; what is refused, and that nothing is lost on the way.
+
+With ``FSDP2LINT_LARGE=10`` the checkpoint whose memory is measured has ten gigabytes in place of a sixth of one.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import argparse
 import json
 import os
 import pickle
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -15,7 +20,8 @@ from click.testing import CliRunner
 
 torch = pytest.importorskip("torch")
 
-from fsdp2lint.bridge.convert import CannotConvert, convert  # noqa: E402
+from fsdp2lint.bridge.convert import convert  # noqa: E402
+from fsdp2lint.bridge.stored import CannotConvert  # noqa: E402
 from fsdp2lint.cli.program import program  # noqa: E402
 
 
@@ -265,3 +271,126 @@ def test_a_state_by_numbers_is_said(tmp_path: Path) -> None:
     optimizer.step()
     torch.save({"optimizer": optimizer.state_dict()}, tmp_path / "old.pt")
     assert "by numbers; FSDP2 needs one by names" in said(tmp_path / "old.pt", tmp_path / "new")[1]
+
+
+def test_a_file_is_what_torch_save_makes(tmp_path: Path) -> None:
+    """Parameters stay parameters, what was transposed keeps its values, and other readers find the checksums right."""
+    old = {
+        "weight": torch.nn.Parameter(torch.randn(3, 4).t(), requires_grad=False),
+        "shape": torch.Size([2, 3]),
+        "none": torch.zeros(0, 4),
+        "one": torch.tensor(2.5),
+        "half": torch.randn(5)[1:4].to(torch.float8_e5m2),
+    }
+    groups = [{"betas": (0.9, 0.95), "type": torch.bfloat16}, []]
+    torch.save({"model": old, "groups": groups}, tmp_path / "old.pt")
+    convert(tmp_path / "old.pt", tmp_path / "new.pt")
+    new = torch.load(tmp_path / "new.pt")
+    assert isinstance(new["model"]["weight"], torch.nn.Parameter)
+    assert not new["model"]["weight"].requires_grad
+    assert new["groups"] == groups
+    assert new["model"].keys() == old.keys()
+    for name, value in old.items():
+        assert torch.equal(torch.as_tensor(new["model"][name]), torch.as_tensor(value)), name
+    assert torch.load(tmp_path / "new.pt", mmap=True)["model"]["one"] == 2.5
+    with zipfile.ZipFile(tmp_path / "new.pt") as archive:
+        assert archive.testzip() is None
+
+
+def test_a_folder_is_what_a_save_makes(tmp_path: Path) -> None:
+    from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+    from torch.distributed.checkpoint.state_dict_saver import save
+
+    states = flat_file(tmp_path / "old.pt")
+    convert(tmp_path / "old.pt", tmp_path / "new")
+    save(torch.load(tmp_path / "old.pt"), storage_writer=FileSystemWriter(tmp_path / "usual"))
+    ours, usual = (FileSystemReader(tmp_path / n).read_metadata() for n in ("new", "usual"))
+    assert ours.state_dict_metadata == usual.state_dict_metadata
+    assert ours.planner_data == usual.planner_data
+    assert states.keys() == {path[0] for path in ours.planner_data.values()}
+
+
+def test_weights_become_a_folder_of_hugging_face(tmp_path: Path) -> None:
+    from fsdp2lint.bridge.reading import states_of
+    from fsdp2lint.bridge.writing import write_shards
+
+    weights = {f"layers.{n}.weight": torch.randn(64, 4) for n in range(5)}
+    torch.save({"model": weights, "epoch": 7}, tmp_path / "old.pt")
+    code, told = said("--to", "huggingface", tmp_path / "old.pt", tmp_path / "hub")
+    assert code == 0
+    assert "a safetensors file holds weights only: left out `epoch`" in told
+    assert sorted(p.name for p in (tmp_path / "hub").iterdir()) == [
+        "model-00001-of-00001.safetensors",
+        "model.safetensors.index.json",
+    ]
+    states = states_of(tmp_path / "old.pt", trust=False)
+    write_shards(states["model"], tmp_path / "parts", lambda size: None, largest=2100)
+    assert len(list((tmp_path / "parts").glob("*-of-00003.safetensors"))) == 3
+    for folder in ("hub", "parts"):
+        convert(tmp_path / folder, tmp_path / "new.pt", force=True)
+        assert same(torch.load(tmp_path / "new.pt"), weights)
+
+
+def test_a_tensor_of_two_ranks_is_joined(tmp_path: Path) -> None:
+    from torch.distributed.checkpoint.metadata import MetadataIndex
+
+    whole, folder = torch.arange(24.0).view(6, 4), tmp_path / "folder"
+    torch.save({"first": whole[:, :1].clone(), "second": whole[:, 1:].clone()}, tmp_path / "old.pt")
+    convert(tmp_path / "old.pt", folder)
+    metadata = pickle.loads((folder / ".metadata").read_bytes())
+    (first,), (second,) = (metadata.state_dict_metadata[n].chunks for n in ("first", "second"))
+    places = metadata.storage_data
+    second.offsets = torch.Size([0, 1])
+    for name, chunk in (("first", first), ("second", second)):
+        held = places.pop(MetadataIndex(name, torch.Size([0, 0])))
+        places[MetadataIndex("whole", chunk.offsets)] = held
+    entry = metadata.state_dict_metadata.pop("first")
+    entry.size, entry.chunks = torch.Size([6, 4]), [first, second]
+    metadata.state_dict_metadata, metadata.planner_data = {"whole": entry}, None
+    (folder / ".metadata").write_bytes(pickle.dumps(metadata))
+    convert(folder, tmp_path / "new.pt")
+    assert torch.equal(torch.load(tmp_path / "new.pt")["whole"], whole)
+    entry.chunks = [first]
+    (folder / ".metadata").write_bytes(pickle.dumps(metadata))
+    with pytest.raises(CannotConvert, match="parts of `whole` are missing"):
+        convert(folder, tmp_path / "other.pt")
+
+
+MEASURED = """
+import resource, sys
+from pathlib import Path
+import torch, torch.distributed.checkpoint
+from fsdp2lint.bridge.convert import convert
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+folder = Path(sys.argv[1])
+torch.save({"a": torch.ones(3)}, folder / "small.pt")
+convert(folder / "small.pt", folder / "small")
+before = peak()
+for old, new, kind in (
+    ("old.pt", "folder", "folder"),
+    ("folder", "new.pt", "file"),
+    ("folder", "hub", "huggingface"),
+    ("hub", "new.safetensors", "file"),
+):
+    convert(folder / old, folder / new, kind=kind)
+print(peak() - before)
+"""
+
+
+def test_one_tensor_at_a_time_is_in_memory(tmp_path: Path) -> None:
+    """Four conversions in a row take what the largest tensor takes, beyond what a small one takes."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    tensors = 4
+    size = int(float(os.environ.get("FSDP2LINT_LARGE", "0.16")) * 1e9) // tensors
+    with FakeTensorMode():
+        layers = {f"layers.{n}": torch.empty(size, dtype=torch.uint8) for n in range(tensors)}
+    with torch.serialization.skip_data(materialize_fake_tensors=True):
+        torch.save({"model": layers}, tmp_path / "old.pt")  # a hole: it takes no room on the disk
+    command = [sys.executable, "-c", MEASURED, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 1.1 * size + 50e6
+    assert convert(tmp_path / "new.safetensors", tmp_path / "again.pt").size == tensors * size
