@@ -76,6 +76,7 @@ class Run(msgspec.Struct, forbid_unknown_fields=True):
     resume: Resume
     faults: list[Fault]
     also: list[list[str]] = []
+    alike: list[str] = []
 
 
 def run_of(folder: Path) -> Run:

@@ -490,7 +490,7 @@ NAMED: dict[str, tuple[str, ...]] = {
     "one round less": (*_SEEN, *_GRADIENTS, "data", "loss"),
     "optimizer is not restored": ("setting", "optimizer"),
     "schedule is not restored": ("rate", "companion"),
-    "scaler is not restored": ("companion", "loss", *_GRADIENTS),
+    "scaler is not restored": ("companion", "printed", "loss", *_GRADIENTS),
     "weights are not restored": ("loss", "evaluation"),
     "average is not restored": ("evaluation", "value", "checkpoint", "printed"),
     "random numbers are not restored": ("data", "loss"),
@@ -542,9 +542,13 @@ def programs(names: list[str]) -> Iterator[tuple[str, Place, Path, Options, list
         plan = tomllib.loads(file.read_text("utf-8"))
         if not names or file.parent.name in names:
             place = find(str(file.parent / "before"), entry=plan["entry"])
-            save, go_on = plan["resume"]["save"], plan["resume"]["continue"]
+            alike = plan.get("alike", [])
+            straight, save, go_on = (
+                [*arguments, *alike]
+                for arguments in (plan["args"], plan["resume"]["save"], plan["resume"]["continue"])
+            )
             yield from runs(
-                file.parent.name, place, file.parent / "after", plan["args"], save, go_on, plan
+                file.parent.name, place, file.parent / "after", straight, save, go_on, plan
             )
     if not names or "everything" in names:
         options = Options(timeout=LIMIT, patches=PATCHES)
@@ -579,7 +583,7 @@ def runs(
             tuple(arguments),
             plan["nproc"],
             timeout=LIMIT,
-            rtol=plan["rtol"],
+            rtol=None if plan.get("alike") else plan["rtol"],
             resume=resume,
             patches=PATCHES,
         )
