@@ -28,7 +28,7 @@ Unsafe: the key is renamed to the closest one, which then has an effect that it 
 
 accelerate read `fsdp_backward_prefetch_policy` before 1.0: it is not reported where the project's dependencies keep accelerate below. The keys are those of accelerate 1.15, transformers 5.23, ms-swift 4.6 and axolotl 0.13; a newer release may know more. Keys that begin
 with an underscore are taken for comments. A key at the top that is like none of accelerate's is reported only where the file has a
-`compute_environment`, as those of `accelerate config` do: another file may be a script's own.
+`compute_environment`, as those of `accelerate config` do: other files may be read by the script alone.
 
 ## References
 
