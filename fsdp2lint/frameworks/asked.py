@@ -192,6 +192,12 @@ class Launch(NamedTuple):
     """What that file sets by name, of the version and the type of state dicts: the rest are defaults."""
     sizes: tuple[tuple[str, int], ...] = ()
     """The sizes of the ``parallelism_config`` that are set, without their prefix."""
+    offload: bool = False
+    """Whether parameters lie on the CPU."""
+    efficient_loading: bool = False
+    """Whether the settings ask that rank 0 alone loads the weights."""
+    mixed_precision: str = ""
+    """``bf16`` or its like; empty where the settings say none."""
     processes: int | None = None
     """How many processes the command starts; None where it does not say, 0 where several commands differ."""
 

@@ -158,6 +158,9 @@ def _known(paths: Iterable[str], files: Files) -> _Known:
                 settings=path,
                 named=_named(asked),
                 sizes=_sizes(asked.top.value("parallelism_config")),
+                offload=asked.value("offload_params") is True,
+                efficient_loading=asked.value("cpu_ram_efficient_loading") is True,
+                mixed_precision=_precision(asked.top.value("mixed_precision")),
             )
         elif asked.framework in ("the Trainer", "ms-swift"):  # one file may be either
             known.trainer[path] = Launch(
@@ -174,6 +177,11 @@ def _named(asked: Asked) -> tuple[tuple[str, str], ...]:
     version = () if asked.said is None else (("fsdp_version", str(asked.version)),)
     kind = _type(asked)
     return (*version, ("state_dict_type", kind)) if kind else version
+
+
+def _precision(given: object) -> str:
+    """A precision that is mixed; empty for none."""
+    return given if isinstance(given, str) and given != "no" else ""
 
 
 def _sizes(section: object) -> tuple[tuple[str, int], ...]:
@@ -265,21 +273,33 @@ def _of_command(command: Command, known: _Known) -> Launch | None:
         () if "fsdp_transformer_layer_cls_to_wrap" in options or base is None else base.wrapped
     )
     state = _TYPES.get(kind, kind) or (base.state_dict_type if base else default)
-    recomputed = options.get("fsdp_activation_checkpointing", "").lower() == "true"
-    if base is not None and "fsdp_activation_checkpointing" not in options:
-        recomputed = base.activation_checkpointing
+    start = base or Launch(version)
+    made = start._replace(
+        version=version,
+        state_dict_type=state,
+        wrapped=wrapped,
+        activation_checkpointing=_flag(
+            options, "activation_checkpointing", start.activation_checkpointing
+        ),
+        offload=_flag(options, "offload_params", start.offload),
+        efficient_loading=_flag(options, "cpu_ram_efficient_loading", start.efficient_loading),
+        mixed_precision=_precision(options.get("mixed_precision", start.mixed_precision)),
+    )
     sizes = dict(base.sizes if base is not None else ())
     for name, given in options.items():
         if name.startswith(PARALLELISM) and name.endswith("_size"):
             sizes[name.removeprefix(PARALLELISM)] = int(given) if given.isdecimal() else -1
     set_sizes = tuple(sorted(sizes.items())) if min(sizes.values(), default=1) > 0 else ()
-    made = Launch(version, state, wrapped, recomputed, sizes=set_sizes)
-    if base is None:
-        return made
     named = tuple(
-        pair for pair in base.named if f"fsdp_{pair[0].removeprefix('fsdp_')}" not in options
+        pair for pair in made.named if f"fsdp_{pair[0].removeprefix('fsdp_')}" not in options
     )
-    return made._replace(settings=base.settings, named=named)
+    return made._replace(sizes=set_sizes, named=named)
+
+
+def _flag(options: dict[str, str], name: str, default: bool) -> bool:
+    """An option of FSDP that is true or false."""
+    said = options.get(f"fsdp_{name}")
+    return default if said is None else said.lower() == "true"
 
 
 def _processes(command: Command) -> int | None:

@@ -179,6 +179,8 @@ def _closures(machine: Machine, module: Namespace, reached: Reached) -> Iterator
 def _begin(machine: Machine, source: Source) -> tuple[Namespace, Trace]:
     project = machine.project
     trace = Trace("__main__", source, machine.memory, project.files, project.target)
+    launch = project.told.launch(os.path.abspath(source.path)) if project.told.launched else None
+    trace.launches = () if launch is None else (launch,)
     machine.trace = trace
     return namespace(machine, project.path_of(source), _module_name(source)), trace
 

@@ -60,7 +60,7 @@ def autograd_backward(call: Call) -> Value | None:
 @calls("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_value_")
 def clip(call: Call) -> Value | None:
     """Clips the gradients of the parameters that it is given."""
-    return _clip(call, call.get(0, "parameters"), call.name.rpartition(".")[2])
+    return clip_gradients(call, call.get(0, "parameters"), call.name.rpartition(".")[2])
 
 
 @calls("torch.nn.utils.get_total_norm", "torch.nn.utils.clip_grads_with_norm_")
@@ -80,19 +80,22 @@ def clip_by_method(call: Call) -> Value | None:
     receiver = call.receiver
     if receiver is None or isinstance(receiver, Super):
         return None
+    if call.name == ".clip_grad_value_" and made_by(receiver, "accelerate."):
+        return None  # accelerate refuses it with FSDP
     first = call.get(0, "parameters")
     if not call.is_module(receiver):
         holds = first is not None and not isinstance(first, Literal)
         several = call.open or len(call.args) + len(call.keywords) > 1
         if not holds or not (several or call.parameters(first)):
             return None
-        return _clip(call, first, call.name[1:])
+        return clip_gradients(call, first, call.name[1:])
     for one in call.each(receiver):
         call.emit(Clipped, parameters=(), module=one)
     return fresh(call)
 
 
-def _clip(call: Call, given: Value | None, by: str) -> Value:
+def clip_gradients(call: Call, given: Value | None, by: str) -> Value:
+    """That the gradients of some parameters are clipped."""
     note_use(call, by, given)
     call.emit(Clipped, parameters=call.parameters(given), module=None)
     return fresh(call)

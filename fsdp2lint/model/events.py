@@ -321,6 +321,17 @@ class SizesDiffer(Event):
 
 
 @dataclass(slots=True, eq=False)
+class Upcast(Event):
+    """accelerate casts the trainable parameters of a model to float32 before it shards it, because of ``by``."""
+
+    module: Value
+    by: str
+
+    def words(self) -> str:
+        return f"{self.module.words()} cast to float32 because of {self.by}"
+
+
+@dataclass(slots=True, eq=False)
 class WeightsSkipped(Event):
     """A call that saves a model wrote no weights, because of the settings ``by``."""
 

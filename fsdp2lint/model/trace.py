@@ -51,7 +51,7 @@ class Trace:
         self.settings: Asked | None = None
         """How the settings file asks for FSDP that this trace is about; nothing happens in it."""
         self.launches: tuple[Launch, ...] = ()
-        """The launches of scripts that use this settings file."""
+        """How this script is launched with FSDP; of a settings file, the launches of scripts that use it."""
         self.truncated = False
         self.cut: tuple[str, Site] | None = None
         """The limit that the run met first, in words, and where; None where it met none."""
@@ -85,6 +85,7 @@ class Trace:
     def begun(self, entry: str) -> Trace:
         """The trace of another entry, before which the same has happened."""
         other = Trace(entry, self.source, self.memory, self.files, self.target)
+        other.launches = self.launches
         other.events = self.events.copy()
         other._by_kind = {kind: events.copy() for kind, events in self._by_kind.items()}
         return other

@@ -49,8 +49,8 @@ from collections.abc import Iterator
 
 from fsdp2lint.api import Finding, Moved, Optimizer, Stepped, Trace, Value, options, rule, unwrapped
 
+from .._common.casts import lowered_to
 from .._common.shared import overlap, sharded, together
-from ._common.casts import lowered_to
 
 
 @rule(code="FSDP221", group="suspicious")

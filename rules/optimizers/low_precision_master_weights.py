@@ -50,7 +50,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fsdp2lint.api import (
-    Called,
     Event,
     External,
     Finding,
@@ -65,10 +64,10 @@ from fsdp2lint.api import (
     unwrapped,
 )
 
+from .._common.casts import lowered, lowered_to, without_cast
 from .._common.parts import frozen
 from .._common.policies import dtype_of, policy_of
 from .._common.shared import Shard, overlap, shards_after, together
-from ._common.casts import LOW, lowered_to, without_cast
 
 _FLOAT32 = ("float", "double")
 
@@ -76,7 +75,7 @@ _FLOAT32 = ("float", "double")
 @rule(code="FSDP222", group="suspicious")
 def check(trace: Trace) -> Iterator[Finding]:
     """Weights that were lowered too early."""
-    for event, module, dtype in _lowered(trace):
+    for event, module, dtype in lowered(trace):
         shard = _sharded_alike(trace, event, module, dtype)
         if shard is None or frozen(trace, module) or any(trace.calls("peft.get_peft_model")):
             continue
@@ -89,19 +88,6 @@ def check(trace: Trace) -> Iterator[Finding]:
             because=((shard.event, f"`{shard.module.words()}` is sharded here, with that dtype"),),
             fix=_fix(event),
         )
-
-
-def _lowered(trace: Trace) -> Iterator[tuple[Event, Value, str]]:
-    """Casts and loads in a low dtype."""
-    for moved in trace.of(Moved):
-        dtype = lowered_to(moved)
-        if dtype is not None:
-            yield moved, unwrapped(moved.module), dtype
-    for called in trace.of(Called):
-        if called.name.endswith(".from_pretrained"):
-            given = called.keywords.get("torch_dtype", called.keywords.get("dtype"))
-            if isinstance(given, External) and given.name in LOW:
-                yield called, called.result, given.name
 
 
 def _sharded_alike(trace: Trace, event: Event, module: Value, dtype: str) -> Shard | None:

@@ -117,8 +117,15 @@ def launched(sources: Sequence[Source]) -> Told:
             values = dict(pair.split() for pair in said.split(","))
             kind = values.get("state_dict_type", "")
             processes = int(number) if (number := values.pop("processes", "")) else None
+            given = {
+                "offload": values.pop("offload", "") == "true",
+                "efficient_loading": values.pop("efficient_loading", "") == "true",
+                "mixed_precision": values.pop("mixed_precision", ""),
+            }
             named = tuple(values.items())
-            launch = Launch(int(values["fsdp_version"]), kind, named=named, processes=processes)
+            launch = Launch(
+                int(values["fsdp_version"]), kind, named=named, processes=processes, **given
+            )
             found.append((os.path.abspath(source.path), launch))
     return Told(launched=tuple(found))
 

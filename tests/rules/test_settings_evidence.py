@@ -335,3 +335,38 @@ def test_the_trainer_writes_no_weights_in_shards(tmp_path: Path) -> None:
     assert rehearsed(script, tmp_path)["ranks"][0]["outcome"] == "ended"
     assert not list(tmp_path.rglob("*.safetensors"))
     assert not list(tmp_path.rglob("*.bin"))
+
+
+@pytest.mark.ranks
+def test_accelerate_casts_to_float32_before_it_shards(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    text = (RULES / "cast_undone" / "bad_cast.py").read_text()
+    script.write_text(text.replace("print(", 'open("dtype.txt", "w").write('))
+    assert all(rank["outcome"] == "ended" for rank in rehearsed(script, tmp_path)["ranks"])
+    assert (tmp_path / "dtype.txt").read_text() == "the weights are in torch.float32"
+
+
+def test_rank_0_loads_alone_only_within_a_process_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("transformers")
+    from torch import distributed
+    from transformers.distributed.fsdp import is_fsdp_enabled
+
+    for name in ("ACCELERATE_USE_FSDP", "FSDP_CPU_RAM_EFFICIENT_LOADING"):
+        monkeypatch.setenv(name, "true")
+    assert not is_fsdp_enabled()
+    store = (tmp_path / "store").as_uri()
+    distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
+    try:
+        assert is_fsdp_enabled()
+    finally:
+        distributed.destroy_process_group()
+
+
+@pytest.mark.ranks
+def test_values_cannot_be_clipped(tmp_path: Path) -> None:
+    ranks = rehearsed(RULES / "framework_refuses" / "bad_clip_value.py", tmp_path)["ranks"]
+    assert any(
+        "do not support `clip_grad_value_`" in rank["error"] for rank in ranks if "error" in rank
+    )

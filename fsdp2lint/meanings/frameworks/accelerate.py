@@ -14,6 +14,7 @@ import os
 from math import prod
 
 from fsdp2lint.frameworks.asked import Launch
+from fsdp2lint.meanings.autograd import clip_gradients
 from fsdp2lint.meanings.call import Call
 from fsdp2lint.meanings.frameworks.objects import layer_classes, renewed, shard
 from fsdp2lint.meanings.registry import calls, method
@@ -35,6 +36,7 @@ from fsdp2lint.model.events import (
     Saved,
     SizesDiffer,
     StateDictTaken,
+    Upcast,
 )
 from fsdp2lint.model.values import (
     Container,
@@ -230,7 +232,9 @@ def _sharded(call: Call, value: Value) -> Value:
     A model that the script has sharded itself is left as it is (``fsdp2_prepare_model``).
     """
     if call.is_module(value):
-        shard(call, value, again=False)
+        if by := mixed_precision(call):
+            call.emit(Upcast, module=value, by=by)
+        shard(call, value, again=False, offload=_offloads(call))
         return value
     call.escape(value)
     if not isinstance(value, Optimizer):
@@ -240,11 +244,43 @@ def _sharded(call: Call, value: Value) -> Value:
     return made
 
 
+def mixed_precision(call: Call) -> str:
+    """What asks for mixed precision, in words; empty where nothing does, or it is not known."""
+    given = constant(setting(call, call.receiver, "mixed_precision"))
+    if isinstance(given, str):
+        return f'`mixed_precision="{given}"`' if given != "no" else ""
+    known = launch(call)
+    left = _is_unset(setting(call, call.receiver, "mixed_precision"), call.receiver)
+    said = known.mixed_precision if known is not None and (left or given is None) else ""
+    return f"`mixed_precision: {said}`" if said else ""
+
+
+def _offloads(call: Call) -> bool:
+    """Whether the plugin, or the launch where the plugin leaves it open, keeps the parameters on the CPU."""
+    plugin = setting(call, call.receiver, "fsdp_plugin")
+    said = None if is_left_open(plugin) else setting(call, plugin, "cpu_offload")
+    if constant(said) is True or made_by(said, "torch.distributed.fsdp.CPUOffloadPolicy"):
+        return True
+    known = launch(call)
+    return said is None and known is not None and known.offload
+
+
 def _prepared(call: Call, value: Value) -> Value:
     made = fresh(call)
     if call.is_module(value):
         call.use_as_module(made)
     return made
+
+
+@method("clip_grad_value_")
+def clip_values(call: Call) -> Value | None:
+    """``Accelerator.clip_grad_value_`` raises with FSDP."""
+    if not made_by(call.receiver, _ACCELERATE):
+        return None
+    if fsdp_version(call) is not None and not _asked_for_fsdp(call):
+        why = "with FSDP it clips norms alone: use `clip_grad_norm_`"
+        call.emit(Refused, by="accelerate", why=why, error="Exception")
+    return clip_gradients(call, call.get(0, "parameters"), call.name[1:])
 
 
 # -- what all processes must call -----------------------------------------------------------------------

@@ -13,6 +13,7 @@ from fsdp2lint.model.values import (
     Container,
     External,
     Function,
+    Instance,
     Literal,
     Module,
     Optimizer,
@@ -46,6 +47,8 @@ def framework_object(call: Call) -> Value | None:
     call.escape_arguments()
     return instance(call)
 
+
+_OFFLOAD = "torch.distributed.fsdp.CPUOffloadPolicy"
 
 _COMPOSED = ("Transformer", "MultiheadAttention")
 """Modules of torch that hold others, by the start of their names."""
@@ -84,7 +87,7 @@ def _layer(call: Call, one: Value) -> str:
     return last(name) if leaf else ""
 
 
-def shard(call: Call, model: Value | None, *, again: bool = True) -> bool:
+def shard(call: Call, model: Value | None, *, again: bool = True, offload: bool = False) -> bool:
     """``fully_shard`` by code out of sight: of the model for certain, of parts of it perhaps.
 
     The model goes out of sight too. Without ``again`` a model that is sharded already is left alone, as
@@ -97,7 +100,9 @@ def shard(call: Call, model: Value | None, *, again: bool = True) -> bool:
         found = True
         call.use_as_module(one)
         if again or not _is_sharded(call, one):
-            call.emit(Sharded, modules=(one,), options={}, open=True)
+            policy = Instance(call.machine.external(_OFFLOAD), call.site)
+            given: dict[str, Value] = {"offload_policy": policy} if offload else {}
+            call.emit(Sharded, modules=(one,), options=given, open=True)
         call.escape(one)
     return found
 

@@ -32,6 +32,7 @@ from fsdp2lint.model.events import (
     Registered,
     Saved,
     Stepped,
+    Upcast,
     WeightsSkipped,
 )
 from fsdp2lint.model.values import (
@@ -108,6 +109,9 @@ def _prepared(call: Call, trainer: Value) -> Value:
     """The model as the hooks get it: sharded in place by version 2, else in a wrapper of which nothing more is known."""
     model = setting(call, trainer, "model")
     if model is not None and shards(call, trainer) and version(call, trainer) == 2:
+        for name in ("bf16", "fp16"):
+            if constant(_argument(call, trainer, name)) is True and call.is_module(model):
+                call.emit(Upcast, module=model, by=f"`{name}=True`")
         if shard(call, model, again=False):
             for one in call.each(model):
                 call.emit(Registered, module=one, method="generate")

@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import libcst as cst
 
-from fsdp2lint.api import Edit, External, Fix, Moved, Remove, Replace, options
+from fsdp2lint.api import (
+    Called,
+    Edit,
+    Event,
+    External,
+    Fix,
+    Moved,
+    Remove,
+    Replace,
+    Trace,
+    Value,
+    options,
+    unwrapped,
+)
 
-from ..._common.fixes import call_of, own_statement, stands_alone
+from .fixes import call_of, own_statement, stands_alone
 
 _BY_METHOD = {"bfloat16": "torch.bfloat16", "half": "torch.float16"}
 LOW = ("torch.bfloat16", "torch.float16", "torch.half")
@@ -21,6 +36,19 @@ def lowered_to(moved: Moved) -> str | None:
         if names and names <= set(LOW):
             return sorted(names)[0]
     return None
+
+
+def lowered(trace: Trace) -> Iterator[tuple[Event, Value, str]]:
+    """Casts and loads of models in a low dtype: where, what, and which dtype."""
+    for moved in trace.of(Moved):
+        dtype = lowered_to(moved)
+        if dtype is not None:
+            yield moved, unwrapped(moved.module), dtype
+    for called in trace.of(Called):
+        if called.name.endswith(".from_pretrained"):
+            given = called.keywords.get("torch_dtype", called.keywords.get("dtype"))
+            if isinstance(given, External) and given.name in LOW:
+                yield called, called.result, given.name
 
 
 def without_cast(moved: Moved, title: str, note: str) -> Fix | None:

@@ -1,1 +1,0 @@
-"""What several of these rules use."""
