@@ -44,6 +44,7 @@ def found_in(checkouts: Path, snapshot: Snapshot) -> set[Site]:
     """
     with tempfile.TemporaryDirectory() as folder:
         unpack(checkouts, snapshot, Path(folder))
+        (Path(folder) / ".git").mkdir()  # where a repository ends decides which files speak for it
         return check(Path(folder))
 
 

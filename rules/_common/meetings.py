@@ -44,6 +44,7 @@ from .loops import loops_at
 from .shared import sharded
 
 _SCOPES = ("global", "local")
+_READING = ("builtins.", "copy.", "dataclasses.", "json.", "pickle.", "pprint.", "torch.save", "yaml.")
 _ONE_WORLD = ("torch.distributed.get_world_size", "os.environ")
 
 
@@ -272,13 +273,15 @@ def _leaves_out(left: Exited, event: Event) -> bool:
 
 
 def _hands_over(called: Called) -> bool:
-    """Whether a call that is not followed gets something that can call the script back."""
+    """Whether a call that is not followed gets something that can call the script back.
+
+    What reads an object (`vars(config)`, `json.dump`) calls none of its methods that train.
+    """
     given = (*called.arguments, *called.keywords.values())
-    return any(
-        isinstance(one, Bound | Function)
-        or (
-            isinstance(one, Instance) and not isinstance(one, Module) and isinstance(one.cls, Class)
-        )
+    if any(isinstance(one, Bound | Function) for one in given):
+        return True
+    return not called.name.startswith(_READING) and any(
+        isinstance(one, Instance) and not isinstance(one, Module) and isinstance(one.cls, Class)
         for one in given
     )
 

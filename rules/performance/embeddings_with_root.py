@@ -70,6 +70,7 @@ from .._common.shared import Shard, class_name, parts_of, shards, together
 from .._common.tensors import has_root_above
 
 _LARGE = 10_000
+_INITIALISES = "torch.nn.init."
 
 
 @rule(code="FSDP505", group="perf")
@@ -86,7 +87,7 @@ def check(trace: Trace) -> Iterator[Finding]:
         if not inner or has_root_above(trace, shard):
             continue
         found = _both_ends(trace, _left_over(trace, shard, inner))
-        if found is not None and not any(_is_read(trace, end.result) for end in found):
+        if found is not None and not any(_is_read(trace, shard, end.result) for end in found):
             words, head = found
             yield Finding(
                 at=shard.event,
@@ -124,12 +125,22 @@ def _both_ends(trace: Trace, layers: list[Value]) -> tuple[Called, Called] | Non
     return None
 
 
-def _is_read(trace: Trace, layer: Value) -> bool:
-    """Whether the script computes with the weight of a layer itself, which works in the group of the root only."""
+def _is_read(trace: Trace, shard: Shard, layer: Value) -> bool:
+    """Whether the script computes with the weight of a layer itself, which works in the group of the root only.
+
+    What is done with it before it is sharded, or to initialise it, works in every group.
+    """
     weight = layer.part(".weight")
-    given = [one for c in trace.of(Called) for one in (*c.arguments, *c.keywords.values())]
-    given += [one for o in trace.of(Operated) for one in (o.left, o.right)]
-    return any(_made_of(one, weight) for one in given)
+    given = [
+        (c, one)
+        for c in trace.of(Called)
+        if not c.name.startswith(_INITIALISES)
+        for one in (*c.arguments, *c.keywords.values())
+    ]
+    given += [(o, one) for o in trace.of(Operated) for one in (o.left, o.right)]
+    return any(
+        _made_of(one, weight) and not trace.precedes(event, shard.event) for event, one in given
+    )
 
 
 def _made_of(value: Value | None, weight: Value) -> bool:
