@@ -305,8 +305,10 @@ def _of_arguments(top: Mapping) -> Asked | None:
         said = _version(section)
         return Asked("ms-swift", top, section, holder, words if asking else None, said)
     known = section is not None and any(bare(e.name) in KEYS["the Trainer"] for e in section)
-    if not known and not (asking and _may_be_the_trainers(top)):
+    if not (known or (asking and _may_be_the_trainers(top))):
         return None
+    if not asking and not _has_trainers_own(top):
+        return None  # Composer and others have an `fsdp_config` too; the Trainer heeds its own only beside `fsdp`
     return Asked("the Trainer", top, section, holder, words if asking else None, _version(section))
 
 
@@ -315,7 +317,11 @@ def _may_be_the_trainers(top: Mapping) -> bool:
     names = {entry.name for entry in top}
     words = top.get("fsdp")
     said = words is not None and plain(words.value) is not True
-    return not any("-" in name for name in names) and (said or bool(names & _TRAINERS_OWN))
+    return not any("-" in name for name in names) and (said or _has_trainers_own(top))
+
+
+def _has_trainers_own(top: Mapping) -> bool:
+    return any(entry.name in _TRAINERS_OWN for entry in top)
 
 
 def _is_of_swift(name: str) -> bool:

@@ -30,6 +30,7 @@ from fsdp2lint.model.values import (
     Partial,
     Round,
     Super,
+    Unknown,
     Value,
     Wrapped,
     of_parameters,
@@ -178,7 +179,9 @@ def set_(machine: Machine, owner: Value, name: str, value: Value, site: Site) ->
     value = as_it_is_called(machine, value, name)
     for option in options(value):
         option.sit(owner, f".{name}")
-    machine.memory.write(owner, f".{name}", machine.here, value)
+    machine.memory.write(
+        owner, f".{name}", machine.here, value, _there_before(machine, owner, name)
+    )
     if owner in machine.memory.out:
         machine.memory.escape(value)
     if machine.is_module(owner) and not _in_init(machine, owner):
@@ -187,6 +190,22 @@ def set_(machine: Machine, owner: Value, name: str, value: Value, site: Site) ->
         machine.record(Written(machine.moment(site), owner, name, value))
         if name not in ("data", "grad"):
             machine.memory.tags.add(name)
+
+
+def _there_before(machine: Machine, owner: Value, name: str) -> Value | None:
+    """What an attribute is where the script has not set it: of its class, or of an object that comes from outside."""
+    if not machine.here.clauses:
+        return None
+    found: Value | None = None
+    if isinstance(owner, Instance) and owner not in machine.memory.strangers:
+        found = classes.find(machine, owner.cls, name)
+    elif isinstance(owner, Instance):
+        found = stranger_attribute(machine, owner, name) or owner.part(f".{name}")
+    elif isinstance(owner, External):
+        found = machine.external(f"{owner.name}.{name}")
+    elif isinstance(owner, Part | Unknown):
+        found = owner.part(f".{name}")
+    return None if isinstance(found, Function) else found
 
 
 def _in_init(machine: Machine, owner: Value) -> bool:

@@ -130,14 +130,26 @@ class Memory:
         self.loose: set[Value] = set()
         """Objects of which attributes were set under names that are not known."""
 
-    def write(self, owner: Value, key: Hashable, here: Guards, value: Value) -> None:
-        """Store ``value`` as the attribute or entry ``key`` of ``owner``."""
+    def write(
+        self,
+        owner: Value,
+        key: Hashable,
+        here: Guards,
+        value: Value,
+        before: Value | None = None,
+    ) -> None:
+        """Store ``value`` as the attribute or entry ``key`` of ``owner``.
+
+        ``before`` stands there already where nothing was stored yet, and stays where ``here`` does not hold.
+        """
         fields = self.fields.get(owner)
         if fields is None:
             fields = self.fields[owner] = {}
         variable = fields.get(key)
         if variable is None:
             variable = fields[key] = Variable()
+            if before is not None:
+                variable.write(ALWAYS, before)
         variable.write(here, value)
         self.hold(owner, value)
 

@@ -44,7 +44,16 @@ from .loops import loops_at
 from .shared import sharded
 
 _SCOPES = ("global", "local")
-_READING = ("builtins.", "copy.", "dataclasses.", "json.", "pickle.", "pprint.", "torch.save", "yaml.")
+_READING = (
+    "builtins.",
+    "copy.",
+    "dataclasses.",
+    "json.",
+    "pickle.",
+    "pprint.",
+    "torch.save",
+    "yaml.",
+)
 _ONE_WORLD = ("torch.distributed.get_world_size", "os.environ")
 
 

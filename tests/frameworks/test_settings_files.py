@@ -215,6 +215,22 @@ def test_another_settings_file_asks_for_nothing(text: str) -> None:
     assert asked(read(Source("x.yaml", text))) is None
 
 
+def test_an_fsdp_config_of_somebody_else() -> None:
+    text = """\
+max_duration: 100ba
+global_train_batch_size: 32
+fsdp_config:
+  sharding_strategy: FULL_SHARD
+  mixed_precision: DEFAULT
+  activation_checkpointing: true
+  verbose: false
+"""
+    assert asked(read(Source("train.yaml", text))) is None
+    trainers = text.replace("global_train_batch_size", "per_device_train_batch_size")
+    assert asked(read(Source("train.yaml", trainers))) is not None
+    assert asked(read(Source("train.yaml", f"fsdp: full_shard\n{text}"))) is not None
+
+
 def test_true_is_the_trainers_beside_its_arguments() -> None:
     text = "fsdp: true\nper_device_train_batch_size: 4\n"
     assert asked(read(Source("train.yaml", text))) is not None
