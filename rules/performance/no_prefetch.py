@@ -45,8 +45,8 @@ not need too, two blocks ahead overlap more and hold one more block.
 
 ## Known limits
 
-Only forwards of the project that loop over the blocks, of models that the script runs itself: `nn.Sequential`, blocks in a
-`ModuleDict` and blocks that are called one after the other by name are not judged. Whether the CPU falls behind shows in a profile alone, so this is advice.
+Only forwards of the project that loop over the blocks, also those of a `ModuleDict`, and of models that the script runs itself: `nn.Sequential` and
+blocks that are called one after the other by name are not judged. Whether the CPU falls behind shows in a profile alone, so this is advice.
 
 ## References
 
