@@ -57,6 +57,7 @@ from collections.abc import Iterator
 from fsdp2lint.api import (
     Assigned,
     Called,
+    Event,
     Finding,
     Literal,
     Operated,
@@ -131,7 +132,7 @@ def _is_read(trace: Trace, shard: Shard, layer: Value) -> bool:
     What is done with it before it is sharded, or to initialise it, works in every group.
     """
     weight = layer.part(".weight")
-    given = [
+    given: list[tuple[Event, Value]] = [
         (c, one)
         for c in trace.of(Called)
         if not c.name.startswith(_INITIALISES)
