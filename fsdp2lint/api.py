@@ -27,10 +27,19 @@ from fsdp2lint.edits.text import Edit, Inner, Replace, Rewrite, Splice
 from fsdp2lint.frameworks.asked import KEYS as SETTINGS_KEYS
 from fsdp2lint.frameworks.asked import OF_ACCELERATE as ACCELERATE_KEYS
 from fsdp2lint.frameworks.asked import OF_PARALLELISM as PARALLELISM_KEYS
-from fsdp2lint.frameworks.asked import PREFIX, Asked, asks_by_words, strategy_of, words_of
+from fsdp2lint.frameworks.asked import (
+    PREFIX,
+    Asked,
+    asks_by_words,
+    classes_of,
+    strategy_of,
+    words_of,
+)
 from fsdp2lint.frameworks.asked import bare as bare_key
 from fsdp2lint.frameworks.document import Entry, plain
 from fsdp2lint.frameworks.document import Mapping as SettingsMapping
+from fsdp2lint.frameworks.layers import may_be_defined
+from fsdp2lint.frameworks.layers import meant as meant_layer
 from fsdp2lint.frameworks.version2 import (
     BUFFERS_KEPT,
     PACKAGES,
@@ -113,6 +122,7 @@ __all__ = [
     "bare_key",
     "canonical",
     "children",
+    "classes_of",
     "codemod",
     "dotted",
     "excludes_fsdp2",
@@ -123,6 +133,8 @@ __all__ = [
     "is_unit",
     "is_unreached",
     "kinds",
+    "may_be_defined",
+    "meant_layer",
     "name_for",
     "negated",
     "occurrences",

@@ -8,7 +8,6 @@ axolotl/utils/schemas/{fsdp,validation}.py and axolotl/utils/trainer.py (0.13); 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -347,7 +346,7 @@ def _of_section(top: Mapping) -> Asked | None:
     return Asked("the Trainer", top, top, said=_version(top))
 
 
-def classes_of(value: Any) -> Sequence[str]:
+def classes_of(value: Any) -> list[str]:
     """The class names in ``transformer_layer_cls_to_wrap``: a list, or a text with commas."""
     if isinstance(value, str):
         return [name.strip() for name in value.split(",") if name.strip()]

@@ -1,0 +1,83 @@
+"""The classes of layers that settings can name: those of transformers, and those that a project defines itself.
+
+``layer_classes.txt`` holds the classes of transformers 5.23 (``transformers/models/*/modeling_*.py``) whose names end in ``Layer`` or ``Block``
+or that are in a ``_no_split_modules``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from functools import cache
+from pathlib import Path
+
+from fsdp2lint.system.discover import EXCLUDED, project_of
+from fsdp2lint.system.files import Files
+
+CLASSES = Path(__file__).with_name("layer_classes.txt")
+MAX_FILES = 2_000
+"""So many Python files of a project are searched for a class."""
+
+_MOST_EDITS = 2
+_SAME_PART = 0.6
+"""How much of a name, from its begin, a misspelt one has in common with the right one: the model that it is of."""
+
+
+@cache
+def known() -> frozenset[str]:
+    """The names of transformers' layers."""
+    return frozenset(CLASSES.read_text("utf-8").split())
+
+
+def meant(name: str) -> str | None:
+    """The layer of transformers that a name misspells: only its case, or one or two letters behind the name of the model.
+
+    None for its own names, and for those that are like none of them: another library, or remote code, may have them.
+    """
+    if name in known():
+        return None
+    alike = [one for one in known() if one.lower() == name.lower()]
+    alike = alike or [one for one in known() if _is_misspelt(name, one)]
+    return alike[0] if len(alike) == 1 else None
+
+
+def _is_misspelt(name: str, right: str) -> bool:
+    if abs(len(name) - len(right)) > _MOST_EDITS:
+        return False
+    pairs = enumerate(zip(name, right, strict=False))
+    same = next((n for n, (one, other) in pairs if one != other), min(len(name), len(right)))
+    return same >= _SAME_PART * len(right) and _edits(name[same:], right[same:]) <= _MOST_EDITS
+
+
+def _edits(one: str, other: str) -> int:
+    """How many letters must be put in, taken out or exchanged."""
+    row = list(range(len(other) + 1))
+    for number, letter in enumerate(one, 1):
+        last, row = row, [number]
+        for at, there in enumerate(other, 1):
+            row.append(min(last[at] + 1, row[-1] + 1, last[at - 1] + (letter != there)))
+    return row[-1]
+
+
+def may_be_defined(name: str, path: str, files: Files) -> bool:
+    """Whether the project around a file defines a class of this name, or loads models with code from elsewhere.
+
+    A text that is no file is in no project.
+    """
+    if not os.path.isfile(path):
+        return False
+    folder = os.path.dirname(os.path.abspath(path))
+    defined = re.compile(rf"\bclass\s+{re.escape(name)}\b|\btrust_remote_code\b".encode())
+    count = 0
+    for current, inner, names in os.walk(project_of(folder) or folder):
+        inner[:] = sorted(one for one in inner if one not in EXCLUDED)
+        for one in (one for one in sorted(names) if one.endswith((".py", ".ipynb"))):
+            count += 1
+            if count > MAX_FILES:
+                return True
+            try:
+                if defined.search(files.read(os.path.join(current, one))):
+                    return True
+            except OSError:
+                continue
+    return False

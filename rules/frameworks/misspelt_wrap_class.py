@@ -1,0 +1,115 @@
+"""The settings name a class to wrap that is nearly one of transformers, and that exists nowhere.
+
+## What it does
+
+Reports names in `fsdp_transformer_layer_cls_to_wrap`, in the `fsdp_config` of a Trainer's arguments and in a `FullyShardedDataParallelPlugin`
+that misspell a layer of transformers, in a project that defines no such class.
+
+## Why is this bad
+
+accelerate looks for the class in the model when it shards it, and raises a ValueError ("Could not find the transformer layer class …") on every
+rank, after the job has waited for its machines and the model is loaded.
+
+## Example
+
+```diff
+ distributed_type: FSDP
+ fsdp_config:
+   fsdp_version: 2
+   fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP
+-  fsdp_transformer_layer_cls_to_wrap: LlamaDecodeLayer
++  fsdp_transformer_layer_cls_to_wrap: LlamaDecoderLayer
+```
+
+## Fix safety
+
+Unsafe: the class is the one whose name is closest.
+
+## Known limits
+
+Only names that differ from one of transformers 5.23 in their case, or in one or two letters behind the name of the model: another library may have
+any other. Silent where the project loads models with `trust_remote_code`. For models whose layers are all known, see
+[FSDP607](framework-refuses.md).
+
+## References
+
+- https://github.com/huggingface/accelerate/blob/v1.15.0/src/accelerate/utils/dataclasses.py (`set_auto_wrap_policy`)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from fsdp2lint.api import (
+    Called,
+    Container,
+    Entry,
+    Finding,
+    Fix,
+    Literal,
+    Splice,
+    Trace,
+    Value,
+    classes_of,
+    may_be_defined,
+    meant_layer,
+    plain,
+    rule,
+)
+
+from ._common.settings import found
+
+_KEYS = ("transformer_layer_cls_to_wrap", "fsdp_transformer_layer_cls_to_wrap")
+_PLUGIN = re.compile(r"accelerate\.(utils\.)?FullyShardedDataParallelPlugin")
+_ARGUMENTS = re.compile(r"(transformers|trl)\.(\w+\.)*\w+(Arguments|Config)")
+
+
+@rule(code="FSDP614", group="suspicious", preview=True)
+def check(trace: Trace) -> Iterator[Finding]:
+    """Names that are nearly right."""
+    entry = None if trace.settings is None else trace.settings.option(_KEYS[0])
+    if entry is not None:
+        for name, right in _misspelt(trace, classes_of(plain(entry.value))):
+            yield found(trace, entry, _message(name, right), _fix(trace, entry, name, right))
+    for call in trace.of(Called):
+        for name, right in _misspelt(trace, _named(trace, call)):
+            yield Finding(at=call, message=_message(name, right))
+
+
+def _misspelt(trace: Trace, names: list[str]) -> Iterator[tuple[str, str]]:
+    for name in names:
+        right = meant_layer(name)
+        if right is not None and not may_be_defined(name, trace.source.path, trace.files):
+            yield name, right
+
+
+def _message(name: str, right: str) -> str:
+    return f"no class `{name}` is in this project or in transformers; did you mean `{right}`?"
+
+
+def _fix(trace: Trace, entry: Entry, name: str, right: str) -> Fix | None:
+    value = entry.value
+    at = trace.source.text.find(name, value.start, value.end)
+    if at < 0:
+        return None
+    edit = Splice(trace.source, at, at + len(name), right)
+    return Fix(f"write `{right}`", (edit,), "unsafe", "the class with the closest name")
+
+
+def _named(trace: Trace, call: Called) -> list[str]:
+    """The classes that a plugin or the arguments of a Trainer name as constants."""
+    given: Value | None = None
+    if _PLUGIN.fullmatch(call.name):
+        given = call.keywords.get("transformer_cls_names_to_wrap")
+    elif _ARGUMENTS.fullmatch(call.name):
+        config = call.keywords.get("fsdp_config")
+        if isinstance(config, Container):
+            entries = dict(trace.memory.entries(config, call.guards))
+            given = next((entries[f"['{key}']"] for key in _KEYS if f"['{key}']" in entries), None)
+    if isinstance(given, Container):
+        values = [value for _, value in trace.memory.entries(given, call.guards)]
+    else:
+        values = [] if given is None else [given]
+    words = [v.value for v in values if isinstance(v, Literal) and isinstance(v.value, str)]
+    return [name for word in words for name in classes_of(word)]
