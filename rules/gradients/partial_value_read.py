@@ -277,7 +277,7 @@ def _shard(trace: Trace, reduction: Called) -> Shard | None:
     """The sharding of the module whose parameter or gradient is reduced."""
     tensor = reduction.argument(0, "input") if reduction.receiver is None else reduction.receiver
     found = None if tensor is None else parameter_of(tensor)
-    if found is None:
+    if tensor is None or found is None or _is_plain(trace, reduction, tensor):
         return None
     here = sharded(trace, reduction, found.module)
     if here is None or "ignored_params" in here[0].event.options:
@@ -286,6 +286,21 @@ def _shard(trace: Trace, reduction: Called) -> Shard | None:
     if found.taken is not None and found.taken < shard.order:
         return None
     return shard if found.gradient or not _gathered(trace, reduction, shard) else None
+
+
+def _is_plain(trace: Trace, reduction: Called, tensor: Value) -> bool:
+    """Whether the script has asked whether a tensor is a DTensor and it is not: where it is reduced, or where it, or
+    what it was computed from, was made: a list may hold it since.
+    """
+    if any(map(_says_plain, reduction.guards)):
+        return True
+    value: Value | None = tensor
+    while isinstance(value, Part):
+        made = [called for called in trace.of(Called) if called.result is value]
+        if made and all(any(map(_says_plain, called.guards)) for called in made):
+            return True
+        value = value.owner
+    return False
 
 
 def _gathered(trace: Trace, event: Event, shard: Shard) -> bool:

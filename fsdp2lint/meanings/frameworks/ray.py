@@ -14,6 +14,8 @@ from fsdp2lint.meanings.call import Call
 from fsdp2lint.meanings.registry import calls, method
 from fsdp2lint.meanings.results import fresh, instance, made_by, nothing, setting, text
 from fsdp2lint.model.events import Backward, Collective, Wrapping
+from fsdp2lint.model.guards import Guards
+from fsdp2lint.model.training import rank_dependent
 from fsdp2lint.model.values import Bound, Class, Function, Literal, Value, Wrapped
 
 _TRAINERS = ("ray.train.torch.TorchTrainer", "ray.train.torch.torch_trainer.TorchTrainer")
@@ -63,10 +65,19 @@ def options(call: Call) -> Value | None:
 @method("remote")
 def remote(call: Call) -> Value | None:
     """``Actor.remote(…)`` makes an actor, ``actor.fit.remote(…)`` runs its method, in another process."""
-    target = call.receiver
+    target, machine, here = call.receiver, call.machine, call.machine.here
     if not isinstance(target, Class | Function | Bound):
         return None
-    return call.machine.call(target, call.args, call.keywords, call.site, call.open)
+    machine.here = _elsewhere(here)
+    made = machine.call(target, call.args, call.keywords, call.site, call.open)
+    machine.here = here
+    return made
+
+
+def _elsewhere(here: Guards) -> Guards:
+    """What holds in another process: nothing that was asked about the rank of this one."""
+    kept = frozenset(c for c in here.clauses if not any(rank_dependent(g.test) for g in c))
+    return Guards(kept, here.impossible, here.survived & kept, here.fatal & kept)
 
 
 @calls("ray.get")
