@@ -332,6 +332,16 @@ class Upcast(Event):
 
 
 @dataclass(slots=True, eq=False)
+class CheckpointTyped(Event):
+    """A framework writes its checkpoints by a type of state dicts: ``FULL_STATE_DICT`` or ``SHARDED_STATE_DICT``."""
+
+    kind: str
+
+    def words(self) -> str:
+        return f"a checkpoint of {self.kind}"
+
+
+@dataclass(slots=True, eq=False)
 class WeightsSkipped(Event):
     """A call that saves a model wrote no weights, because of the settings ``by``."""
 

@@ -370,3 +370,12 @@ def test_values_cannot_be_clipped(tmp_path: Path) -> None:
     assert any(
         "do not support `clip_grad_value_`" in rank["error"] for rank in ranks if "error" in rank
     )
+
+
+@pytest.mark.ranks
+def test_version_2_writes_no_file_by_default(tmp_path: Path) -> None:
+    script = RULES / "checkpoint_of_another_type" / "bad_default.py"
+    ranks = rehearsed(script, tmp_path)["ranks"]
+    raised = [rank["error"] for rank in ranks if rank["outcome"] == "raised"]
+    assert raised
+    assert all("checkpoint/pytorch_model_fsdp.bin" in error for error in raised)

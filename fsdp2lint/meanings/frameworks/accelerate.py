@@ -28,6 +28,7 @@ from fsdp2lint.meanings.results import (
     setting,
 )
 from fsdp2lint.model.events import (
+    CheckpointTyped,
     Collective,
     OptimizerBuilt,
     Overruled,
@@ -330,7 +331,24 @@ def checkpoint(call: Call) -> Value | None:
         return None
     if not _without_fsdp(call):
         call.emit(Collective, name=call.name, about=None)
+        if call.name == ".save_state" and (kind := _type_of_states(call)):
+            call.emit(CheckpointTyped, kind=kind)
     return nothing(call)
+
+
+def _type_of_states(call: Call) -> str:
+    """The type of the state dicts that the plugin or the launch asks for; empty where it is not known."""
+    version = fsdp_version(call)
+    plugin = setting(call, call.receiver, "fsdp_plugin")
+    known = launch(call)
+    if version is None:
+        return ""
+    said = None if is_left_open(plugin) else setting(call, plugin, "state_dict_type")
+    if said is None or _is_unset(said, plugin):
+        default = "FULL_STATE_DICT" if version == 1 else "SHARDED_STATE_DICT"
+        return default if known is None else known.state_dict_type
+    kind = constant(said)
+    return kind.upper() if isinstance(kind, str) else ""
 
 
 def _without_fsdp(call: Call) -> bool:

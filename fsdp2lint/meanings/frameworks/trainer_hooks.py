@@ -27,6 +27,7 @@ from fsdp2lint.meanings.registry import method
 from fsdp2lint.meanings.results import choices, constant, fresh, listed, made_by, nothing, setting
 from fsdp2lint.model.events import (
     Backward,
+    CheckpointTyped,
     Collective,
     OptimizerBuilt,
     Registered,
@@ -74,6 +75,9 @@ def train(call: Call) -> Value | None:
         _hook(call, me, "evaluate")
         _tell(call, me, model, "on_evaluate")
     if constant(_argument(call, me, "save_strategy")) != "no":
+        kind = state_dict_type(call, me) if shards(call, me) else None
+        if isinstance(kind, str) and kind:
+            call.emit(CheckpointTyped, kind=kind.upper())
         _hook(call, me, "_save_checkpoint", model, call.machine.literal(None))
         _tell(call, me, model, "on_save")
     _tell(call, me, model, "on_epoch_end", "on_train_end")
