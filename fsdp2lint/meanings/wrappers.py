@@ -81,7 +81,7 @@ def compile_(call: Call) -> Value | None:
         return Partial(call.machine.external(call.name), (), call.keywords, call.open)
     if isinstance(model, Function | Bound | Partial | Class | External):
         return model
-    if isinstance(model, Part) and isinstance(model.owner, Optimizer):
+    if isinstance(model, Part) and (isinstance(model.owner, Optimizer) or model.key == ".forward"):
         return model  # `optimizer.step = torch.compile(optimizer.step)`
     return _wrap(call, "compile")
 

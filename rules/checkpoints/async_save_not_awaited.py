@@ -30,6 +30,79 @@ weights. Two saves at once hang or tear the checkpoint.
  dist.destroy_process_group()
 ```
 
+## Forms
+
+Found: a trainer that keeps the future and saves again before it is asked.
+
+```python
+class Checkpointer:
+    def __init__(self):
+        self.pending = None
+
+    def save(self, model, step):
+        self.pending = dcp.async_save({"model": model.state_dict()}, checkpoint_id=f"step_{step}")
+
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+checkpointer = Checkpointer()
+for step in range(3):
+    checkpointer.save(model, step)
+dist.destroy_process_group()
+```
+
+Found: a helper function whose caller drops the future.
+
+```python
+def save(model, step):
+    return dcp.async_save(get_model_state_dict(model), checkpoint_id=f"step_{step}")
+
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+for step in range(100):
+    save(model, step)
+```
+
+Found: futures that are collected and never asked.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+futures = []
+for step in range(3):
+    futures.append(dcp.async_save(get_model_state_dict(model), checkpoint_id=f"step_{step}"))
+dist.destroy_process_group()
+```
+
+Not found: a future that is asked only whether it is done.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+saving = dcp.async_save(get_model_state_dict(model), checkpoint_id="step_1")
+print(saving.done())
+dist.destroy_process_group()
+```
+
+Not found: a future that is awaited on some paths only.
+
+```python
+import os
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+saving = dcp.async_save(get_model_state_dict(model), checkpoint_id="step_1")
+if os.environ.get("WAIT"):
+    saving.result()
+dist.destroy_process_group()
+```
+
 ## Fix safety
 
 Unsafe: a dropped future is asked for its result at once, which makes the save synchronous. Ask as late as you

@@ -3,7 +3,7 @@
 ## What it does
 
 Finds `dcp.async_save` without a `process_group` where the default group was started on `nccl` alone, also when
-that is so only on machines with GPUs.
+that is so only on machines with GPUs; and `dcp.async_save` with a `process_group` that `dist.new_group` makes on `nccl`.
 
 ## Why is this bad
 
@@ -25,6 +25,53 @@ rank, usually after the first hours of training.
  fully_shard(model)
  saving = dcp.async_save({"model": model.state_dict()}, checkpoint_id="step_1")
  saving.result()
+```
+
+## Forms
+
+Found: a backend of a configuration class.
+
+```python
+from dataclasses import dataclass
+
+
+@dataclass
+class Config:
+    backend: str = "nccl"
+
+
+config = Config()
+dist.init_process_group(config.backend)
+model = nn.Linear(8, 8)
+fully_shard(model)
+dcp.async_save({"model": model.state_dict()}, checkpoint_id="step_1").result()
+```
+
+Found: a group for the saves that is on NCCL too.
+
+```python
+dist.init_process_group("cpu:gloo,cuda:nccl")
+saves = dist.new_group(backend="nccl")
+model = nn.Linear(8, 8)
+fully_shard(model)
+saving = dcp.async_save(
+    {"model": model.state_dict()}, checkpoint_id="step_1", process_group=saves
+)
+saving.result()
+```
+
+Not found: a backend that an argument of the program names: it may be given another one.
+
+```python
+import argparse
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--backend", default="nccl")
+args = parser.parse_args()
+dist.init_process_group(args.backend)
+model = nn.Linear(8, 8)
+fully_shard(model)
+dcp.async_save({"model": model.state_dict()}, checkpoint_id="step_1").result()
 ```
 
 ## Fix safety
@@ -67,6 +114,7 @@ from .._common.shared import cases, together
 from ._common.checkpoints import has_own_group
 
 _INIT = "torch.distributed.init_process_group"
+_NEW = "torch.distributed.new_group"
 _BOTH = "cpu:gloo,cuda:nccl"
 
 
@@ -74,7 +122,17 @@ _BOTH = "cpu:gloo,cuda:nccl"
 def check(trace: Trace) -> Iterator[Finding]:
     """Background saves that the group cannot carry."""
     for saved in trace.of(Saved):
-        if saved.future is None or has_own_group(trace, saved):
+        if saved.future is None:
+            continue
+        made = _own_group(trace, saved)
+        if made is not None:
+            yield Finding(
+                at=saved,
+                message="`async_save` needs a backend for the CPU, and its process group has only NCCL: make the "
+                "group on gloo",
+                because=((made, "the group is made here"),),
+            )
+        if has_own_group(trace, saved):
             continue
         for started, guards in _starts(trace, saved):
             if together(guards, saved.guards):
@@ -86,6 +144,15 @@ def check(trace: Trace) -> Iterator[Finding]:
                     fix=_with_both(started),
                 )
                 break
+
+
+def _own_group(trace: Trace, saved: Saved) -> Called | None:
+    """The call that made the group of a save on NCCL alone."""
+    call = next((c for c in trace.calls(saved.via) if c.at.node is saved.at.node), None)
+    group = None if call is None else call.keywords.get("process_group")
+    made = next((c for c in trace.calls(_NEW) if c.result is group), None)
+    backend = None if made is None else made.argument(2, "backend")
+    return made if backend is not None and _gpus_only(backend) else None
 
 
 def _starts(trace: Trace, saved: Saved) -> Iterator[tuple[Called, Guards]]:
@@ -103,7 +170,7 @@ def _starts(trace: Trace, saved: Saved) -> Iterator[tuple[Called, Guards]]:
 def _gpus_only(backend: Value) -> bool:
     if isinstance(backend, External):
         return backend.name == "torch.distributed.Backend.NCCL"
-    return isinstance(backend, Literal) and backend.value in ("nccl", "cuda:nccl")
+    return isinstance(backend, Literal) and str(backend.value).lower() in ("nccl", "cuda:nccl")
 
 
 def _with_both(started: Called) -> Fix | None:

@@ -2,8 +2,8 @@
 
 ## What it does
 
-Finds `dcp.load` and `dcp.save` in a `try` that goes on after `except Exception` (or `OSError`,
-`FileNotFoundError`, `RuntimeError`), where no handler names `CheckpointException`.
+Finds `dcp.load`, `dcp.save` and the `result()` of a `dcp.async_save` in a `try` that goes on after
+`except Exception` (or `OSError`, `FileNotFoundError`, `RuntimeError`), where no handler names `CheckpointException`.
 
 ## Why is this bad
 
@@ -29,6 +29,100 @@ meant to start fresh ends.
      print("starting fresh")
 ```
 
+## Forms
+
+Found: a trainer whose loading is a method of its own.
+
+```python
+class Trainer:
+    def __init__(self, model):
+        self.model = model
+
+    def resume(self, path):
+        try:
+            self.load(path)
+        except Exception as error:
+            print("starting fresh", error)
+
+    def load(self, path):
+        dcp.load({"model": self.model.state_dict()}, checkpoint_id=path)
+
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+Trainer(model).resume("latest")
+```
+
+Found: a decorator that tries again.
+
+```python
+def tolerant(function):
+    def run(*args):
+        try:
+            return function(*args)
+        except Exception:
+            return None
+
+    return run
+
+
+@tolerant
+def save(model, step):
+    dcp.save({"model": model.state_dict()}, checkpoint_id=f"step_{step}")
+
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+save(model, 1)
+```
+
+Found: the result of a save in the background.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+saving = dcp.async_save({"model": model.state_dict()}, checkpoint_id="step_1")
+try:
+    saving.result()
+except Exception:
+    print("not saved")
+```
+
+Not found: `contextlib.suppress`.
+
+```python
+import contextlib
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+with contextlib.suppress(Exception):
+    dcp.load({"model": model.state_dict()}, checkpoint_id="latest")
+```
+
+Not found: a load that is two calls away from the handler.
+
+```python
+def load(state):
+    dcp.load(state, checkpoint_id="latest")
+
+
+def restore(model):
+    load({"model": model.state_dict()})
+
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+try:
+    restore(model)
+except Exception:
+    print("starting fresh")
+```
+
 ## Fix safety
 
 Safe: the handler gets what it was written for. Where a missing checkpoint is expected, asking whether its
@@ -51,6 +145,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from fsdp2lint.api import (
+    Awaited,
     Event,
     Finding,
     Fix,
@@ -75,17 +170,20 @@ _NARROW = ("OSError", "IOError", "FileNotFoundError", "RuntimeError")
 @rule(code="FSDP320", group="correctness")
 def check(trace: Trace) -> Iterator[Finding]:
     """Handlers around loads and saves that their exception passes by."""
+    saves = {e.future for e in trace.of(Saved) if e.via == f"{DCP}async_save"}
     events: list[Event] = [e for e in trace.of(Loaded) if e.via == f"{DCP}load"]
     events += [e for e in trace.of(Saved) if e.via == f"{DCP}save"]
+    events += [e for e in trace.of(Awaited) if e.future in saves]
     for event in events:
         found = _passed_by(event)
         if found is None:
             continue
         source, caught = found
         what = "load" if isinstance(event, Loaded) else "save"
+        how = "async_save" if isinstance(event, Awaited) else what
         yield Finding(
             at=Site(source, caught, Layout.of(source).statement(caught)),
-            message=f"a `dcp.{what}` that fails raises `CheckpointException`, which is derived from "
+            message=f"a `dcp.{how}` that fails raises `CheckpointException`, which is derived from "
             f"`BaseException`: `except {source.code(caught)}` does not catch it",
             because=((event, f"the {what}"),),
             fix=_catching(source, caught),

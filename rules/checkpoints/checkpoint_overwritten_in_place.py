@@ -32,6 +32,66 @@ was the only one.
 +    dcp.save({"model": model.state_dict()}, checkpoint_id=f"latest/step_{step}")
 ```
 
+## Forms
+
+Found: a trainer that saves every tenth step.
+
+```python
+class Trainer:
+    def __init__(self, model, folder):
+        self.model, self.folder = model, folder
+        self.optimizer = torch.optim.AdamW(model.parameters())
+
+    def save(self):
+        dcp.save({"model": self.model.state_dict()}, checkpoint_id=f"{self.folder}/latest")
+
+    def train(self):
+        for step in range(100):
+            self.model(torch.randn(4, 8)).sum().backward()
+            self.optimizer.step()
+            if step % 10 == 0:
+                self.save()
+
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+Trainer(model, "out").train()
+```
+
+Found: the path of a writer, from a settings file.
+
+```python
+import os
+
+import yaml
+
+with open("config.yaml") as file:
+    config = yaml.safe_load(file)
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(100):
+    model(torch.randn(4, 8)).sum().backward()
+    optimizer.step()
+    writer = dcp.FileSystemWriter(os.path.join(config["out"], "last"))
+    dcp.save({"model": model.state_dict()}, storage_writer=writer)
+```
+
+Not found: files that `torch.save` overwrites.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(100):
+    model(torch.randn(4, 8)).sum().backward()
+    optimizer.step()
+    torch.save({"model": model.state_dict()}, f"rank_{dist.get_rank()}.pt")
+```
+
 ## Fix safety
 
 Unsafe: the number of the loop's round becomes a part of the path, so checkpoints add up and whoever reads them
@@ -40,7 +100,8 @@ the script does not load from the path.
 
 ## Known limits
 
-Paths are compared as far as they are built from texts, environment variables and arguments of the program. Silent
+Paths are compared as far as they are built from texts, environment variables, arguments of the program
+and files of settings. Silent
 where the script moves or copies files, and where it saves anything under changing names.
 
 ## References
@@ -99,7 +160,11 @@ _STABLE = (
     "os.getcwd",
     "pathlib.",
     "sys.argv",
+    "yaml.",
+    "json.load",
+    "tomllib.",
 )
+"""What is read once, as a program begins, and what paths are made by."""
 
 
 @rule(code="FSDP328", group="suspicious")

@@ -2,7 +2,8 @@
 
 ## What it does
 
-Finds `dcp.save(state, path)`, `dcp.load(state, path)` and `dcp.async_save(state, path)`.
+Finds `dcp.save(state, path)`, `dcp.load(state, path)` and `dcp.async_save(state, path)`, and a path that is given as
+`storage_writer` or `storage_reader`.
 
 ## Why is this bad
 
@@ -23,6 +24,64 @@ as the storage writer or reader: the path is asked for `storage_meta` and the sa
  fully_shard(model)
 -dcp.save({"model": model.state_dict()}, "step_1")
 +dcp.save({"model": model.state_dict()}, checkpoint_id="step_1")
+```
+
+## Forms
+
+Found: a class that keeps the folder.
+
+```python
+class Checkpointer:
+    def __init__(self, folder):
+        self.folder = folder
+
+    def save(self, model, step):
+        dcp.save({"model": model.state_dict()}, f"{self.folder}/step_{step}")
+
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+Checkpointer("out").save(model, 1)
+```
+
+Found: a path from the arguments of the program, by the name of the writer.
+
+```python
+import argparse
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--out")
+args = parser.parse_args()
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+dcp.save({"model": model.state_dict()}, storage_writer=args.out)
+```
+
+Found: `functools.partial`.
+
+```python
+from functools import partial
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+save = partial(dcp.save, {"model": model.state_dict()})
+save("step_1")
+```
+
+Not found: a path of a settings file, whose kind is not known.
+
+```python
+import yaml
+
+with open("config.yaml") as file:
+    config = yaml.safe_load(file)
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+dcp.save({"model": model.state_dict()}, config["out"])
 ```
 
 ## Fix safety
@@ -53,7 +112,8 @@ from ._common.checkpoints import is_path
 
 @rule(code="FSDP321", group="correctness")
 def check(trace: Trace) -> Iterator[Finding]:
-    """Second arguments of calls that take only one."""
+    """Second arguments of calls that take only one, and paths by the name of something else."""
+    yield from _in_its_place(trace)
     for called in trace.calls(f"{DCP}save", f"{DCP}load", f"{DCP}async_save"):
         if len(called.arguments) != 2:
             continue
@@ -71,6 +131,29 @@ def check(trace: Trace) -> Iterator[Finding]:
             message=f"`{name}` {does}: name it {what}",
             fix=_named(called, second, path),
         )
+
+
+def _in_its_place(trace: Trace) -> Iterator[Finding]:
+    """Paths that are named as the writer or the reader."""
+    for called in trace.calls(f"{DCP}save", f"{DCP}load", f"{DCP}async_save"):
+        for keyword in ("storage_writer", "storage_reader"):
+            given = called.keywords.get(keyword)
+            if given is None or not all(map(is_path, options(given))):
+                continue
+            yield Finding(
+                at=called,
+                message=f"`{keyword}` takes a {keyword.rpartition('_')[2]}, not a path: name it `checkpoint_id`",
+                fix=_renamed(called, keyword),
+            )
+
+
+def _renamed(called: Called, keyword: str) -> Fix | None:
+    """The path by the name that belongs to it."""
+    call = call_of(called.at)
+    arguments = None if call is None else Arguments(called.at.source, call)
+    if arguments is None or not arguments.has(keyword) or arguments.has("checkpoint_id"):
+        return None
+    return Fix("give it as `checkpoint_id`", (arguments.rename(keyword, "checkpoint_id"),), "safe")
 
 
 def _named(called: Called, second: Value, path: bool) -> Fix | None:

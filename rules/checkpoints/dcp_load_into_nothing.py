@@ -30,6 +30,60 @@ goes on with the weights it had.
  set_model_state_dict(model, state)
 ```
 
+## Forms
+
+Found: a reader and a helper function that returns the dictionary.
+
+```python
+def load_checkpoint(path):
+    state = dict()
+    dcp.load(state_dict=state, storage_reader=dcp.FileSystemReader(path))
+    return state
+
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+set_model_state_dict(model, load_checkpoint("step_1"))
+```
+
+Found: an empty dictionary for the model, beside a step.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+state = {name: {} for name in ("model", "optim")}
+dcp.load(state, checkpoint_id="step_1")
+set_model_state_dict(model, state.get("model"))
+```
+
+Found: a dictionary that is empty where a switch is off.
+
+```python
+import argparse
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--in-place", action="store_true")
+args = parser.parse_args()
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+state = {"model": model.state_dict()} if args.in_place else {}
+dcp.load(state, checkpoint_id="step_1")
+```
+
+Not found: a filter that leaves nothing.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+state = {k: v for k, v in get_model_state_dict(model).items() if k.startswith("module.")}
+dcp.load(state, checkpoint_id="step_1")
+set_model_state_dict(model, state)
+```
+
 ## Known limits
 
 A dictionary that the script fills anywhere, or hands to code that cannot be followed before the load, is left
@@ -48,7 +102,7 @@ from collections.abc import Iterator
 
 from fsdp2lint.api import Container, Finding, Loaded, Restored, Trace, Value, options, rule
 
-from .._common.shared import DCP, class_name
+from .._common.shared import DCP, cases, class_name, together
 from ._common.checkpoints import surely_empty
 
 _PLANNERS = ("DefaultLoadPlanner", "_EmptyStateDictLoadPlanner")
@@ -71,8 +125,9 @@ def check(trace: Trace) -> Iterator[Finding]:
 
 def _empty(trace: Trace, loaded: Loaded, into: Value) -> str:
     """What is empty: the dictionary, or one in it that is put into a model or an optimizer afterwards."""
-    if surely_empty(trace, into, loaded):
-        return into.words()
+    for guards, one in cases(loaded, into):
+        if surely_empty(trace, one, loaded) and together(guards, loaded.guards):
+            return into.words()
     if not isinstance(into, Container) or into.kind != "dict":
         return ""
     for path, entry in _nested(trace, loaded, into):

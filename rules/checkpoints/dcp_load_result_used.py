@@ -2,7 +2,8 @@
 
 ## What it does
 
-Finds `dcp.load(…)` whose value is assigned, passed on, or asked for an entry.
+Finds `dcp.load(…)` whose value is assigned, passed on, tested, or asked for an entry, also where helper functions
+return it.
 
 ## Why is this bad
 
@@ -26,13 +27,60 @@ entry looked up in it raises, or a `load_state_dict(None)` follows.
 +dcp.load(state, checkpoint_id="step_1")
 ```
 
+## Forms
+
+Found: a value that goes through two helper functions.
+
+```python
+def load(state, path):
+    return dcp.load(state, checkpoint_id=path)
+
+
+def read(model):
+    return load(get_model_state_dict(model), "step_1")
+
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+model.load_state_dict(read(model))
+```
+
+Found: a value that is chosen, or used as a test.
+
+```python
+import os
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+state = get_model_state_dict(model)
+found = dcp.load(state, checkpoint_id="step_1") if os.path.exists("step_1") else {}
+if dcp.load(state, checkpoint_id="step_2"):
+    print("resumed")
+```
+
+Not found: a value that comes back from a thread.
+
+```python
+from concurrent.futures import ThreadPoolExecutor
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+pool = ThreadPoolExecutor()
+loading = pool.submit(dcp.load, get_model_state_dict(model), checkpoint_id="step_1")
+model.load_state_dict(loading.result())
+```
+
 ## Fix safety
 
 Safe: the call becomes a statement, and the dictionary is used where its value was.
 
 ## Known limits
 
-`return dcp.load(…)` counts when a caller that can be resolved does something with the value.
+`return dcp.load(…)` counts when a caller that can be resolved does something with the value. `_ = dcp.load(…)` and
+`dcp.load(…) or state` are left alone.
 
 ## References
 
@@ -61,7 +109,7 @@ from fsdp2lint.api import (
 )
 
 from .._common.fixes import call_of, first_argument, further_arguments, path_text
-from .._common.shared import DCP, use_of
+from .._common.shared import DCP
 
 
 @rule(code="FSDP304", group="correctness")
@@ -70,10 +118,7 @@ def check(trace: Trace) -> Iterator[Finding]:
     for loaded in trace.of(Loaded):
         if loaded.via not in (f"{DCP}load", f"{DCP}load_state_dict"):
             continue
-        use = use_of(loaded.at)
-        if use == "Return" and loaded.calls:
-            use = use_of(loaded.calls[-1])
-        if use not in _USES:
+        if not _is_used(loaded):
             continue
         yield Finding(
             at=loaded,
@@ -82,7 +127,32 @@ def check(trace: Trace) -> Iterator[Finding]:
         )
 
 
-_USES = ("Assign", "AnnAssign", "Arg", "Attribute", "Subscript", "NamedExpr", "For", "CompFor")
+_USES = (
+    *(cst.Assign, cst.AnnAssign, cst.NamedExpr, cst.Arg, cst.Attribute, cst.Subscript),
+    *(cst.For, cst.CompFor, cst.If, cst.While),
+)
+_AROUND = (cst.Tuple, cst.Element, cst.Dict, cst.DictElement, cst.IfExp, cst.Await)
+
+
+def _is_used(loaded: Loaded) -> bool:
+    """Whether the value goes somewhere, in the function of the load or in the callers that it is returned to."""
+    for site in (loaded.at, *reversed(loaded.calls)):
+        use = _use(site)
+        if not isinstance(use, cst.Return | cst.Lambda):
+            return isinstance(use, _USES) and not _is_dropped(use)
+    return False
+
+
+def _use(site: Site) -> cst.CSTNode | None:
+    """What takes the value of a call, alone or as one of several."""
+    around = Layout.of(site.source).ancestors(site.node)
+    return next((a for a in around if not isinstance(a, _AROUND)), None)
+
+
+def _is_dropped(use: cst.CSTNode) -> bool:
+    """Whether a value is given the name for what is not wanted."""
+    names = [t.target for t in use.targets] if isinstance(use, cst.Assign) else []
+    return bool(names) and all(isinstance(n, cst.Name) and n.value == "_" for n in names)
 
 
 def _alone(loaded: Loaded) -> Fix | None:

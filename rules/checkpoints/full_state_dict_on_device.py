@@ -3,8 +3,8 @@
 ## What it does
 
 Finds `get_model_state_dict`, `get_optimizer_state_dict` and `get_state_dict` of a sharded model with
-`full_state_dict=True` and without `cpu_offload=True`, and loops that put each `full_tensor()` into a dictionary, where only the first rank does anything with the result: it
-saves it.
+`full_state_dict=True` and without `cpu_offload=True`, and loops that put each `full_tensor()` into a dictionary or a
+list, where only the first rank does anything with the result: it saves it.
 
 ## Why is this bad
 
@@ -32,6 +32,82 @@ without the switch and an empty dictionary with it.
      torch.save(weights, "model.pt")
 ```
 
+## Forms
+
+Found: a trainer whose first rank writes.
+
+```python
+class Trainer:
+    def __init__(self, model):
+        self.model = model
+        self.rank = dist.get_rank()
+
+    @property
+    def is_main(self):
+        return self.rank == 0
+
+    def save(self, path):
+        options = StateDictOptions(full_state_dict=True)
+        state = get_model_state_dict(self.model, options=options)
+        if self.is_main:
+            torch.save({"model": state}, path)
+
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+Trainer(model).save("model.pt")
+```
+
+Found: each `full_tensor()` in a dictionary, gathered by a helper function.
+
+```python
+from torch.distributed.tensor import DTensor
+
+
+def whole(model):
+    return {
+        name: one.full_tensor() if isinstance(one, DTensor) else one
+        for name, one in model.state_dict().items()
+    }
+
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+weights = whole(model)
+if dist.get_rank() == 0:
+    torch.save({"model": weights, "step": 1}, "model.pt")
+```
+
+Not found: tensors that all ranks copy to the CPU after the gather.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+weights = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
+weights = {name: tensor.cpu() for name, tensor in weights.items()}
+if dist.get_rank() == 0:
+    torch.save(weights, "model.pt")
+```
+
+Not found: a gather by `redistribute`.
+
+```python
+from torch.distributed.tensor import Replicate
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+weights = {
+    name: shard.redistribute(placements=[Replicate()]).to_local()
+    for name, shard in model.state_dict().items()
+}
+if dist.get_rank() == 0:
+    torch.save(weights, "model.pt")
+```
+
 ## Fix safety
 
 Safe: the tensors in the file are on the CPU, and the ranks that get an empty dictionary do not use it. Options
@@ -56,6 +132,7 @@ from fsdp2lint.api import (
     Called,
     Container,
     Finding,
+    Part,
     Saved,
     StateDictTaken,
     Trace,
@@ -76,6 +153,8 @@ _ONE_FILE = (
     "safetensors.torch.save_file",
     ".save_pretrained",
 )
+_KEEPING = (".detach", ".clone", ".contiguous")
+_STAYING = (".data", *((f"{name}()",) for name in _KEEPING))
 
 
 @rule(code="FSDP309", group="suspicious")
@@ -105,15 +184,17 @@ def _gathered_by_hand(trace: Trace) -> Iterator[Finding]:
     gathers = {called.result: called for called in trace.calls(".full_tensor")}
     for moved in trace.calls(".cpu", ".to", ".numpy"):
         if moved.receiver is not None:
-            gathers.pop(moved.receiver, None)
+            gathers.pop(_in_place(moved.receiver), None)
     for saved in trace.of(Saved) if gathers else ():
         if saved.via not in _ONE_FILE or not on_first(saved):
             continue
         for held, tensor in _kept_on_all_ranks(trace, saved):
-            called = gathers.get(tensor)
+            called = gathers.get(_in_place(tensor))
             model = None if called is None or called.receiver is None else model_of(called.receiver)
             found = None if called is None else sharded(trace, called, model)
             if called is None or found is None or on_first(called) or _needed(trace, held, saved):
+                continue
+            if _computed_with(trace, called):
                 continue
             yield Finding(
                 at=called,
@@ -137,9 +218,28 @@ def _kept_on_all_ranks(trace: Trace, saved: Saved) -> Iterator[tuple[Container, 
         seen.add(one)
         for stored in trace.memory.fields.get(one, {}).values():
             for guards, value in stored.bindings:
+                todo += options(value)
                 if not any(rank_dependent(g.test) for clause in guards.clauses for g in clause):
-                    todo.append(value)
-                    yield one, value
+                    yield from ((one, tensor) for tensor in options(value))
+
+
+def _in_place(tensor: Value) -> Value:
+    """Without what leaves a tensor on its device."""
+    while isinstance(tensor, Part) and tensor.key in _STAYING:
+        tensor = tensor.owner
+    return tensor
+
+
+def _computed_with(trace: Trace, gathered: Called) -> bool:
+    """Whether other ranks do something with a whole tensor than to keep it."""
+    return any(
+        gathered.result in map(_in_place, options(value))
+        for called in trace.of(Called)
+        if called.order > gathered.order and not on_first(called)
+        if called.name not in (*HARMLESS, *_KEEPING, ".append")
+        for value in (called.receiver, *called.arguments, *called.keywords.values())
+        if value is not None
+    )
 
 
 def _needed(trace: Trace, held: Container, saved: Saved) -> bool:

@@ -28,6 +28,58 @@ and one rank's are kept. Loading it fails on the sizes, or gives every rank the 
      torch.save(weights, "model.pt")
 ```
 
+## Forms
+
+Found: a helper function that takes the local tensors.
+
+```python
+def plain(tensor):
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+torch.save({name: plain(p) for name, p in model.state_dict().items()}, "model.pt")
+```
+
+Found: safetensors, and one weight.
+
+```python
+from safetensors.torch import save_file
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+if dist.get_rank() == 0:
+    save_file({name: p.to_local() for name, p in model.state_dict().items()}, "model.safetensors")
+    torch.save(model.weight.to_local(), "weight.pt")
+```
+
+Not found: a plain model that is filled with the local tensors.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+plain = nn.Linear(8, 8)
+for mine, theirs in zip(plain.parameters(), model.parameters()):
+    mine.data = theirs.to_local()
+torch.save(plain.state_dict(), "model.pt")
+```
+
+Not found: a state dict whose entries are replaced one by one.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+state = model.state_dict()
+for name in list(state):
+    state[name] = state[name].to_local()
+torch.save(state, "model.pt")
+```
+
 ## Known limits
 
 Files whose path contains the rank are left alone: each rank then keeps its own part. So are tensors that were
@@ -56,6 +108,7 @@ from fsdp2lint.api import (
     rule,
 )
 
+from .._common.parts import layer_with_parameters
 from .._common.shared import changed, of_shards, sharded, state_shard
 from ._common.checkpoints import same_everywhere, written
 
@@ -91,6 +144,9 @@ def _origin(tensor: Part) -> StateDict | Parameters | None:
     seen: Value | None = tensor
     local = False
     while isinstance(seen, Part):
+        layer = seen.owner if seen.key in (".weight", ".bias") else None
+        if local and layer is not None and layer_with_parameters(layer):
+            return Parameters(layer, None)
         key = seen.key[0] if isinstance(seen.key, tuple) else seen.key
         if key in _LOCAL:
             local = True

@@ -37,6 +37,81 @@ are wrong, without an error.
  set_optimizer_state_dict(model, optimizer, state, options=whole)
 ```
 
+## Forms
+
+Found: a file that the script itself has written.
+
+```python
+dist.init_process_group("gloo")
+old = FullyShardedDataParallel(nn.Linear(8, 8), device_id=torch.device("cpu"))
+optimizer = torch.optim.AdamW(old.parameters())
+old(torch.randn(4, 8)).sum().backward()
+optimizer.step()
+state = FullyShardedDataParallel.optim_state_dict(old, optimizer)
+if dist.get_rank() == 0:
+    torch.save({"optim": state}, "last.pt")
+dist.barrier()
+model = nn.Linear(8, 8)
+fully_shard(model)
+optimizer = torch.optim.AdamW(model.parameters())
+state = torch.load("last.pt", mmap=True)
+whole = StateDictOptions(full_state_dict=True)
+set_optimizer_state_dict(model, optimizer, state["optim"], options=whole)
+```
+
+Found: helper functions that export and restore.
+
+```python
+def export(old, optimizer):
+    return FullyShardedDataParallel.full_optim_state_dict(old, optimizer)
+
+
+def restore(model, optimizer, state):
+    options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+    set_optimizer_state_dict(model, optimizer, optim_state_dict=state, options=options)
+
+
+dist.init_process_group("gloo")
+old = FullyShardedDataParallel(nn.Linear(8, 8), device_id=torch.device("cpu"))
+optimizer = torch.optim.Adam(old.parameters())
+old(torch.randn(4, 8)).sum().backward()
+optimizer.step()
+state = export(old, optimizer)
+model = nn.Linear(8, 8)
+fully_shard(model)
+restore(model, torch.optim.Adam(model.parameters()), state)
+```
+
+Not found: a file of another program.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+optimizer = torch.optim.AdamW(model.parameters())
+state = torch.load("optimizer_of_fsdp1.pt", mmap=True)
+whole = StateDictOptions(full_state_dict=True)
+set_optimizer_state_dict(model, optimizer, state, options=whole)
+```
+
+Not found: states that go into another dictionary under other names.
+
+```python
+dist.init_process_group("gloo")
+old = FullyShardedDataParallel(nn.Linear(8, 8), device_id=torch.device("cpu"))
+optimizer = torch.optim.AdamW(old.parameters())
+old(torch.randn(4, 8)).sum().backward()
+optimizer.step()
+state = FullyShardedDataParallel.optim_state_dict(old, optimizer)
+renamed = {name.removeprefix("net."): values for name, values in state["state"].items()}
+model = nn.Linear(8, 8)
+fully_shard(model)
+optimizer = torch.optim.AdamW(model.parameters())
+state = {"state": renamed, "param_groups": state["param_groups"]}
+whole = StateDictOptions(full_state_dict=True)
+set_optimizer_state_dict(model, optimizer, state, options=whole)
+```
+
 ## Fix safety
 
 Unsafe: the tensors of the state are copied, which takes its size once more for a moment.

@@ -3,7 +3,7 @@
 ## What it does
 
 Finds calls of `.forward(…)` on a module that `fully_shard` was applied to, or on a module of its group
-while no forward of the sharded one is running.
+while no forward of the sharded one is running; also of `torch.compile(model.forward)`.
 
 ## Why is this bad
 
@@ -44,14 +44,34 @@ dist.init_process_group("gloo")
 Trainer().loss(torch.randn(4, 8)).backward()
 ```
 
-Not found: `forward` kept under another name.
+Found: `forward` handed to a function that calls it.
+
+```python
+from torch.utils.checkpoint import checkpoint
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+checkpoint(model.forward, torch.randn(4, 8), use_reentrant=False).sum().backward()
+```
+
+Found: `forward` compiled in place of the module.
 
 ```python
 dist.init_process_group("gloo")
 model = nn.Linear(8, 8)
 fully_shard(model)
-compute = getattr(model, input())
+compute = torch.compile(model.forward)
 compute(torch.randn(4, 8)).sum().backward()
+```
+
+Not found: the function of the class, to which the module is handed.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+nn.Linear.forward(model, torch.randn(4, 8)).sum().backward()
 ```
 
 ## Fix safety

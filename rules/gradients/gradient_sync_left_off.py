@@ -30,6 +30,102 @@ off in the last round of an accumulation leaves the gradients of that round out 
      optimizer.step()
 ```
 
+## Forms
+
+Found: a trainer that never switches it on again, on each block.
+
+```python
+class Trainer:
+    def __init__(self, model, steps):
+        self.model, self.steps = model, steps
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+    def train(self):
+        for step in range(100):
+            for block in self.model:
+                block.set_requires_gradient_sync(False)
+            self.model(torch.randn(4, 8)).sum().backward()
+            if step % self.steps == 0:
+                self.optimizer.step()
+                self.optimizer.zero_grad()
+
+
+dist.init_process_group("gloo")
+model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+for block in model:
+    fully_shard(block)
+fully_shard(model)
+Trainer(model, 4).train()
+```
+
+Found: a switch that is the opposite of the test above the step.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+for step in range(100):
+    last = (step + 1) % 4 == 0
+    model.set_requires_gradient_sync(not last)
+    model(torch.randn(4, 8)).sum().backward()
+    if last:
+        optimizer.step()
+        optimizer.zero_grad()
+```
+
+Found: a context manager that forgets to switch it on.
+
+```python
+import contextlib
+
+
+@contextlib.contextmanager
+def no_sync(model):
+    model.set_requires_gradient_sync(False)
+    yield model
+
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+with no_sync(model):
+    model(torch.randn(4, 8)).sum().backward()
+model(torch.randn(4, 8)).sum().backward()
+optimizer.step()
+```
+
+Not found: a switch and a step that count the rounds differently.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+for step in range(100):
+    model.set_requires_gradient_sync(step % 4 == 0)
+    model(torch.randn(4, 8)).sum().backward()
+    if (step + 1) % 4 == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+```
+
+Not found: a switch that comes on under a condition that never holds.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+model.set_requires_gradient_sync(False)
+for step in range(100):
+    model(torch.randn(4, 8)).sum().backward()
+    optimizer.step()
+    if step == 1000:
+        model.set_requires_gradient_sync(True)
+```
+
 ## Known limits
 
 Reports only models that the project builds and never hands to code that cannot be followed.

@@ -5,13 +5,17 @@
 Finds `.item()`, `float()` and `int()` of `sum`, `mean`, `norm`, `max`, `min`, `any`, … of a parameter or gradient of a
 sharded model; the same, and `to_local()`, of the norm that `clip_grad_norm_` and `get_total_norm` return, where the
 project's oldest torch is older than 2.10 or the norm is the infinity norm; and such a norm formatted with a format
-spec (`f"{norm:.3f}"`).
+spec (`f"{norm:.3f}"`). Also optimizer steps that depend on `any()` or `all()` of `torch.isnan`, `isinf` or `isfinite` of
+a parameter or gradient.
 
 ## Why is this bad
 
 A reduction over a sharded DTensor gives a *partial* DTensor, and reading it gives the number of this rank's shard:
 nothing raises, no rank has the right one, and decisions made by it differ between ranks. `.full_tensor()`
 reduces over the ranks first; every rank must call it.
+
+A test such as `if torch.isnan(p.grad).any():` reads a number too: with a NaN in the second rank's shard only, the
+first one gets False and makes its step, the second one True (measured with 2.13).
 
 The total norm is a partial DTensor too up to torch 2.9. From 2.10 on (read in the sources of 2.9.1 to 2.13, measured
 with 2.13) the finite norms come reduced, the infinity norm does not. On every release it is a DTensor, so a format spec
@@ -32,6 +36,70 @@ show a DTensor.
  model(torch.randn(4, 8)).sum().backward()
 -print(model.weight.grad.norm().item())
 +print(model.weight.grad.norm().full_tensor().item())
+```
+
+## Forms
+
+Found: a helper function that sums squares.
+
+```python
+def gradient_norm(model):
+    return sum(p.grad.pow(2).sum().item() for p in model.parameters()) ** 0.5
+
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+model(torch.randn(4, 8)).sum().backward()
+print(gradient_norm(model))
+```
+
+Found: a norm that is formatted.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+model(torch.randn(4, 8)).sum().backward()
+norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+print(f"{norm:.3f}")
+```
+
+Found: a step that is left out where a gradient is no number.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+model(torch.randn(4, 8)).sum().backward()
+bad = any(torch.isnan(p.grad).any() for p in model.parameters())
+if not bad:
+    optimizer.step()
+```
+
+Not found: norms that one call computes for several gradients.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+model(torch.randn(4, 8)).sum().backward()
+norms = torch._foreach_norm([p.grad for p in model.parameters()])
+print([norm.item() for norm in norms])
+```
+
+Not found: the optimizer's own tensors.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+model(torch.randn(4, 8)).sum().backward()
+optimizer.step()
+for state in optimizer.state.values():
+    print(state["exp_avg"].norm().item())
 ```
 
 ## Fix safety
@@ -66,6 +134,7 @@ from fsdp2lint.api import (
     Called,
     Clipped,
     Event,
+    Exited,
     External,
     Finding,
     Fix,
@@ -77,6 +146,7 @@ from fsdp2lint.api import (
     Part,
     Replace,
     Resharded,
+    Stepped,
     Trace,
     Unsharded,
     Value,
@@ -101,6 +171,7 @@ _FUNCTIONS = (
     "torch.linalg.vector_norm",
     "torch.linalg.norm",
 )
+_ASKING = ("isnan", "isinf", "isfinite")
 _NUMBERS = ("builtins.float", "builtins.int")
 _BY_HAND = (
     *(
@@ -122,6 +193,7 @@ def check(trace: Trace) -> Iterator[Finding]:
     """Numbers of one rank's shard."""
     yield from _norms_read(trace)
     yield from _norms_formatted(trace)
+    yield from _decided_by_shards(trace)
     reductions = {c.result: c for c in trace.calls(*_METHODS, *_FUNCTIONS) if _of_all(c)}
     for read in trace.calls(".item", *_NUMBERS) if reductions else ():
         value = read.receiver if read.name == ".item" else read.argument(0, "x")
@@ -256,6 +328,58 @@ def _specified(text: str, values: list[Value]) -> Iterator[Value]:
     fields = _FIELD.findall(text.replace("{{", "").replace("}}", ""))
     if len(fields) == len(values):
         yield from (value for field, value in zip(fields, values, strict=True) if field)
+
+
+def _decided_by_shards(trace: Trace) -> Iterator[Finding]:
+    """Steps that a rank makes or leaves out as it finds its own shards: `if torch.isfinite(p.grad).all()`."""
+    truths, said = _truths(trace), set[object]()
+    for stepped in trace.of(Stepped) if truths else ():
+        for guard in stepped.guards:
+            shard = truths.get(guard.test)
+            if shard is None or guard.site is None or guard.site.node in said:
+                continue
+            if _ends_the_program(trace, ~guard):
+                continue
+            said.add(guard.site.node)
+            yield Finding(
+                at=guard.site,
+                message="each rank asks its own shards whether it makes its step: where one of them decides otherwise, "
+                "its part of the model falls behind; ask `full_tensor()` of the test, on every rank",
+                because=(
+                    (shard.event, f"`{shard.module.words()}` is sharded here"),
+                    (stepped, "this is left out"),
+                ),
+            )
+
+
+def _truths(trace: Trace) -> dict[Value, Shard]:
+    """What is true of one rank's shard alone: `torch.isnan(p.grad).any()`, also as a number, and `any` over several."""
+    asked = {c.result: c for c in trace.calls(*(f"torch.{name}" for name in _ASKING))}
+    found: dict[Value, Shard] = {}
+    for called in trace.calls(".any", ".all", "torch.any", "torch.all") if asked else ():
+        given = called.argument(0, "input") if called.receiver is None else called.receiver
+        shard = _shard(trace, asked[given]) if given in asked and _of_all(called) else None
+        if shard is not None:
+            found[called.result] = shard
+    for read in trace.calls(".item", "builtins.bool", *_NUMBERS) if found else ():
+        value = read.receiver if read.name == ".item" else read.argument(0, "x")
+        if value in found:
+            found[read.result] = found[value]
+    for over in trace.calls("builtins.any", "builtins.all") if found else ():
+        values = (v for one in over.arguments for _, v in trace.memory.entries(one, over.guards))
+        shard = next((found[v] for v in values if v in found), None)
+        if shard is not None:
+            found[over.result] = shard
+    return found
+
+
+def _ends_the_program(trace: Trace, other: Guard) -> bool:
+    """Whether a rank that decides otherwise raises or exits, and so ends the run."""
+    return any(
+        left.how not in ("return", "break", "continue")
+        and any(other in clause for clause in left.rank.clauses)
+        for left in trace.of(Exited)
+    )
 
 
 def _of_all(called: Called) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Iterator, Sequence
 
 import libcst as cst
@@ -42,7 +43,11 @@ OPTIMIZER_GETTERS = (
     f"{DCP}state_dict.get_state_dict",
 )
 
-_PATH_MAKERS = ("os.path.", "pathlib.", "os.fspath", "os.getcwd", "tempfile.mkdtemp")
+_PATH_MAKERS = (
+    *("os.path.", "pathlib.", "os.fspath", "os.getcwd", "tempfile.mkdtemp"),
+    *("parse_args", "parse_known_args", "argparse.", "os.environ", "os.getenv", "sys.argv"),
+)
+"""How paths are made, and where a program gets them from: none of these gives an open file or a writer."""
 
 
 def written(trace: Trace, saved: Saved) -> Iterator[Part]:
@@ -68,7 +73,7 @@ def _plain(guards: Guards) -> bool:
 
 
 def is_path(value: Value) -> bool:
-    """Whether a value is surely a text or a path: made of one by `/`, `+`, a format or a function of paths."""
+    """Whether a value is surely a text or a path: of the script, its arguments or the environment, or made of one."""
     seen = value
     while isinstance(seen, Part):
         if isinstance(seen.key, tuple) and seen.key[0] == "format":
@@ -89,6 +94,8 @@ def surely_empty(trace: Trace, value: Value, event: Event) -> bool:
 
 
 _OF_ONE_PROCESS = ("tempfile.", "uuid.", "os.getpid", "random.", "time.", "datetime.", "socket.")
+_OF_ONE_RANK = re.compile(r"rank|main|master|node|host")
+"""What names of arguments say that are not the same on all ranks."""
 _COUNTING = ("<", "<=", ">", ">=", "%")
 
 
@@ -121,13 +128,13 @@ def gathering(trace: Trace, state: StateDict) -> StateDictTaken | None:
 def all_come(gathered: Event, event: Event) -> bool:
     """Whether every rank that is at one event surely comes to a later one.
 
-    Neither may stand under a test of the rank. Between them there may be only tests that count steps, and no
-    function that is decorated: a decorator may keep ranks away.
+    Neither may stand under a test of the rank. Between them there may be only tests that count steps or ask for a
+    switch of the program, and no function that is decorated: a decorator may keep ranks away.
     """
     if any(rank_dependent(guard.test) for clause in event.guards.clauses for guard in clause):
         return False
     for clause in event.guards.since(gathered.guards):
-        if not all(_counts(guard.test) for guard in clause):
+        if not all(_counts(guard.test) or _is_switch(guard.test) for guard in clause):
             return False
     inner = [f for f in event.moment.inside if f not in gathered.moment.inside]
     return not any(function.decorators for function in inner) and not _decided(gathered, event)
@@ -139,6 +146,18 @@ def _decided(gathered: Event, event: Event) -> bool:
     shared = set(Layout.of(gathered.at.source).ancestors(gathered.at.node))
     around = Layout.of(event.at.source).ancestors(event.at.node)
     return any(isinstance(a, cst.If) and a not in shared and a not in asked for a in around)
+
+
+def _is_switch(test: Value) -> bool:
+    """Whether a test is an argument of the program that all ranks are started with: ``args.export``."""
+    if (
+        not isinstance(test, Part)
+        or not isinstance(test.owner, Part)
+        or _OF_ONE_RANK.search(str(test.key))
+    ):
+        return False
+    parsed = test.owner.owner
+    return isinstance(parsed, External) and parsed.name.endswith(("parse_args", "parse_known_args"))
 
 
 def _counts(test: Value) -> bool:

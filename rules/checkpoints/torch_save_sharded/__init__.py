@@ -217,7 +217,7 @@ def _inside(trace: Trace, saved: Saved) -> Iterator[StateDict]:
     while todo:
         one = todo.pop()
         inner = list(options(one)) if isinstance(one, Either) else []
-        if any(isinstance(v, Part) and not _keeps(v) for v in inner):
+        if any(map(_is_gathered, inner)):
             continue
         if isinstance(one, StateDict):
             yield one
@@ -229,6 +229,16 @@ def _inside(trace: Trace, saved: Saved) -> Iterator[StateDict]:
             inner = [one.owner]
         todo += [v for v in inner if v not in seen]
         seen.update(inner)
+
+
+def _is_gathered(value: Value) -> bool:
+    """Whether a tensor is made of one that is no shard any more: ``entry.full_tensor().detach()``."""
+    seen: Value | None = value
+    while isinstance(seen, Part):
+        if not _keeps(seen):
+            return True
+        seen = seen.owner
+    return False
 
 
 def _keeps(value: Part) -> bool:

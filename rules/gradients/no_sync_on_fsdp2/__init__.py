@@ -29,6 +29,56 @@ dead, so that every micro-batch communicates. Gradient accumulation without comm
 +model(torch.randn(4, 8)).sum().backward()
 ```
 
+## Forms
+
+Found: a choice between `no_sync()` and nothing, asked by `hasattr`.
+
+```python
+import contextlib
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+for micro in range(4):
+    quiet = model.no_sync if hasattr(model, "no_sync") and micro < 3 else contextlib.nullcontext
+    with quiet():
+        model(torch.randn(4, 8)).sum().backward()
+```
+
+Found: a context manager of the project around it.
+
+```python
+import contextlib
+
+
+@contextlib.contextmanager
+def accumulate(model, on):
+    if on:
+        with model.no_sync():
+            yield
+    else:
+        yield
+
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+with accumulate(model, True):
+    model(torch.randn(4, 8)).sum().backward()
+```
+
+Not found: the method of FSDP1's class, to which the model is handed.
+
+```python
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+with FSDP.no_sync(model):
+    model(torch.randn(4, 8)).sum().backward()
+```
+
 ## Fix safety
 
 Unsafe: the block becomes two switches around its statements, and an exception between them leaves the
