@@ -3,7 +3,7 @@
 ## What it does
 
 Reports calls of accelerate, the Trainer and Lightning that raise under FSDP: `Accelerator.prepare` with a model and without
-its optimizer, or with two models, under FSDP2; `Accelerator.clip_grad_value_`; a model in which there is no class of a name that the settings or the plugin ask to
+its optimizer, or with two models, under FSDP2; `Accelerator.clip_grad_value_`; a `FullyShardedDataParallelPlugin` whose arguments are those of the other version; a model in which there is no class of a name that the settings or the plugin ask to
 wrap; Lightning's `ModelParallelStrategy` with a LightningModule that has no `configure_model`, or with `precision="16-mixed"` or `"64-true"`; a Trainer whose arguments and `fsdp_config` both ask for activation
 checkpointing; `save_only_model` beside `load_best_model_at_end` or beside SHARDED_STATE_DICT; a Trainer that gets an optimizer
 by `optimizers=`.
@@ -39,6 +39,7 @@ in models whose layers are all known: a model of a library may have any.
 
 - https://github.com/huggingface/accelerate/blob/v1.15.0/src/accelerate/accelerator.py (`prepare`, `clip_grad_value_`)
 - https://github.com/huggingface/accelerate/blob/v1.15.0/src/accelerate/utils/fsdp_utils.py (`fsdp2_prepare_auto_wrap_policy`)
+- https://github.com/huggingface/accelerate/blob/v1.15.0/src/accelerate/utils/dataclasses.py (`FullyShardedDataParallelPlugin.__post_init__`)
 - https://github.com/Lightning-AI/pytorch-lightning/blob/2.6.6/src/lightning/pytorch/strategies/model_parallel.py (`setup`)
 - https://github.com/Lightning-AI/pytorch-lightning/blob/2.6.6/src/lightning/pytorch/trainer/connectors/accelerator_connector.py (`_validate_precision_choice`)
 - https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/trainer.py (`_validate_args`, `create_accelerator_and_postprocess`)

@@ -379,3 +379,27 @@ def test_version_2_writes_no_file_by_default(tmp_path: Path) -> None:
     raised = [rank["error"] for rank in ranks if rank["outcome"] == "raised"]
     assert raised
     assert all("checkpoint/pytorch_model_fsdp.bin" in error for error in raised)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "fsdp_version=2, forward_prefetch=True",
+        "fsdp_version=2, reshard_after_forward='FULL_SHARD'",
+        "fsdp_version=2, state_dict_type='local_state_dict'",
+        "fsdp_version=2, cpu_offload=CPUOffload(True)",
+        "fsdp_version=2, mixed_precision_policy=MixedPrecision()",
+        "fsdp_version=1, reshard_after_forward=True",
+    ],
+)
+def test_a_plugin_refuses_arguments_of_the_other_version(arguments: str) -> None:
+    accelerate = pytest.importorskip("accelerate")
+    from torch.distributed.fsdp import CPUOffload, MixedPrecision
+
+    names = {
+        "Plugin": accelerate.FullyShardedDataParallelPlugin,
+        "CPUOffload": CPUOffload,
+        "MixedPrecision": MixedPrecision,
+    }
+    with pytest.raises(ValueError, match=r".+"):
+        eval(f"Plugin({arguments})", names)

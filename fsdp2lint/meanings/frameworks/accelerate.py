@@ -24,6 +24,7 @@ from fsdp2lint.meanings.results import (
     fresh,
     instance,
     made_by,
+    name_of,
     nothing,
     setting,
 )
@@ -55,6 +56,8 @@ _ACCELERATE = "accelerate."
 _PLUGIN = "FullyShardedDataParallelPlugin"
 
 
+_FSDP1 = "torch.distributed.fsdp"
+_TRUE_OR_FALSE = ("y", "yes", "t", "true", "on", "1", "n", "no", "f", "false", "off", "0")
 _SIZES = ("dp_replicate_size", "dp_shard_size", "tp_size", "cp_size", "sp_size")
 _CONFIGS = tuple(
     f"accelerate.{home}ParallelismConfig" for home in ("", "utils.", "parallelism_config.")
@@ -65,12 +68,37 @@ _CONFIGS = tuple(
 def settings(call: Call) -> Value | None:
     """They keep what they are given as it is: the plugin can be asked for its version later."""
     made = instance(call)
+    if call.name.endswith(_PLUGIN):
+        _refuse_arguments(call)
     if call.name == "accelerate.Accelerator" and (known := launch(call)) is not None:
         plugin = setting(call, made, "fsdp_plugin")
         if made_by(plugin, _ACCELERATE):
             _overruled(call, plugin, known)
         multiply(call, made, known)
     return made
+
+
+def _refuse_arguments(call: Call) -> None:
+    """What ``FullyShardedDataParallelPlugin.__post_init__`` raises a ValueError for, where the version is written out."""
+    given = call.keywords
+    version = constant(given.get("fsdp_version"))
+    reshard = constant(given.get("reshard_after_forward"))
+    why = ""
+    if version == 2:
+        if constant(given.get("forward_prefetch")) in (True, False):
+            why = "version 2 has no `forward_prefetch`"
+        elif isinstance(reshard, str) and reshard.lower() not in _TRUE_OR_FALSE:
+            why = "version 2 wants true or false for `reshard_after_forward`"
+        elif str(constant(given.get("state_dict_type"))).upper() == "LOCAL_STATE_DICT":
+            why = "version 2 has no LOCAL_STATE_DICT"
+        elif name_of(given.get("cpu_offload")) == f"{_FSDP1}.CPUOffload":
+            why = "version 2 wants a `CPUOffloadPolicy`, or true, for `cpu_offload`"
+        elif name_of(given.get("mixed_precision_policy")) == f"{_FSDP1}.MixedPrecision":
+            why = "version 2 wants a `MixedPrecisionPolicy`"
+    elif version == 1 and isinstance(reshard, bool):
+        why = "version 1 wants a strategy for `reshard_after_forward`, not true or false"
+    if why:
+        call.emit(Refused, by="accelerate", why=why)
 
 
 def multiply(call: Call, owner: Value | None, known: Launch) -> None:
