@@ -188,7 +188,7 @@ class Launch(NamedTuple):
     settings: str = ""
     """The file that says so; empty where options of the command do."""
     named: tuple[tuple[str, str], ...] = ()
-    """What that file sets by name, of the version and the type of state dicts: the rest are defaults."""
+    """What that file sets, by the names of a plugin's arguments: the rest are defaults."""
     sizes: tuple[tuple[str, int], ...] = ()
     """The sizes of the ``parallelism_config`` that are set, without their prefix."""
     offload: bool = False

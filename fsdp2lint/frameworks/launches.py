@@ -38,6 +38,14 @@ _BUILDS = re.compile(rb"\bAccelerator\(|Trainer[()]|Trainer,[^()\n]*\):")
 """What the settings are for: an accelerator, a trainer, or a class that is derived from one."""
 
 _NAMED = re.compile(rb"""["']([^"'\n]{1,200}\.(?:ya?ml|json))["']""")
+_OPTIONS = {
+    "fsdp_version": "fsdp_version",
+    "state_dict_type": "fsdp_state_dict_type",
+    "reshard_after_forward": "fsdp_reshard_after_forward",
+    "cpu_offload": "fsdp_offload_params",
+    "mixed_precision": "mixed_precision",
+}
+"""What of a file an option of the command replaces."""
 _TYPES = {"1": "FULL_STATE_DICT", "2": "LOCAL_STATE_DICT", "3": "SHARDED_STATE_DICT"}
 
 
@@ -173,10 +181,15 @@ def _known(paths: Iterable[str], files: Files) -> _Known:
 
 
 def _named(asked: Asked) -> tuple[tuple[str, str], ...]:
-    """The version and the type of state dicts, where the file says them."""
-    version = () if asked.said is None else (("fsdp_version", str(asked.version)),)
-    kind = _type(asked)
-    return (*version, ("state_dict_type", kind)) if kind else version
+    """What the file itself sets, by the names that a plugin of accelerate has for it."""
+    said = {
+        "fsdp_version": "" if asked.said is None else asked.version,
+        "state_dict_type": _type(asked),
+        "reshard_after_forward": asked.value("reshard_after_forward"),
+        "cpu_offload": asked.value("offload_params"),
+        "mixed_precision": asked.top.value("mixed_precision"),
+    }
+    return tuple((name, str(v)) for name, v in said.items() if isinstance(v, str | int) and v != "")
 
 
 def _precision(given: object) -> str:
@@ -290,9 +303,7 @@ def _of_command(command: Command, known: _Known) -> Launch | None:
         if name.startswith(PARALLELISM) and name.endswith("_size"):
             sizes[name.removeprefix(PARALLELISM)] = int(given) if given.isdecimal() else -1
     set_sizes = tuple(sorted(sizes.items())) if min(sizes.values(), default=1) > 0 else ()
-    named = tuple(
-        pair for pair in made.named if f"fsdp_{pair[0].removeprefix('fsdp_')}" not in options
-    )
+    named = tuple(pair for pair in made.named if _OPTIONS.get(pair[0]) not in options)
     return made._replace(sizes=set_sizes, named=named)
 
 

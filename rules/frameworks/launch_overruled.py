@@ -2,8 +2,9 @@
 
 ## What it does
 
-Reports a `FullyShardedDataParallelPlugin`, or the `fsdp_config` of a Trainer's arguments, whose version or type of state dicts is not
-that of the file which `accelerate launch` gives to the script.
+Reports a `FullyShardedDataParallelPlugin`, or the `fsdp_config` of a Trainer's arguments, whose version, type of state dicts,
+`reshard_after_forward` or offloading is not that of the file which `accelerate launch` gives to the script; and an `Accelerator` whose
+`mixed_precision` is another one.
 
 ## Why is this bad
 
@@ -26,8 +27,8 @@ The first line is what the settings of the launch say.
 
 ## Known limits
 
-The settings must be known: a command names them with the script, or they lie alone beside it. Only the version and the type of
-state dicts are compared, and only where the file sets them. Who wants a script that is independent of its launch may mean it: that is why this is
+The settings must be known: a command names them with the script, or they lie alone beside it. They are compared only where the file sets
+them. Who wants a script that is independent of its launch may mean it: that is why this is
 a warning.
 
 ## References

@@ -120,7 +120,7 @@ def launched(sources: Sequence[Source]) -> Told:
             given = {
                 "offload": values.pop("offload", "") == "true",
                 "efficient_loading": values.pop("efficient_loading", "") == "true",
-                "mixed_precision": values.pop("mixed_precision", ""),
+                "mixed_precision": values.get("mixed_precision", ""),
             }
             named = tuple(values.items())
             launch = Launch(

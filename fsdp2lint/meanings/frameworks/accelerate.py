@@ -73,7 +73,9 @@ def settings(call: Call) -> Value | None:
     if call.name == "accelerate.Accelerator" and (known := launch(call)) is not None:
         plugin = setting(call, made, "fsdp_plugin")
         if made_by(plugin, _ACCELERATE):
-            _overruled(call, plugin, known)
+            named = {name for name, _ in known.named if name != "mixed_precision"}
+            _overruled(call, plugin, "the plugin", known, named)
+        _overruled(call, made, "the argument", known, {"mixed_precision"})
         multiply(call, made, known)
     return made
 
@@ -125,14 +127,14 @@ def _is_unset(value: Value | None, owner: Value | None) -> bool:
     return value is None or (isinstance(value, Part) and value.owner is owner)
 
 
-def _overruled(call: Call, plugin: Value | None, known: Launch) -> None:
-    """What a plugin of the script says otherwise than the launch: ``__post_init__`` asks the environment only for the rest."""
+def _overruled(call: Call, owner: Value | None, by: str, known: Launch, names: set[str]) -> None:
+    """What the script says otherwise than the launch: accelerate asks the environment only for the rest."""
     for name, wanted in known.named:
-        said = constant(setting(call, plugin, name))
-        if isinstance(said, str | int) and str(said).upper() != wanted:
+        said = constant(setting(call, owner, name)) if name in names else None
+        if isinstance(said, str | int) and str(said).upper() != wanted.upper():
             call.emit(
                 Overruled,
-                by="the plugin",
+                by=by,
                 name=name,
                 script=str(said),
                 launch=wanted,

@@ -133,7 +133,7 @@ def _overruled(call: Call, args: Value | None) -> None:
         return
     for name, wanted in known.named:
         said = _configured(call, args, name.removeprefix("fsdp_"))
-        if isinstance(said, str | int) and str(said).upper() != wanted:
+        if isinstance(said, str | int) and str(said).upper() != wanted.upper():
             call.emit(
                 Overruled,
                 by="the fsdp_config",
