@@ -74,7 +74,7 @@ def check(trace: Trace) -> Iterator[Finding]:
         forward = next(
             (f for f in trace.after(shard.event, Forward) if _uses(trace, f, shard)), None
         )
-        if forward is not None:
+        if forward is not None and not _one_each(trace, forward, shard):
             yield Finding(
                 at=shard.event,
                 message=f"`{shard.module.words()}` is sharded on {side} only: their forward waits for the other ranks, "
@@ -117,6 +117,19 @@ def _elsewhere_too(trace: Trace, shard: Shard) -> bool:
     """Whether the other ranks shard the module as well."""
     return any(
         other.module is shard.module and other.guards.excludes(shard.guards)
+        for other in shards(trace)
+    )
+
+
+def _one_each(trace: Trace, forward: Forward, shard: Shard) -> bool:
+    """Whether the other ranks have a module of their own here, which they shard: by the same call, or by another."""
+    mine = [unwrapped(module) for module in options(forward.module)]
+    return any(
+        other.guards.excludes(shard.guards)
+        and (
+            other.event.at.node is shard.event.at.node
+            or (shard.module in mine and other.module in mine)
+        )
         for other in shards(trace)
     )
 
