@@ -81,7 +81,8 @@ torch.save(state, "model.pt")
 ## Fix safety
 
 Unsafe: where the hosts share no disk, each may need its own file. Only the write is put under the guard; the
-gather stays with all ranks, with `cpu_offload=True` where nothing but the write needs what it returns.
+gather stays with all ranks, with `cpu_offload=True` where nothing but the write needs what it returns. Where the
+same run reads the file afterwards, the ranks wait for it.
 
 ## Known limits
 
@@ -103,6 +104,8 @@ from fsdp2lint.api import (
     Edit,
     Finding,
     Fix,
+    InsertAfter,
+    Loaded,
     Saved,
     StateDictTaken,
     Trace,
@@ -145,11 +148,24 @@ def _guarded(trace: Trace, saved: Saved) -> Fix | None:
     if stands_alone(saved.at) is None or _gathers(trace, saved):
         return None
     rank = name_for(source, node, "torch.distributed.get_rank")
+    edits: list[Edit] = [Wrap(source, node, f"if {rank.text}() == 0:"), *rank.edits]
+    if _is_read_again(trace, saved):
+        barrier = name_for(source, node, "torch.distributed.barrier")
+        edits += [InsertAfter(source, node, f"{barrier.text}()"), *barrier.edits]
     return Fix(
         "write it on the first rank",
-        (Wrap(source, node, f"if {rank.text}() == 0:"), *rank.edits, *_offloads(trace, saved)),
+        (*edits, *_offloads(trace, saved)),
         "unsafe",
         "hosts that share no disk each need a file of their own",
+    )
+
+
+def _is_read_again(trace: Trace, saved: Saved) -> bool:
+    """Whether the same run reads the file afterwards: then the other ranks must not be there before it is written."""
+    path = saved.path
+    return path is not None and any(
+        loaded.path is not None and loaded.path.words() == path.words()
+        for loaded in trace.after(saved, Loaded)
     )
 
 
