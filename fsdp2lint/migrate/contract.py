@@ -30,9 +30,12 @@ ANYWAY = ("FSDP230",)
 """Rules whose fixes belong to the migration also where the old text had the finding: old import paths."""
 
 
-ADVICE = ("FSDP205", "FSDP206", "FSDP222", "FSDP314", "FSDP410", "FSDP509")
+_ADVICE = ("FSDP205", "FSDP206", "FSDP212", "FSDP222", "FSDP314", "FSDP410", "FSDP509")
 """Rules that advise what FSDP1 did not do either: the groups, what is in none, the dtype of the weights and inputs, which
 ranks read a file, and the order of the data stay those of FSDP1, and the ledger says it."""
+
+_HANGS = ("FSDP402", "hang in the forward of")
+"""The rule about ranks that leave alone, and what it says where FSDP1 hangs as well: its forward gathers too."""
 
 
 def findings(program: Program) -> Iterator[tuple[Rule, Finding]]:
@@ -93,6 +96,12 @@ def _account(rule: Rule, finding: Finding) -> Account:
     why = f"rewritten to {finding.fix.title}, because {reason} ({rule.code})"
     site = site_of(finding)
     return Account(site.source, site.node, "changed", why, own=True)
+
+
+def holds_anyway(rule: Rule, finding: Finding) -> bool:
+    """Whether what a rule finds holds for FSDP1 as well, so that the migration changes nothing about it."""
+    code, said = _HANGS
+    return rule.code in _ADVICE or (rule.code == code and said in finding.message)
 
 
 def advice(rule: Rule, finding: Finding) -> Kept:

@@ -23,7 +23,15 @@ from fsdp2lint.edits.layout import Layout
 from fsdp2lint.edits.long_lines import broken_lines
 from fsdp2lint.edits.steps import Account, Kept, Left, Respelling, Step
 from fsdp2lint.edits.unbound import unbound_in
-from fsdp2lint.migrate.contract import ADVICE, Said, advice, fixes, new_findings, said, site_of
+from fsdp2lint.migrate.contract import (
+    Said,
+    advice,
+    fixes,
+    holds_anyway,
+    new_findings,
+    said,
+    site_of,
+)
 from fsdp2lint.migrate.ledger import Entry, Ledger, Place, Todo
 from fsdp2lint.migrate.leftovers import (
     account_for_imports,
@@ -401,13 +409,13 @@ class _Run:
 
     def _keep_the_contract_once(self, known: Counter[Said]) -> bool:
         found = new_findings(known, self.program)
-        self.remaining = [one for one in found if one[0].code not in ADVICE]
+        self.remaining = [one for one in found if not holds_anyway(*one)]
         if self._apply(
             [(s, CONTRACT) for s in fixes(self.remaining) if self._is_free(s, CONTRACT)]
         ):
             return True
         for rule, finding in found:
-            if rule.code in ADVICE:
+            if holds_anyway(rule, finding):
                 self._keep(advice(rule, finding), CONTRACT)
         return False
 

@@ -63,6 +63,28 @@ def test_a_model_that_was_one_unit_stays_one() -> None:
     assert done.remaining == []
 
 
+def test_ranks_that_left_alone_under_fsdp1_still_do() -> None:
+    text = (
+        "import time\n"
+        + HEAD
+        + (
+            "start = time.time()\n"
+            "model = FSDP(nn.Linear(8, 8), use_orig_params=True)\n"
+            "optimizer = torch.optim.AdamW(model.parameters())\n"
+            "for _ in range(100):\n"
+            "    model(torch.ones(4, 8)).sum().backward()\n"
+            "    optimizer.step()\n"
+            "    if time.time() - start > 60:\n"
+            "        break\n"
+        )
+    )
+    done = made(text)
+    assert "fully_shard(" in done.after[0].text
+    (said,) = (one for one in lines(done) if "(FSDP402)" in one)
+    assert "break: preserved: as under FSDP1: " in said
+    assert done.remaining == []
+
+
 def test_weights_that_trained_in_16_bits_still_do() -> None:
     text = HEAD.replace("ShardingStrategy", "MixedPrecision") + (
         "model = nn.Sequential(nn.Linear(8, 8)).to(torch.bfloat16)\n"
