@@ -7,6 +7,7 @@ come. Only slots and statements that go are changed, so edits inside statements 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -33,6 +34,7 @@ class Line:
     gone: set[int] = field(default_factory=set)
     slots: dict[int, list[Piece]] = field(default_factory=dict)
     comments_go: bool = False
+    lone_comments_go: bool = False
     first: bool = False
     leads: bool = False
     """Whether nothing of the block is left above it."""
@@ -95,7 +97,8 @@ def block_changes(layout: Layout, edits: Sequence[StatementEdit]) -> list[Change
         if isinstance(edit, Insert):
             _insert(lines, edit)
         elif isinstance(edit, Remove):
-            _take(lines, edit.statement, edit.comments)
+            line, _, _ = _take(lines, edit.statement, edit.comments is True)
+            line.lone_comments_go |= edit.comments == "lone"
         elif isinstance(edit, Move):
             _move(lines, edit)
         elif isinstance(edit, Wrap):
@@ -103,6 +106,9 @@ def block_changes(layout: Layout, edits: Sequence[StatementEdit]) -> list[Change
         elif isinstance(edit, Unwrap):
             _check_stays(lines, edit)
             found += unwrapped(layout, edit)
+    for index, line in enumerate(lines):
+        if line.lone_comments_go and line.goes:
+            line.comments_go |= _leaves_comments_alone(lines[index:])
     bare = not found and all(line.empty for line in lines) and block is not layout.source.tree
     placeholder = lines[0] if bare else None
     for index, line in enumerate(lines):
@@ -116,6 +122,27 @@ def block_changes(layout: Layout, edits: Sequence[StatementEdit]) -> list[Change
         elif run[1:]:
             found.append(_without(run[1], run[-1]))
     return found
+
+
+_KEPT = re.compile(
+    r"#\s*(%%|fmt:|isort:|mypy:|noqa|pylint:|pragma|region|ruff:|type:)|([^\w\s])\2\2", re.I
+)
+"""Comments that tools read, and headings, which have rules: they are about more than one statement."""
+
+
+def _leaves_comments_alone(lines: Sequence[Line]) -> bool:
+    """Whether the comments above the first of the lines, which goes, would be about nothing any more."""
+    layout, first = lines[0].layout, lines[0].node
+    comments = layout.text[layout.comments_above(first) : layout.top(first)]
+    if _KEPT.search(comments) or (lines[0].first and isinstance(layout.parents[first], cst.Module)):
+        return False
+    for line, below in pairwise(lines):
+        begins = layout.comments_above(below.node)
+        if begins > layout.bottom(line.node) or begins < layout.top(below.node):
+            return True
+        if not below.goes:
+            return False
+    return True
 
 
 def _runs(lines: Sequence[Line]) -> Iterator[list[Line]]:

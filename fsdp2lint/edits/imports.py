@@ -11,6 +11,7 @@ beside those of the same package: code that runs between two imports (``os.envir
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -125,7 +126,7 @@ class AddImport(Edit):
 class Unimport(Edit):
     """No import of ``target`` any more, if nothing uses it once all other edits are made.
 
-    Stays: what ``__all__`` names, ``X as X``, imports marked ``noqa``, and everything in an ``__init__.py``.
+    Stays: what ``__all__`` names, ``X as X``, imports marked ``noqa`` (for all or for F401), and everything in an ``__init__.py``.
     """
 
     afterwards = True
@@ -169,7 +170,23 @@ class Unimport(Edit):
         if names.used(one.name, one.scope):
             return False
         start, end = self.layout.span(one.statement)
-        return "noqa" not in self.layout.text[start : self.layout.line_end(end)]
+        return not any(
+            map(_keeps_unused, self.layout.text[start : self.layout.line_end(end)].splitlines())
+        )
+
+
+_NOQA = re.compile(
+    r"#.*\bnoqa\b(?:\s*:\s*(?P<codes>[A-Z]+\d*(?:[\s,]+[A-Z]+\d+)*))?", re.IGNORECASE
+)
+
+
+def _keeps_unused(line: str) -> bool:
+    """Whether the comment of a line says that an unused import is meant (``# noqa``, ``# noqa: F401``)."""
+    said = _NOQA.search(line)
+    if said is None:
+        return False
+    codes = re.split(r"[\s,]+", said["codes"] or "F401")
+    return any("F401".startswith(code.upper()) for code in codes)
 
 
 def _known(source: Source, node: cst.CSTNode, target: str, module: bool) -> Iterator[str]:

@@ -7,6 +7,7 @@ which everything goes gets its ``pass``, and a line ``a; b`` is taken apart once
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from typing import Literal
 
 import libcst as cst
 
@@ -60,9 +61,14 @@ class InsertAfter(Insert):
 
 
 class Remove(StatementEdit):
-    """No statement any more where ``node`` is; comment lines above it stay unless ``comments`` is true."""
+    """No statement any more where ``node`` is; comment lines above it stay unless ``comments`` is true.
 
-    def __init__(self, source: Source, node: cst.CSTNode, *, comments: bool = False) -> None:
+    With ``"lone"`` they go where nothing that is left stands directly below them.
+    """
+
+    def __init__(
+        self, source: Source, node: cst.CSTNode, *, comments: bool | Literal["lone"] = False
+    ) -> None:
         super().__init__(source, node)
         self.comments = comments
 

@@ -236,6 +236,18 @@ def test_a_used_import_stays(path: str, text: str) -> None:
     assert resolve((Unimport(source, FSDP1),)) == {}
 
 
+@pytest.mark.parametrize("codes", ["E402", "E402, F811", "N817"])
+def test_a_mark_for_other_rules_keeps_no_import(codes: str) -> None:
+    source = Source("a.py", f"from torch.distributed.fsdp import {FSDP1[23:]}  # noqa: {codes}\n")
+    assert edited(source, Unimport(source, FSDP1)) == ""
+
+
+@pytest.mark.parametrize("mark", ["# noqa", "# NOQA: E402,F401", "# noqa: F", "# why  # noqa: F4"])
+def test_a_mark_for_unused_imports_keeps_one(mark: str) -> None:
+    source = Source("a.py", f"from torch.distributed.fsdp import {FSDP1[23:]}  {mark}\n")
+    assert resolve((Unimport(source, FSDP1),)) == {}
+
+
 def test_an_import_goes_only_with_its_last_use() -> None:
     text = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\na = FSDP(x)\nb = FSDP(y)\n"
     source = Source("a.py", text)

@@ -144,6 +144,30 @@ def test_remove(text: str, nodes: list[str], after: str) -> None:
     assert combine([(edit,) for edit in edits]).texts == {source: after}
 
 
+LONE = [
+    ("if x:\n    # why\n    a()\n\n    b()\n", ["a()"], "if x:\n    b()\n"),
+    (
+        "if x:\n    c()\n\n    # why\n    a()\n    # too\n    b()\n",
+        ["a()", "b()"],
+        "if x:\n    c()\n",
+    ),
+    ("if x:\n    # why\n    a()\n    # else\n    b()\n", ["a()"], "if x:\n    # else\n    b()\n"),
+    ("if x:\n    # why\n    a()\n    b()\n", ["a()"], "if x:\n    # why\n    b()\n"),
+    ("if x:\n    # --- why\n    a()\n\n    b()\n", ["a()"], "if x:\n    # --- why\n\n    b()\n"),
+    ("# license\na()\n\nb()\n", ["a()"], "# license\nb()\n"),
+    ("b()\n# fmt: off\na()\n", ["a()"], "b()\n# fmt: off\n"),
+]
+"""A comment goes with what it is about, but for headings and what is at the top of a file or read by tools."""
+
+
+@pytest.mark.parametrize(("text", "nodes", "after"), LONE)
+def test_lone_comments_go(text: str, nodes: list[str], after: str) -> None:
+    source = Source("a.py", text)
+    assert (
+        edited(source, *(Remove(source, find(source, n), comments="lone") for n in nodes)) == after
+    )
+
+
 def test_the_comments_of_a_removed_statement_stay_unless_told() -> None:
     source = Source("a.py", "# head\n\n# one\na()  # two\n# three\nb()\n")
     node = find(source, "a()")
