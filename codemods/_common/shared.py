@@ -52,6 +52,8 @@ class Helpers:
     """The names bound above each statement for calls in it, which read them after all of them are bound."""
     devices: dict[cst.CSTNode, str] = field(default_factory=dict)
     """The device that the code before each call sets."""
+    several_of_dictionaries: bool = False
+    """Whether several calls of the file take their keywords out of dictionaries from elsewhere."""
 
     @classmethod
     def above(cls, source: Source, node: cst.CSTNode) -> Helpers:

@@ -209,7 +209,7 @@ def hoisted(
         target = statement.targets[0].target
         if isinstance(target, cst.Name):
             yield InsertBefore(source, test, below(f"{target.value} = {text}"))
-            yield Remove(source, statement)
+            yield Remove(source, statement, comments="lone")
             return
     name = free_name(source, *names)
     yield InsertBefore(source, test, below(f"{name} = {text}"))

@@ -191,7 +191,7 @@ def _added_anew(inside: Construction, lines: dict[cst.CSTNode, list[str]]) -> It
             indent = layout.newline + layout.indentation(layout.line(statement))
             yield Replace(inside.source, statement, indent.join(f"{name}{one}" for one in said))
         else:
-            yield Remove(inside.source, _with_its_test(inside, statement))
+            yield Remove(inside.source, _with_its_test(inside, statement), comments="lone")
 
 
 def _with_its_test(inside: Construction, statement: cst.CSTNode) -> cst.CSTNode:

@@ -78,4 +78,4 @@ def of_records(site: Construction) -> None:
             targets = [n for n in named if isinstance(site.layout.parents[n], cst.AssignTarget)]
             if len(named) == 2 and len(targets) == 1:
                 statement = site.layout.parents[site.layout.parents[targets[0]]]
-                site.edits.append(Remove(site.source, statement))
+                site.edits.append(Remove(site.source, statement, comments="lone"))

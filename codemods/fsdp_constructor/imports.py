@@ -6,6 +6,9 @@ from collections.abc import Iterable, Iterator
 
 from fsdp2lint.api import SYMBOLS, Edit, Names, Program, Source, Unimport
 
+_MODULES = ("torch.distributed.fsdp.fully_sharded_data_parallel", "torch.distributed.fsdp.api")
+"""The modules inside that hold nothing but FSDP1."""
+
 
 def unimports(program: Program, sources: Iterable[Source]) -> Iterator[Edit]:
     """For the names of FSDP1, and for ``functools``, which made policies: where nothing uses them any more."""
@@ -14,7 +17,8 @@ def unimports(program: Program, sources: Iterable[Source]) -> Iterator[Edit]:
         for one in names.imports:
             name = program.origin(source, one.loads, one.statement)
             made = name in ("functools", "functools.partial")
-            is_old = program_name(name) in SYMBOLS or (made and names.used(one.name, one.scope))
+            is_old = program_name(name) in SYMBOLS or name in _MODULES
+            is_old |= made and names.used(one.name, one.scope)
             if is_old and not _handed_on(program, source, one.name):
                 yield Unimport(source, one.loads)
 

@@ -66,7 +66,7 @@ def leavings(program: Program) -> Iterator[Step]:
     for source in program.sources:
         gone = list(_fields(program, source))
         if gone:
-            removed = [Remove(source, one) for one in gone]
+            removed = [Remove(source, one, comments="lone") for one in gone]
             said = tuple(Account(source, one, "dropped", UNREAD) for one in gone)
             yield Step((*removed, *unimports(program, {source})), said)
 

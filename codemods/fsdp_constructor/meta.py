@@ -53,9 +53,12 @@ def materialize_helper(name: str, named: Naming) -> str:
 def _may_be_meta(site: Construction) -> bool:
     """Whether a part of the module may have been built without memory, and not got any since."""
     return any(
-        _is_inside(trace, event, called) and not _has_memory(trace, event)
+        not _has_memory(trace, event)
+        and (
+            any(_is_inside(trace, event, called) for called in _born_on_meta(trace))
+            or _sent_to_meta(trace, event)
+        )
         for trace, event in site.events
-        for called in _born_on_meta(trace)
     )
 
 
@@ -66,6 +69,20 @@ def _born_on_meta(trace: Trace) -> Iterator[Called]:
         devices = called.within if device is None else (device,)
         if any(_is_meta(one) for value in devices for one in options(value)):
             yield called
+
+
+def _sent_to_meta(trace: Trace, event: Wrapping) -> bool:
+    """Whether the module may have lost its memory before: ``model.to_empty(device="meta")``."""
+    return any(
+        _is_to_meta(moved)
+        and trace.concerns(moved, event.module)
+        and not moved.guards.excludes(event.guards)
+        for moved in trace.before(event, Moved)
+    )
+
+
+def _is_to_meta(moved: Moved) -> bool:
+    return any(_is_meta(one) for value in moved.to for one in options(value))
 
 
 def _is_meta(value: Value) -> bool:
@@ -86,6 +103,7 @@ def _has_memory(trace: Trace, event: Wrapping) -> bool:
     """Whether ``to_empty`` comes before in every run."""
     return any(
         moved.how == "to_empty"
+        and not _is_to_meta(moved)
         and event.guards.implies(moved.guards)
         and trace.concerns(moved, event.module)
         for moved in trace.before(event, Moved)

@@ -111,8 +111,10 @@ def _asked(site: Construction, argument: Argument) -> Asked:
 
 
 def _makes_one(site: Construction, origin: Origin) -> bool:
-    """Whether an expression is a call that surely returns a policy."""
+    """Whether an expression is a policy of FSDP1, or a call that surely returns a policy."""
     node = origin.node
+    if isinstance(node, cst.Name | cst.Attribute):
+        return meaning(site.program, origin.source, node).startswith(WRAP)
     made = meaning(site.program, origin.source, node.func) if isinstance(node, cst.Call) else ""
     return made == "functools.partial" or made.startswith(WRAP)
 

@@ -72,7 +72,7 @@ class Argument:
         """Know it only through ``said``, which is None where it is not given."""
         self.said, self.written = said, self.value if only else None
         self.value = cst.parse_expression(said)
-        self.values = (*self.values, Constant(None))
+        self.values = (*self.values, Constant(None)) if self.values else ()
 
 
 @dataclass(eq=False)

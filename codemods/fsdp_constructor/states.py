@@ -12,9 +12,10 @@ import re
 
 import libcst as cst
 
-from fsdp2lint.api import Container, Literal, Mesh, Moved, Names, dotted
+from fsdp2lint.api import Container, Literal, Mesh, Moved, Names, Source, dotted, walk
 
 from .._common.names import class_of, external, function_scope, is_none, only_binding
+from .._common.origins import origins
 from .._common.shared import Helpers, Naming
 from .devices import device_of, is_cpu
 from .helpers import FSDP
@@ -124,7 +125,7 @@ def device(site: Construction, plan: Plan, helpers: Helpers) -> None:
     if device_of(site).is_cpu:
         site.account(argument.node, "dropped", "the mesh is on the CPU")
         return
-    if not _is_current(site, argument) and not _device_is_set(site):
+    if not _is_current(site, argument) and not _device_is_set(site, argument):
         if _is_set_above(site, argument, helpers):
             site.account(argument.node, "dropped", f"{why}, which is set above")
             return
@@ -208,9 +209,32 @@ def _is_set_above(site: Construction, argument: Argument, helpers: Helpers) -> b
     return False
 
 
-def _device_is_set(site: Construction) -> bool:
-    runs = [trace for trace, _ in site.events]
-    return bool(runs) and all(any(trace.calls(*_SETS_DEVICE)) for trace in runs)
+def _device_is_set(site: Construction, argument: Argument) -> bool:
+    """Whether every run makes the device the current one, or one that is not surely another."""
+    runs = [[*trace.calls(*_SETS_DEVICE)] for trace, _ in site.events]
+    if not runs or not all(runs):
+        return False
+    if not _is_chosen(site, site.source, argument.value):
+        return True
+    return all(
+        any(_is_chosen(site, called.at.source, called.at.node) for called in calls)
+        for calls in runs
+    )
+
+
+def _is_chosen(site: Construction, source: Source, node: cst.CSTNode) -> bool:
+    """Whether a device is taken out of a list of some (``devices[rank]``), and not counted by the rank alone."""
+    parts = [one for one in walk(node) if isinstance(one, cst.Name | cst.Subscript)]
+    made = [
+        one
+        for part in parts
+        if isinstance(part, cst.Name)
+        for one in origins(site.program, source, part)
+    ]
+    found = [*parts, *(n for one in made if one.node is not None for n in walk(one.node))]
+    return any(
+        isinstance(n, cst.Subscript) and not dotted(n.value).endswith("environ") for n in found
+    )
 
 
 # -- values ---------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
@@ -162,14 +163,24 @@ def _planned(
     """The sites that are rewritten, and the others with the reason."""
     done: list[Construction] = []
     left: list[tuple[Construction, str]] = []
+    of_dictionaries = Counter(
+        site.source
+        for site in sites
+        if any(a.home for n, a in site.arguments.items() if n in _ASKED_FOR)
+    )
     for site in sites:
         here = helpers.setdefault(site.source, Helpers.above(site.source, site.call))
+        here.several_of_dictionaries = of_dictionaries[site.source] > 1
         if why := plan(site, here):
             left.append((site, why))
             here.devices.pop(site.call, None)
         else:
             done.append(site)
     return done, left
+
+
+_ASKED_FOR = ("auto_wrap_policy", "mixed_precision")
+"""What a call takes out of a dictionary from elsewhere, before it hands it on."""
 
 
 def _step(program: Program, sites: list[Construction], helpers: dict[Source, Helpers]) -> Step:

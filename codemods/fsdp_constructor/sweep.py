@@ -76,7 +76,9 @@ def sweep(program: Program) -> Iterator[Step | Left]:
         accounts: list[Account] = []
         for node in walk(source.tree):
             if isinstance(node, cst.Assign | cst.AnnAssign) and _is_idle(program, source, node):
-                edits += [Remove(source, one) for one in (node, *_writes(source, node))]
+                edits += [
+                    Remove(source, one, comments="lone") for one in (node, *_writes(source, node))
+                ]
                 accounts.append(Account(source, node, "dropped", "removed: no longer used"))
             elif isinstance(node, cst.Assign | cst.AnnAssign):
                 edits += unread_entries(source, node, partial(_does_nothing, program, source))
@@ -310,6 +312,6 @@ def _without(gone: list[Write], writes: list[Write], source: Source) -> Iterator
     for statement in dict.fromkeys(w.statement for w in gone):
         mine = [w.node for w in gone if w.statement is statement]
         if len(mine) == sum(w.statement is statement for w in writes):
-            yield Remove(source, statement)
+            yield Remove(source, statement, comments="lone")
         elif isinstance(statement.value, cst.Call):
             yield from _shorter(source, statement.value, mine)

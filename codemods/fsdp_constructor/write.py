@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import libcst as cst
 
-from fsdp2lint.api import Edit, InsertAfter, InsertBefore, Replace, Rewrite
+from fsdp2lint.api import Edit, InsertAfter, InsertBefore, Names, Replace, Rewrite
 
 from .._common.shared import Helpers, stepped
 from .custom import Mapped
@@ -25,6 +26,8 @@ from .statement import (
 
 SHORT = 30
 """Longer values get a name when several calls have them."""
+_ARGUMENT = re.compile(r"#+\s*(\*{0,2}\w+\s*=(?!=)|[)\]}\s,]+$)")
+"""A comment that is an argument, or the end of one, which somebody has taken out of a call."""
 _PLAIN = re.compile(r"[\w.]+(\[(\w+|\"\w+\"|'\w+')\])*")
 
 
@@ -33,6 +36,8 @@ def write(site: Construction, plan: Plan, policy: Policy, helpers: Helpers) -> s
     layout = site.layout
     statement = layout.statement(site.call)
     writer = Writer(site, plan, policy, helpers)
+    if plan.own and helpers.several_of_dictionaries and writer.by_function():
+        return ""
     if isinstance(statement, cst.BaseCompoundStatement) or is_deferred(
         layout, site.call, statement
     ):
@@ -64,6 +69,46 @@ class Writer:
         self.lines: list[str] = []
         self.common: list[str] = []
         """The arguments of each call, as they are written."""
+
+    def by_function(self) -> bool:
+        """Let a function of the file do what several of its calls do with dictionaries from elsewhere.
+
+        Not where it would need names of the function around, or where comments inside the call are to be kept.
+        """
+        site, plan = self.site, self.plan
+        head = f"{plan.own} = dict("
+        if not plan.before or not plan.before[0].startswith(head) or self._comments():
+            return False
+        if (
+            plan.after
+            or plan.prepare
+            or plan.shared
+            or plan.conditional
+            or plan.spread != [plan.own]
+        ):
+            return False
+        taken = set(site.taken)
+        copy = replace(plan, before=plan.before[1:], root=dict(plan.root))
+        writer = Writer(site, copy, self.policy, self.helpers)
+        writer._prepare("model")
+        lines = [*writer.lines, f"return {writer._root('model')}"]
+        if isinstance(site.scope, cst.FunctionDef):
+            local = Names.of(site.source).bindings.get(site.scope, {}).keys() - {"model"}
+            if local & set(re.findall(r"\w+", "\n".join(lines))):
+                site.taken = taken
+                return False
+        body = "\n".join(f"    {line}" for line in joined(lines, 4).split("\n"))
+        name = self.helpers.add(
+            "shard_with",
+            lambda name, named: (
+                f"def {name}(model, {plan.own}):\n"
+                f'    """Shard a model by the keywords of a dictionary, which stays as it is."""\n'
+                f"    {head}{plan.own})\n{body}"
+            ),
+        )
+        given = f"{site.module_text}, {plan.before[0].removeprefix(head)[:-1]}"
+        self._edit(Replace(site.source, site.call, f"{name}({given})"))
+        return True
 
     # -- places ---------------------------------------------------------------------------------------------------
 
@@ -209,7 +254,7 @@ class Writer:
         self._edit(Rewrite(self.site.source, statement, lambda inner: text))
 
     def _comments(self) -> list[str]:
-        """The comments inside the call that do not speak of what goes: beside it or right above it."""
+        """The comments inside the call that do not speak of what goes, beside it or right above it, and are no arguments."""
         source = self.site.source
         whole = source.range(self.site.call)
         comments = [
@@ -220,7 +265,7 @@ class Writer:
             < (whole.end_line, whole.end_column)
         ]
         alone = {c.line for c in comments if source.lines[c.line - 1].lstrip().startswith("#")}
-        lines: set[int] = set()
+        lines = {c.line for c in comments if c.line in alone and _ARGUMENT.match(c.text)}
         for account in self.site.accounts:
             at = source.range(account.node)
             if account.source is source and _without_line(account.node):

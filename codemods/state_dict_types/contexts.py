@@ -246,7 +246,7 @@ def _away(source: Source, call: cst.CSTNode) -> Iterator[Edit]:
         outer = layout.parents[parent]
         entering = isinstance(outer, cst.Call) and dotted(outer.func).endswith(".enter_context")
         if entering and isinstance(layout.parents[outer], cst.Expr):
-            yield Remove(source, outer)
+            yield Remove(source, outer, comments="lone")
     elif isinstance(parent, cst.Assign) and len(parent.targets) == 1:
         yield from _kept_in_a_name(source, parent)
 
@@ -297,7 +297,7 @@ def _only_prepares(line: cst.CSTNode) -> bool:
 
 def _without_maker(source: Source, function: cst.FunctionDef, items: Items) -> Iterator[Edit]:
     """The function goes, and so does each ``with``."""
-    yield Remove(source, function)
+    yield Remove(source, function, comments="lone")
     for other, holder, item in items:
         yield _without(other, holder, item)
 
@@ -307,7 +307,7 @@ def _without(source: Source, holder: cst.With, item: cst.WithItem) -> Edit:
     body = holder.body.body
     idle = len(body) == 1 and source.code(body[0]).strip() == "pass"
     if idle and len(holder.items) == 1:
-        return Remove(source, holder)
+        return Remove(source, holder, comments="lone")
     return Unwrap(source, holder, item=item)
 
 
@@ -328,7 +328,7 @@ def _kept_in_a_name(source: Source, assigned: cst.Assign) -> Iterator[Edit]:
     items = [parents[n] for n in uses if isinstance(parents[n], cst.WithItem)]
     if len(items) != len(uses) - 1:
         return
-    yield Remove(source, assigned)
+    yield Remove(source, assigned, comments="lone")
     for item in items:
         holder = parents[item]
         if isinstance(holder, cst.With) and isinstance(item, cst.WithItem):

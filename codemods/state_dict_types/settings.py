@@ -71,7 +71,7 @@ def settings(program: Program) -> Iterator[Step | Left]:
                 _TODO,
             )
         elif _can_go(source, statement):
-            edits = (Remove(source, call), *unimports(program, source))
+            edits = (Remove(source, call, comments="lone"), *unimports(program, source))
             yield Step(edits, (Account(source, call, "changed", _WHY),))
         else:
             yield Left(source, call, "its result is used", _TODO)
