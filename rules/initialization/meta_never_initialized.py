@@ -171,7 +171,7 @@ def check(trace: Trace) -> Iterator[Finding]:
                 f"initialises or loads them before it is trained{path}: it begins with garbage"
             )
         else:
-            others = f" and {len(layers) - 1} other layers" if len(layers) > 2 else ""
+            others = f" and at least {len(layers) - 1} other layers" if len(layers) > 2 else ""
             said = (
                 f"what initialises the model after `to_empty` never reaches `{built.result.words()}`{others}: "
                 f"trained on uninitialised memory{path}"

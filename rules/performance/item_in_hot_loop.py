@@ -168,9 +168,11 @@ def _said(called: Called) -> str:
 
 def _every_time(read: Event, stepped: Stepped) -> bool:
     """Whether nothing but tests of the rank, and what the step itself is asked for, keeps a read from happening."""
+    asked = stepped.guards.units
     return all(
         rank_dependent(guard.test)
         for clause in read.guards.since(stepped.guards)
+        if not any(asked.get(guard.test) == guard for guard in clause)
         for guard in clause
     )
 
