@@ -38,7 +38,7 @@ from fsdp2lint.frameworks.asked import (
 from fsdp2lint.frameworks.asked import bare as bare_key
 from fsdp2lint.frameworks.document import Entry, plain
 from fsdp2lint.frameworks.document import Mapping as SettingsMapping
-from fsdp2lint.frameworks.layers import may_be_defined
+from fsdp2lint.frameworks.layers import may_be_defined, said_in_project
 from fsdp2lint.frameworks.layers import meant as meant_layer
 from fsdp2lint.frameworks.version2 import (
     BUFFERS_KEPT,
@@ -144,6 +144,7 @@ __all__ = [
     "plain",
     "quoted",
     "rule",
+    "said_in_project",
     "says",
     "scope_of",
     "settings_changes",

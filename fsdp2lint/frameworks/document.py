@@ -28,6 +28,7 @@ ASKING = (
     b"fsdp_version",
     b"strategy: fsdp",
     b"fsdp2",
+    b"ModelParallelStrategy",
 )
 """Settings that ask for FSDP hold one of these, or they hold :data:`ALONE`."""
 

@@ -60,14 +60,19 @@ def _edits(one: str, other: str) -> int:
 
 
 def may_be_defined(name: str, path: str, files: Files) -> bool:
-    """Whether the project around a file defines a class of this name, or loads models with code from elsewhere.
+    """Whether the project around a file defines a class of this name, or loads models with code from elsewhere."""
+    return said_in_project(rf"\bclass\s+{re.escape(name)}\b|\btrust_remote_code\b", path, files)
+
+
+def said_in_project(pattern: str, path: str, files: Files) -> bool:
+    """Whether something is written in the Python files of the project around a file, or may be: large ones are not searched whole.
 
     A text that is no file is in no project.
     """
     if not os.path.isfile(path):
         return False
     folder = os.path.dirname(os.path.abspath(path))
-    defined = re.compile(rf"\bclass\s+{re.escape(name)}\b|\btrust_remote_code\b".encode())
+    wanted = re.compile(pattern.encode())
     count = 0
     for current, inner, names in os.walk(project_of(folder) or folder):
         inner[:] = sorted(one for one in inner if one not in EXCLUDED)
@@ -76,7 +81,7 @@ def may_be_defined(name: str, path: str, files: Files) -> bool:
             if count > MAX_FILES:
                 return True
             try:
-                if defined.search(files.read(os.path.join(current, one))):
+                if wanted.search(files.read(os.path.join(current, one))):
                     return True
             except OSError:
                 continue

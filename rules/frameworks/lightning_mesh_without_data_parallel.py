@@ -3,7 +3,7 @@
 ## What it does
 
 Reports `ModelParallelStrategy()` of Lightning and Fabric that is given neither `data_parallel_size` nor `tensor_parallel_size`, in
-programs that use no tensor parallelism.
+programs that use no tensor parallelism, and in files of LightningCLI whose project uses none.
 
 ## Why is this bad
 
@@ -50,27 +50,45 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp2lint.api import Called, Finding, Literal, Trace, rule
+from fsdp2lint.api import Called, Finding, Literal, Trace, rule, said_in_project
+
+from ._common.settings import found
 
 _STRATEGIES = tuple(
     f"lightning.{home}.strategies.ModelParallelStrategy" for home in ("pytorch", "fabric")
 )
 _SIZES = ("data_parallel_size", "tensor_parallel_size")
 _TENSOR_PARALLEL = ("tensor_parallel", "parallelize_module")
+_IN_THE_PROJECT = r"tensor_parallel(?!_size)|parallelize_module"
 
 
 @rule(code="FSDP609", group="suspicious")
 def check(trace: Trace) -> Iterator[Finding]:
     """Strategies that leave both sizes to the default."""
+    yield from _in_settings(trace)
     if any(_without_sizes(word, s.text) for s in trace.sources for word in _TENSOR_PARALLEL):
         return
     for call in trace.calls(*_STRATEGIES):
         first = 1 if ".fabric." in call.name else 0  # Fabric's first argument is the function
         if call.open or not all(_is_left(call, n, name) for n, name in enumerate(_SIZES, first)):
             continue
-        message = "`ModelParallelStrategy` shards over machines only by default: give it "
-        message += "`data_parallel_size=<GPUs>, tensor_parallel_size=1`"
+        message = f"{_MESSAGE} `data_parallel_size=<GPUs>, tensor_parallel_size=1`"
         yield Finding(at=call, message=message)
+
+
+_MESSAGE = "`ModelParallelStrategy` shards over machines only by default: give it"
+
+
+def _in_settings(trace: Trace) -> Iterator[Finding]:
+    """A file of LightningCLI with the strategy and without its sizes."""
+    asked = trace.settings
+    if asked is None or asked.framework != "Lightning" or asked.version != 2:
+        return
+    if asked.holder is None or any(asked.value(name) not in (None, "auto") for name in _SIZES):
+        return
+    if not said_in_project(_IN_THE_PROJECT, trace.source.path, trace.files):
+        message = f"{_MESSAGE} `data_parallel_size: <GPUs>` and `tensor_parallel_size: 1` in its `init_args`"
+        yield found(trace, asked.holder, message)
 
 
 def _without_sizes(word: str, text: str) -> bool:

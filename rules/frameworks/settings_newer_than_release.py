@@ -129,6 +129,9 @@ def _unknown(trace: Trace, asked: Asked, limits: Limits) -> Iterator[tuple[Entry
         if message:
             ends = " and uses FSDP1" if package == "accelerate" else ""
             yield asked.said, f"{message}, which ignores it{ends}"
+    if asked.framework == "Lightning" and asked.version == 2 and asked.holder is not None:
+        if message := _without_strategy(limits):
+            yield asked.holder, f"{message}: there is no such class"
     mesh = asked.top.get("parallelism_config") if package == "accelerate" else None
     if mesh is not None and (message := _too_old(f"`{mesh.name}`", package, limits, _MESH)):
         yield mesh, f"{message}, which refuses the file"

@@ -6,7 +6,8 @@ Reports, for accelerate: a strategy of FSDP1 in `fsdp_reshard_after_forward` and
 names of a wrap policy or a state-dict type; `fsdp_sync_module_states: false` without
 `fsdp_cpu_ram_efficient_loading: false`; `fsdp_activation_checkpointing_offload` without activation checkpointing or with version 1; wrap classes as a
 YAML list or with blanks behind their commas. For the Trainer
-and ms-swift, with version 2: hybrid strategies and `no_shard`, unknown names of a wrap policy or a state-dict type, and LOCAL_STATE_DICT.
+and ms-swift, with version 2: hybrid strategies and `no_shard`, unknown names of a wrap policy or a state-dict type, and LOCAL_STATE_DICT. For
+LightningCLI: a `precision` that `ModelParallelStrategy` does not have.
 
 ## Why is this bad
 
@@ -36,18 +37,32 @@ What the command line gives in place of the file is not seen.
 - https://github.com/huggingface/accelerate/blob/v1.15.0/src/accelerate/utils/dataclasses.py
 - https://github.com/huggingface/accelerate/blob/v1.15.0/src/accelerate/utils/launch.py
 - https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/training_args.py
+- https://github.com/Lightning-AI/pytorch-lightning/blob/2.6.6/src/lightning/pytorch/trainer/connectors/accelerator_connector.py (`_validate_precision_choice`)
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp2lint.api import Asked, Entry, Finding, Fix, Trace, plain, rule, strategy_of, words_of
+from fsdp2lint.api import (
+    Asked,
+    Entry,
+    Finding,
+    Fix,
+    SettingsMapping,
+    Trace,
+    plain,
+    rule,
+    strategy_of,
+    words_of,
+)
 
 from ._common.settings import found, said, written
 
 _POLICIES = ("TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP")
 _TYPES = ("FULL_STATE_DICT", "LOCAL_STATE_DICT", "SHARDED_STATE_DICT")
+_PRECISIONS = ("16", "16-mixed", "64", "64-true")
+"""Words and numbers for precisions that Lightning has, and its FSDP2 has not."""
 _FSDP1 = ("hybrid_shard", "hybrid_shard_zero2", "no_shard")
 
 Refused = tuple[Entry, str, Fix | None]
@@ -65,6 +80,12 @@ def check(trace: Trace) -> Iterator[Finding]:
     elif asked.framework in ("the Trainer", "ms-swift") and asked.version == 2:
         for entry, why in _of_the_trainer(asked):
             yield found(trace, entry, f"{asked.framework} {why}")
+    elif asked.framework == "Lightning" and asked.version == 2:
+        trainer = asked.top.value("trainer")
+        precision = trainer.get("precision") if isinstance(trainer, SettingsMapping) else None
+        if precision is not None and str(plain(precision.value)) in _PRECISIONS:
+            why = "raises a ValueError: `ModelParallelStrategy` does not support it"
+            yield found(trace, precision, f"{said(trace, precision)} {why}")
 
 
 def _of_the_trainer(asked: Asked) -> Iterator[tuple[Entry, str]]:

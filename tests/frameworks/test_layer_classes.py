@@ -79,3 +79,32 @@ def test_remote_code_may_have_any_class(tmp_path: Path) -> None:
     assert "did you mean `MptBlock`?" in invoke(*words, cwd=tmp_path).stdout
     (tmp_path / "train.py").write_text("load(trust_remote_code=True)\n")
     assert "FSDP614" not in invoke(*words, cwd=tmp_path).stdout
+
+
+CLI = """\
+trainer:
+  devices: 4
+  strategy:
+    class_path: lightning.pytorch.strategies.ModelParallelStrategy
+"""
+
+
+@pytest.mark.parametrize(
+    ("settings", "script", "found"),
+    [
+        (CLI, "", True),
+        (CLI + "    init_args: {data_parallel_size: auto}\n", "", True),
+        (CLI + "    init_args: {data_parallel_size: 4, tensor_parallel_size: 1}\n", "", False),
+        (CLI, "mesh = self.device_mesh['tensor_parallel']\n", False),
+        (CLI, "strategy = ModelParallelStrategy(tensor_parallel_size=1)\n", True),
+    ],
+)
+def test_sizes_in_a_file_of_the_command_line_of_lightning(
+    tmp_path: Path, settings: str, script: str, found: bool
+) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "config.yaml").write_text(settings)
+    (tmp_path / "model.py").write_text(script)
+    words = ("check", "--isolated", "-f", "concise", "config.yaml")
+    shown = invoke(*words, cwd=tmp_path).stdout
+    assert ("config.yaml:3:3: FSDP609" in shown) is found
