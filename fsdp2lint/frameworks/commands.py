@@ -107,7 +107,7 @@ def named_files(command: Command) -> Iterator[str]:
 def lying(word: str, folder: str) -> str | None:
     """The file that a word means, relative to a folder or to one above it in the project; None where none is there."""
     tail = parts(word)
-    found = (os.path.join(base, *tail) for base in _upwards(folder))
+    found = (os.path.join(base, *tail) for base in upwards(folder))
     return next((path for path in found if os.path.isfile(path)), None) if tail else None
 
 
@@ -119,7 +119,7 @@ def parts(word: str) -> list[str]:
     return [] if any("$" in part for part in tail) else tail
 
 
-def _upwards(folder: str) -> Iterator[str]:
+def upwards(folder: str) -> Iterator[str]:
     """A folder and those above it, up to its project."""
     top = project_of(folder) or folder
     yield folder
@@ -131,7 +131,7 @@ def _upwards(folder: str) -> Iterator[str]:
 def near(folders: Iterable[str]) -> Iterator[str]:
     """The files that may hold commands in some folders and in those above them, up to their project."""
     for folder in folders:
-        for current in _upwards(folder):
+        for current in upwards(folder):
             try:
                 names = sorted(os.listdir(current))
             except OSError:

@@ -91,7 +91,7 @@ def launched(
     others: set[str] = set()
     paths = [os.path.abspath(path) for path in scripts]
     for command in every:
-        script = _one(command.script, paths)
+        script = _one(command.script, paths, command)
         if script is None or not _asks(command, known):
             continue
         used.update(commands.named_files(command))
@@ -268,7 +268,7 @@ def _of_command(command: Command, known: _Known) -> Launch | None:
         return None
     base = None
     if "config_file" in options or "config-file" in options:
-        path = _one(options["config_file"], [*known.accelerate])
+        path = _one(options["config_file"], [*known.accelerate], command)
         if path is None:
             return None
         base = known.accelerate[path]
@@ -327,8 +327,8 @@ def _of_arguments(command: Command, trainer: dict[str, Launch]) -> Launch | None
     """FSDP as the arguments of the script ask the Trainer for it: ``--fsdp``, or a file with the arguments of a training."""
     given = command.arguments
     if asks_by_words(given.get("fsdp", "")):
-        return _of_config(given.get("fsdp_config", ""), trainer)
-    files = (_one(word, [*trainer]) for word in command.words if word.endswith(SETTINGS))
+        return _of_config(given.get("fsdp_config", ""), trainer, command)
+    files = (_one(word, [*trainer], command) for word in command.words if word.endswith(SETTINGS))
     if "fsdp_config" in given:
         return None
     return next((trainer[path] for path in files if path is not None), None)
@@ -352,9 +352,9 @@ def _recomputes(command: Command, files: Files) -> bool:
     return False
 
 
-def _of_config(given: str, trainer: dict[str, Launch]) -> Launch:
+def _of_config(given: str, trainer: dict[str, Launch], command: Command) -> Launch:
     """What ``--fsdp_config`` says beside ``--fsdp``: a file, or the settings as JSON."""
-    path = _one(given, [*trainer]) if given.endswith(SETTINGS) else None
+    path = _one(given, [*trainer], command) if given.endswith(SETTINGS) else None
     if path is not None:
         return trainer[path]
     try:
@@ -368,9 +368,14 @@ def _of_config(given: str, trainer: dict[str, Launch]) -> Launch:
     return Launch(version if version in (1, 2) else None, kind, (), recomputed is True)
 
 
-def _one(named: str, paths: Sequence[str]) -> str | None:
-    """The only path that a word of a command can mean."""
+def _one(named: str, paths: Sequence[str], command: Command) -> str | None:
+    """The only path that a word of a command can mean: where it lies relative to the command's file or a folder above, or else by its end."""
     tail = commands.parts(named)
+    folder = os.path.dirname(os.path.abspath(command.written_in))
+    there = {os.path.join(one, *tail) for one in commands.upwards(folder)} if tail else set()
+    exact = [path for path in paths if path in there]
+    if exact:
+        return exact[0] if len(exact) == 1 else None
     for length in range(len(tail), 0, -1):
         end = "/" + "/".join(tail[-length:])
         found = [path for path in paths if path.replace(os.sep, "/").endswith(end)]

@@ -97,3 +97,18 @@ def test_a_script_is_checked_under_the_settings_of_its_command(tmp_path: Path, w
     (tmp_path / "configs" / "ddp.yaml").write_text("distributed_type: MULTI_GPU\n")
     shown = invoke("check", "--isolated", "-q", "-f", "concise", ".", cwd=tmp_path).stdout
     assert "train.py:7:1: FSDP301" in shown
+
+
+@pytest.mark.parametrize("folder", ["", "scripts"])
+def test_the_script_of_a_command_is_the_one_beside_it(tmp_path: Path, folder: str) -> None:
+    (tmp_path / ".git").mkdir()
+    for place in ("", "other"):
+        (tmp_path / place).mkdir(exist_ok=True)
+        (tmp_path / place / "train.py").write_text(SCRIPT)
+    (tmp_path / folder).mkdir(exist_ok=True)
+    (tmp_path / folder / "run.sh").write_text(f"{WHOLE}\n")
+    (tmp_path / "configs").mkdir()
+    settings = "distributed_type: FSDP\nfsdp_config:\n  fsdp_version: 2\n"
+    (tmp_path / "configs" / "fsdp.yaml").write_text(settings)
+    shown = invoke("check", "--isolated", "-q", "-f", "concise", ".", cwd=tmp_path).stdout
+    assert [line.split(":")[0] for line in shown.splitlines() if "FSDP301" in line] == ["train.py"]
