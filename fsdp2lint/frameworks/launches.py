@@ -89,10 +89,16 @@ def launched(
     chosen: dict[str, list[Launch]] = {}
     used: set[str] = set()
     others: set[str] = set()
+    plain_starts: set[str] = set()
+    """Scripts that accelerate starts by settings of its own, which are not among the files."""
     paths = [os.path.abspath(path) for path in scripts]
     for command in every:
         script = _one(command.script, paths, command)
-        if script is None or not _asks(command, known):
+        if script is None:
+            continue
+        if not _asks(command, known):
+            if command.by_accelerate:
+                plain_starts.add(script)
             continue
         used.update(commands.named_files(command))
         launch = _of_command(command, known)
@@ -104,7 +110,7 @@ def launched(
             chosen.setdefault(script, []).append(launch)
     for path in paths:
         if path not in chosen and path not in others:
-            found = _beside(path, known, files)
+            found = _beside(path, known, files, by_accelerate=path not in plain_starts)
             if not found and known.default is not None and _is_launched(path, files):
                 found = [known.default]
             if found:
@@ -219,16 +225,16 @@ def _classes(asked: Asked) -> tuple[str, ...]:
     return tuple(value.split(",")) if isinstance(value, str) and value else ()
 
 
-def _beside(script: str, known: _Known, files: Files) -> list[Launch]:
+def _beside(script: str, known: _Known, files: Files, *, by_accelerate: bool) -> list[Launch]:
     """The settings that a script reads without a command: arguments of the Trainer whose files it names, and accelerate's in
-    its folder, if no others of accelerate lie there and the script builds what they are for.
+    its folder, if no others of accelerate lie there, the script builds what they are for and no command starts it without them.
     """
     named = [known.trainer[path] for path in _named_in(script, files) if path in known.trainer]
     if named:
         return named
     folder = os.path.dirname(script)
     here = [path for path in known.accelerate if os.path.dirname(path) == folder]
-    if len(here) != 1 or not _is_launched(script, files):
+    if not by_accelerate or len(here) != 1 or not _is_launched(script, files):
         return []
     rivals = (p for p in _listed([folder]) if p.endswith(SETTINGS) and p not in here)
     rival = any(_OF_ACCELERATE in read(path, files) for path in rivals)

@@ -112,3 +112,17 @@ def test_the_script_of_a_command_is_the_one_beside_it(tmp_path: Path, folder: st
     (tmp_path / "configs" / "fsdp.yaml").write_text(settings)
     shown = invoke("check", "--isolated", "-q", "-f", "concise", ".", cwd=tmp_path).stdout
     assert [line.split(":")[0] for line in shown.splitlines() if "FSDP301" in line] == ["train.py"]
+
+
+@pytest.mark.parametrize(
+    ("command", "found"), [("accelerate launch train.py\n", False), ("", True)]
+)
+def test_a_command_without_the_settings_beside_a_script(
+    tmp_path: Path, command: str, found: bool
+) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    settings = "distributed_type: FSDP\nfsdp_config:\n  fsdp_version: 2\n"
+    (tmp_path / "fsdp.yaml").write_text(settings)
+    (tmp_path / "README.md").write_text(f"```bash\n{command}```\n")
+    shown = invoke("check", "--isolated", "-q", "-f", "concise", ".", cwd=tmp_path).stdout
+    assert ("FSDP301" in shown) is found
