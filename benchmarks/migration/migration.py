@@ -3,7 +3,8 @@
 ``DIR/OWNER+NAME`` holds the files of each repository of ``repositories.toml`` at its commit; what is missing is fetched
 from GitHub. Each is copied and migrated in the copy, twice. Counted are the uses of FSDP1 and their fates, changed files that
 do not compile, names of a changed file that nothing binds any more, files that a second run changes, and what ``check`` finds
-of the group *correctness* in the copy and did not find before. ``--keep FOLDER`` keeps a diff and a ledger for each, to be read.
+of the group *correctness* in the copy and did not find before, but for what the ledger says of FSDP1 too. ``--keep FOLDER`` keeps a
+diff and a ledger for each, to be read.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def migrated(name: str, origin: Path, keep: Path | None) -> Row:
             if path.is_file()
             and path.read_bytes() != (before / path.relative_to(after)).read_bytes()
         )
-        new = _findings(after) - _findings(before)
+        new = _findings(after) - _findings(before) - _known(ledger["occurrences"])
         if keep is not None:
             text = "\n".join(" ".join(map(str, one)) for one in sorted(new))
             (keep / f"{origin.name}.check").write_text(text)
@@ -132,10 +133,16 @@ def _diff(before: Path, after: Path) -> str:
     ).stdout
 
 
-def _findings(folder: Path) -> Counter[tuple[str, str, str]]:
-    """The findings of the group correctness, without their lines."""
+def _findings(folder: Path) -> Counter[tuple[str, str]]:
+    """The findings of the group correctness by rule and file."""
     report = _tool(folder, "check", "--no-cache", "-f", "json", "--select", "correctness")
-    return Counter((one["code"], one["filename"], one["message"]) for one in report)
+    return Counter((one["code"], one["filename"]) for one in report)
+
+
+def _known(ledger: list[Any]) -> Counter[tuple[str, str]]:
+    """The findings that a ledger says of FSDP1 as well."""
+    said = (one for one in ledger if one["why"].startswith("as under FSDP1"))
+    return Counter((one["why"][-8:-1], one["filename"]) for one in said)
 
 
 def _broken(before: Path, after: Path) -> int:
