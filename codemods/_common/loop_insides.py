@@ -101,16 +101,38 @@ def insides(program: Program, handled: tuple[str, ...]) -> Iterator[Left]:
     todo = "FSDP2 has no flat parameters: use the module's own parameters, which are DTensors"
     for reference in program.references(_FLAT, f"{_FLAT}.*"):
         yield Left(reference.source, reference.node, why, todo)
-    for source in program.sources:
-        if any(name in source.text for name in _OF_FLAT):
-            for node in walk(source.tree):
-                if isinstance(node, cst.Attribute) and node.attr.value in _OF_FLAT:
-                    around = Layout.of(source).ancestors(node)
-                    if not any(isinstance(n, cst.Import | cst.ImportFrom) for n in around):
-                        yield Left(source, node, why, todo)
+    for source, node in _of_flat(program):
+        if not _is_its_own(source, node):
+            yield Left(source, node, why, todo)
     for source, node in _of_units(program):
         if not _asks_all_ranks(program, source, node):
             yield Left(source, node, "an attribute of FSDP1's wrapper", instead(node.attr.value))
+
+
+def _of_flat(program: Program) -> Iterator[tuple[Source, cst.Attribute]]:
+    """What is read of flat parameters by its name."""
+    for source in program.sources:
+        for node in walk(source.tree) if any(name in source.text for name in _OF_FLAT) else ():
+            if isinstance(node, cst.Attribute) and node.attr.value in _OF_FLAT:
+                around = Layout.of(source).ancestors(node)
+                if not any(isinstance(n, cst.Import | cst.ImportFrom) for n in around):
+                    yield source, node
+
+
+def _is_its_own(source: Source, node: cst.Attribute) -> bool:
+    """Whether ``self._flat_param`` is what the class around, the script's own, has put there itself."""
+    if not isinstance(node.value, cst.Name) or node.value.value != "self":
+        return False
+    around = Layout.of(source).ancestors(node)
+    owner = next((n for n in around if isinstance(n, cst.ClassDef)), None)
+    if owner is None or any(dotted(b.value).split(".")[-1] not in _PLAIN for b in owner.bases):
+        return False
+    return any(
+        isinstance(one, cst.AssignTarget) and one.target.deep_equals(node) for one in walk(owner)
+    )
+
+
+_PLAIN = ("Module", "object")
 
 
 _OF_ALL_RANKS = {
