@@ -238,6 +238,16 @@ def _is_given_to(source: Source, statement: cst.CSTNode, model: str) -> bool:
     return text_of(source, statement.targets[0].target) == model
 
 
+def _is_given_above(source: Source, around: cst.CSTNode, small: cst.Assign, model: str) -> bool:
+    """Whether the statement above gives the same name the model itself: ``inner = model``."""
+    body = list(getattr(Layout.of(source).parents[around], "body", ()))
+    at = body.index(around) if around in body else 0
+    if at == 0 or len(small.targets) != 1:
+        return False
+    above = source.code(body[at - 1]).strip()
+    return above == f"{text_of(source, small.targets[0].target)} = {model}"
+
+
 def _unwrapping(source: Source, node: cst.Attribute, model: str) -> cst.If | cst.While | None:
     """The statement that does nothing but unwrap: ``if …: model = model.module``, or return it."""
     layout = Layout.of(source)
@@ -250,7 +260,8 @@ def _unwrapping(source: Source, node: cst.Attribute, model: str) -> cst.If | cst
     if len(getattr(block, "body", ())) != 1:
         return None
     if isinstance(small, cst.Assign):
-        return around if _is_given_to(source, small, model) else None
+        given = _is_given_to(source, small, model) or _is_given_above(source, around, small, model)
+        return around if given else None
     if (
         not isinstance(small, cst.Return)
         or not isinstance(around, cst.If)
