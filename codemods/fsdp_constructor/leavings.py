@@ -19,6 +19,7 @@ from fsdp2lint.api import (
     Edit,
     External,
     Layout,
+    Left,
     Program,
     Reference,
     Remove,
@@ -69,6 +70,22 @@ def leavings(program: Program) -> Iterator[Step]:
             removed = [Remove(source, one, comments="lone") for one in gone]
             said = tuple(Account(source, one, "dropped", UNREAD) for one in gone)
             yield Step((*removed, *unimports(program, {source})), said)
+
+
+_FP8 = "transformer_engine.pytorch.distributed.prepare_te_modules_for_fsdp"
+"""Transformer Engine's function for FSDP1, which asserts that it is given its wrapper
+(transformer_engine/pytorch/distributed.py)."""
+
+
+def foreign(program: Program) -> Iterator[Left]:
+    """Functions of other libraries that take FSDP1's wrapper only."""
+    for reference in program.references(_FP8):
+        if isinstance(Layout.of(reference.source).parents[reference.node], cst.Call):
+            why = "it raises for a model that is not FSDP1's"
+            todo = (
+                "take this away: it scatters the FP8 copies of weights with FSDP1's flat parameters"
+            )
+            yield Left(reference.source, reference.node, why, todo)
 
 
 def _names(program: Program) -> list[tuple[Source, cst.CSTNode, Edit]]:

@@ -35,7 +35,7 @@ from .dictionaries import outside
 from .dropped import drop, forget, of_records
 from .functions import functions
 from .imports import unimports
-from .leavings import leavings
+from .leavings import foreign, leavings
 from .partials import partials
 from .patches import patches
 from .plan import Plan
@@ -94,6 +94,7 @@ def steps(program: Program) -> Iterator[Step | Left | Kept]:
         yield from sweep(program)
         if not any(program.references(FSDP1, ENABLE)):
             yield from leavings(program)
+            yield from foreign(program)
         gone = list(patches(program))
         yield from gone
         yield from unreached(program, {one.node for step in gone for one in step.accounts})
