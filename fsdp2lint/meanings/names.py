@@ -134,6 +134,15 @@ ALIASES.update(
     }
 )
 
+# torch/__init__.py, torch/autograd/__init__.py
+ALIASES.update(
+    {
+        f"torch.autograd.{home}{name}": f"torch.{name}"
+        for home in ("", "grad_mode.")
+        for name in ("no_grad", "enable_grad", "inference_mode", "set_grad_enabled")
+    }
+)
+
 # torch/amp/__init__.py, torch/cuda/amp/__init__.py, torch/serialization.py, torch/utils/data/__init__.py
 ALIASES.update(
     {

@@ -12,6 +12,7 @@ from fsdp2lint.api import (
     Event,
     External,
     Fix,
+    Literal,
     Moved,
     Remove,
     Replace,
@@ -47,8 +48,11 @@ def lowered(trace: Trace) -> Iterator[tuple[Event, Value, str]]:
     for called in trace.of(Called):
         if called.name.endswith(".from_pretrained"):
             given = called.keywords.get("torch_dtype", called.keywords.get("dtype"))
-            if isinstance(given, External) and given.name in LOW:
-                yield called, called.result, given.name
+            name = given.name if isinstance(given, External) else ""
+            if isinstance(given, Literal):
+                name = f"torch.{given.value}"  # dtype="bfloat16"
+            if name in LOW:
+                yield called, called.result, name
 
 
 def without_cast(moved: Moved, title: str, note: str) -> Fix | None:

@@ -18,10 +18,8 @@ timeout. With one rank it works, so that a try on one GPU shows nothing.
  import torch.distributed as dist
 -import torch.distributed.checkpoint as dcp
  from torch import nn
--from torch.distributed.checkpoint.format_utils import (
--    BroadcastingTorchSaveReader,
--    DynamicMetaLoadPlanner,
--)
+-from torch.distributed.checkpoint.format_utils import BroadcastingTorchSaveReader
+-from torch.distributed.checkpoint.format_utils import DynamicMetaLoadPlanner
 +from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
  from torch.distributed.fsdp import fully_shard
 
@@ -34,6 +32,70 @@ timeout. With one rank it works, so that a try on one GPU shows nothing.
 +state = torch.load("model.pt") if dist.get_rank() == 0 else {}
 +options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
 +set_model_state_dict(model, state, options=options)
+```
+
+## Forms
+
+Found: a trainer, whose reader comes from a dictionary.
+
+```python
+READERS = {"torch": BroadcastingTorchSaveReader}
+
+
+class Trainer:
+    def __init__(self, model):
+        self.model = model
+
+    def resume(self, path):
+        reader = READERS["torch"](path)
+        state = {"model": self.model.state_dict()}
+        dcp.load(state, storage_reader=reader, planner=DynamicMetaLoadPlanner())
+
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+Trainer(model).resume("model.pt")
+```
+
+Found: the state of the optimizer.
+
+```python
+import torch
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+optimizer = torch.optim.AdamW(model.parameters())
+states = get_optimizer_state_dict(model, optimizer)
+reader = BroadcastingTorchSaveReader("optimizer.pt")
+dcp.load(states, storage_reader=reader, planner=DynamicMetaLoadPlanner())
+```
+
+Not found: a class of the project that is derived from the reader.
+
+```python
+class Reader(BroadcastingTorchSaveReader):
+    pass
+
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+state = model.state_dict()
+dcp.load(state, storage_reader=Reader("model.pt"), planner=DynamicMetaLoadPlanner())
+```
+
+Not found: a dictionary of the parameters that is no state dict.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+state = dict(model.named_parameters())
+reader = BroadcastingTorchSaveReader("model.pt")
+dcp.load(state, storage_reader=reader, planner=DynamicMetaLoadPlanner())
 ```
 
 ## Fix safety

@@ -26,6 +26,44 @@ The old module only hands on the new one, with a `DeprecationWarning`.
 +dcp.save(model.state_dict(), storage_writer=dcp.FileSystemWriter("step_1"))
 ```
 
+## Forms
+
+Found: names that are imported, or looked up.
+
+```python
+from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter, save_state_dict
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+ways = {"load": getattr(dcp, "load_state_dict")}
+save_state_dict(model.state_dict(), FileSystemWriter("step_1"))
+ways["load"](model.state_dict(), FileSystemReader("step_1"))
+```
+
+Found: the old home of the module.
+
+```python
+from torch.distributed._shard.checkpoint import FileSystemReader
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+dcp.load({"model": model.state_dict()}, storage_reader=FileSystemReader("step_1"))
+```
+
+Not found: a call under `try`, which may be there for old releases.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+try:
+    dcp.save_state_dict(model.state_dict(), dcp.FileSystemWriter("step_1"))
+finally:
+    dist.destroy_process_group()
+```
+
 ## Fix safety
 
 Safe: the new function gets the same arguments by name, and writes and reads the same files. A call that names

@@ -29,6 +29,71 @@ world is as large as before: every rank then gets the shard of the rank that wro
 +dcp.save({"ema": ema}, checkpoint_id="ema")
 ```
 
+## Forms
+
+Found: a class that keeps a moving average and says its state.
+
+```python
+class Average:
+    def __init__(self, model, decay):
+        self.decay = decay
+        self.shadow = {n: p.detach().clone() for n, p in model.named_parameters()}
+
+    def update(self, model):
+        for n, p in model.named_parameters():
+            self.shadow[n] = self.decay * self.shadow[n] + (1 - self.decay) * p.detach()
+
+    def state_dict(self):
+        return {"decay": self.decay, "shadow": self.shadow}
+
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+average = Average(model, 0.99)
+average.update(model)
+if dist.get_rank() == 0:
+    torch.save({"average": average.state_dict()}, "average.pt")
+```
+
+Found: gradients.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+model(torch.randn(4, 8)).sum().backward()
+if dist.get_rank() == 0:
+    torch.save({name: p.grad for name, p in model.named_parameters()}, "gradients.pt")
+```
+
+Not found: tensors that are only made like the parameters.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+average = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
+if dist.get_rank() == 0:
+    torch.save(average, "average.pt")
+```
+
+Not found: the object that holds the tensors.
+
+```python
+class Average:
+    def __init__(self, model):
+        self.shadow = [p.detach().clone() for p in model.parameters()]
+
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+average = Average(model)
+if dist.get_rank() == 0:
+    torch.save(average, "average.pt")
+```
+
 ## Known limits
 
 State dicts are another matter (FSDP301), and so are hand-made local tensors (FSDP311). A file of its own for each

@@ -29,6 +29,64 @@ but the first are not even looked at.
  set_model_state_dict(model, state, options=StateDictOptions(full_state_dict=True))
 ```
 
+## Forms
+
+Found: an entry of a checkpoint that a trainer resumes from.
+
+```python
+class Trainer:
+    def __init__(self, model):
+        self.model = fully_shard(model)
+
+    def resume(self, path):
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+        options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+        set_model_state_dict(self.model, checkpoint["model"], options=options)
+
+
+dist.init_process_group("gloo")
+Trainer(nn.Linear(8, 8)).resume("last.pt")
+```
+
+Found: tensors that are distributed one by one.
+
+```python
+from torch.distributed.tensor import distribute_tensor
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+full = torch.load("model.pt", map_location="cpu")
+state = {
+    name: distribute_tensor(full[name], p.device_mesh, p.placements)
+    for name, p in model.state_dict().items()
+}
+model.load_state_dict(state, assign=True)
+```
+
+Not found: names that are changed on the way.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+full = torch.load("model.pt", map_location="cpu")
+state = {name.removeprefix("module."): tensor for name, tensor in full.items()}
+set_model_state_dict(model, state, options=StateDictOptions(full_state_dict=True))
+```
+
+Not found: several files that make one state.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+state = {}
+for name in ("first.pt", "second.pt"):
+    state.update(torch.load(name, map_location="cpu"))
+set_model_state_dict(model, state, options=StateDictOptions(full_state_dict=True))
+```
+
 ## Fix safety
 
 Unsafe: `mmap=True` needs the format that `torch.save` has since 1.6, a path (no open file), and the file to stay

@@ -2,15 +2,16 @@
 
 ## What it does
 
-Finds three uses of `set_model_state_dict`, `set_optimizer_state_dict` and `set_state_dict`: the state is an empty
-dictionary, or one of meta tensors, on all ranks but the first and `broadcast_from_rank0` is off; or `broadcast_from_rank0` is on and
-`full_state_dict` is off; or it is on and `set_state_dict` gets an empty model state on all ranks but the first.
+Finds three uses of `set_model_state_dict`, `set_optimizer_state_dict` and `set_state_dict`: the state is None, an empty
+dictionary, or one of meta tensors, on all ranks but the first and `broadcast_from_rank0` is off; or
+`broadcast_from_rank0` is on and `full_state_dict` is off; or it is on and `set_state_dict` gets an empty model state on
+all ranks but the first.
 
 ## Why is this bad
 
-Without the broadcast every rank loads what it has itself. The ranks with the empty dictionary or the meta tensors raise, or
-skip the load when `cpu_offload` is on, while rank 0 waits for them in a collective. And the broadcast works with full state dicts only:
-without `full_state_dict=True` all ranks raise a `ValueError`. To `set_state_dict` an empty model state means
+Without the broadcast every rank loads what it has itself. The ranks with nothing, the empty dictionary or the meta
+tensors raise, or skip the load when `cpu_offload` is on, while rank 0 waits for them in a collective. And the broadcast
+works with full state dicts only: without `full_state_dict=True` all ranks raise a `ValueError`. To `set_state_dict` an empty model state means
 "only the optimizer": a rank that passes one skips the broadcast of the model, in which rank 0 then waits.
 
 ## Example
@@ -29,6 +30,79 @@ without `full_state_dict=True` all ranks raise a `ValueError`. To `set_state_dic
 -options = StateDictOptions(full_state_dict=True)
 +options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
  set_model_state_dict(model, state, options=options)
+```
+
+## Forms
+
+Found: a trainer whose first rank reads the file.
+
+```python
+class Trainer:
+    def __init__(self, model):
+        self.model = model
+
+    def read(self, path):
+        if dist.get_rank() == 0:
+            return torch.load(path)
+        return {}
+
+    def resume(self, path):
+        options = StateDictOptions(full_state_dict=True)
+        set_model_state_dict(self.model, self.read(path), options=options)
+
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+Trainer(model).resume("model.pt")
+```
+
+Found: None on the other ranks, or tensors on the meta device.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+options = StateDictOptions(full_state_dict=True)
+state = torch.load("model.pt") if dist.get_rank() == 0 else None
+set_model_state_dict(model, state, options=options)
+state = torch.load("model.pt", map_location="cpu" if dist.get_rank() == 0 else "meta")
+set_model_state_dict(model, state, options=options)
+```
+
+Found: a broadcast without the full state.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+switches = {"broadcast_from_rank0": True}
+state = torch.load("model.pt") if dist.get_rank() == 0 else {}
+set_model_state_dict(model, state, options=StateDictOptions(**switches))
+```
+
+Not found: a dictionary that only the first rank fills.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+state = {}
+if dist.get_rank() == 0:
+    state.update(torch.load("model.pt"))
+set_model_state_dict(model, state, options=StateDictOptions(full_state_dict=True))
+```
+
+Not found: options that are changed after they were made.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+options = StateDictOptions()
+options.broadcast_from_rank0 = True
+state = torch.load("model.pt") if dist.get_rank() == 0 else {}
+set_model_state_dict(model, state, options=options)
 ```
 
 ## Fix safety
@@ -65,7 +139,7 @@ from fsdp2lint.api import (
 )
 
 from .._common.meta import built_on_meta, given_memory, is_meta
-from .._common.shared import DCP, cases, changed, together
+from .._common.shared import DCP, cases, changed, is_none, together
 from ._common.checkpoints import surely_empty, switch, switched_on
 
 _SETTERS = tuple(f"{DCP}state_dict.set_{what}state_dict" for what in ("model_", "optimizer_", ""))
@@ -95,7 +169,7 @@ def check(trace: Trace) -> Iterator[Finding]:
             fix = switched_on(trace, options, "broadcast_from_rank0", _SETTERS)
             yield Finding(
                 at=called,
-                message="all ranks but the first pass an empty dictionary or meta tensors, and "
+                message="all ranks but the first pass nothing, an empty dictionary or meta tensors, and "
                 "`broadcast_from_rank0` is off: they never get the state and rank 0 waits for them",
                 fix=fix if full and not skips else None,
             )
@@ -133,8 +207,8 @@ def _on_first_only(trace: Trace, called: Called, state: Value) -> bool:
 
 
 def _holds_nothing(trace: Trace, called: Called, state: Value) -> bool:
-    """Whether a state is an empty dictionary, or that of a model on the meta device."""
-    if surely_empty(trace, state, called):
+    """Whether a state is None, an empty dictionary, or that of a model on the meta device."""
+    if is_none(state) or surely_empty(trace, state, called):
         return True
     if not isinstance(state, StateDict) or state.full or changed(trace, state, called):
         return False

@@ -25,6 +25,58 @@ the others have shards that nothing describes. None of them can be loaded.
 +dcp.save({"model": model.state_dict()}, checkpoint_id="step_1")
 ```
 
+## Forms
+
+Found: a rank that a trainer keeps.
+
+```python
+class Trainer:
+    def __init__(self, model):
+        self.model, self.rank = model, dist.get_rank()
+
+    def save(self, step):
+        dcp.save({"model": self.model.state_dict()}, checkpoint_id=f"out/{step}/{self.rank}")
+
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+Trainer(model).save(3)
+```
+
+Found: the environment, and the path of a writer.
+
+```python
+import os
+from pathlib import Path
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+path = Path("out") / ("rank_" + os.environ["RANK"])
+dcp.save({"model": model.state_dict()}, storage_writer=dcp.FileSystemWriter(path))
+```
+
+Not found: a name that each process makes up for itself.
+
+```python
+import uuid
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+dcp.save({"model": model.state_dict()}, checkpoint_id=f"out/{uuid.uuid4()}")
+```
+
+Not found: a load from a folder of its own.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+dcp.load({"model": model.state_dict()}, checkpoint_id=f"out/{dist.get_rank()}")
+```
+
 ## Known limits
 
 Saves with `no_dist=True` or a process group of their own are left alone: there each rank, or each group,

@@ -2,13 +2,15 @@
 
 ## What it does
 
-Finds `torch.inference_mode` around the first forward of a model that `fully_shard` was applied to, when the same
-model computes outside of it later and a backward follows.
+Finds `torch.inference_mode` around the first forward (or `generate`) of a model that `fully_shard` was applied to, when
+the same model computes outside of it later and a backward follows.
 
 ## Why is this bad
 
 The first forward allocates the buffers into which parameters are gathered. Made in inference mode they are inference
-tensors for ever, and the first training step that writes into them raises RuntimeError.
+tensors for ever, and the first training step that writes into them raises RuntimeError ("Inplace update to inference
+tensor outside InferenceMode is not allowed"). That is the very first one for sharded modules inside a root. What is in
+the root's own group stays gathered until the backward, so a root alone raises in the second (measured with 2.13).
 `torch.no_grad` has no such effect, and nor has inference mode after a first ordinary forward.
 
 ## Example
@@ -26,6 +28,65 @@ tensors for ever, and the first training step that writes into them raises Runti
 +with torch.no_grad():
      model(torch.randn(4, 8))
  model(torch.randn(4, 8)).sum().backward()
+```
+
+## Forms
+
+Found: an evaluation before the training, by a decorator.
+
+```python
+class Trainer:
+    def __init__(self, model):
+        self.model = model
+
+    @torch.inference_mode()
+    def evaluate(self):
+        return self.model(torch.randn(4, 8)).sum()
+
+    def train(self):
+        self.evaluate()
+        for step in range(3):
+            self.model(torch.randn(4, 8)).sum().backward()
+
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+Trainer(model).train()
+```
+
+Found: a mode that is chosen, by its name in torch.autograd.
+
+```python
+import contextlib
+
+from torch.autograd import inference_mode
+
+
+def run(model, train):
+    with contextlib.nullcontext() if train else inference_mode():
+        return model(torch.randn(4, 8))
+
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+run(model, False)
+run(model, True).sum().backward()
+```
+
+Not found: a mode that is entered through an `ExitStack`.
+
+```python
+import contextlib
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+with contextlib.ExitStack() as stack:
+    stack.enter_context(torch.inference_mode())
+    model(torch.randn(4, 8))
+model(torch.randn(4, 8)).sum().backward()
 ```
 
 ## Fix safety
@@ -79,7 +140,11 @@ def check(trace: Trace) -> Iterator[Finding]:
     """First forwards that spoil the buffers for training."""
     for forward in trace.of(Forward):
         modes = _modes(forward)
-        if forward.how != "call" or not modes or not all(_is_on(m) for m in modes):
+        if (
+            forward.how not in ("call", "generate")
+            or not modes
+            or not all(_is_on(m) for m in modes)
+        ):
             continue
         found = sharded(trace, forward, forward.module)
         if found is None:
@@ -90,7 +155,7 @@ def check(trace: Trace) -> Iterator[Finding]:
         yield Finding(
             at=forward,
             message=f"`{module.words()}` computes for the first time in inference mode: its buffers become "
-            "inference tensors and the first training step raises RuntimeError; use `torch.no_grad`",
+            "inference tensors and training raises RuntimeError; use `torch.no_grad`",
             because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
             fix=_no_grad(modes[-1]),
         )

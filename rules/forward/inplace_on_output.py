@@ -2,8 +2,9 @@
 
 ## What it does
 
-Finds `h += …` and methods like `h.add_(…)` or `h.relu_()` on what came out of a module that `fully_shard` was
-applied to, where its forward returns a view (`view`, `transpose`, `permute`, `squeeze` and their like).
+Finds `h += …`, methods like `h.add_(…)` and functions like `F.relu(h, inplace=True)` on what came out of a module that
+`fully_shard` was applied to, where its forward returns a view (`view`, `transpose`, `permute`, `.T`, `squeeze` and their
+like).
 
 ## Why is this bad
 
@@ -39,6 +40,99 @@ reduced and nothing trains, silently. Torch 2.13 warns when a module returns a v
  scores.sum().backward()
 ```
 
+## Forms
+
+Found: a residual in the forward of the model around two blocks.
+
+```python
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.layer(x).transpose(0, 1)
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = Block(), Block()
+
+    def forward(self, x):
+        h = self.first(x)
+        h += 1.0
+        h = self.second(h.transpose(0, 1))
+        h += 1.0
+        return h
+
+
+dist.init_process_group("gloo")
+model = Model()
+for block in (model.first, model.second):
+    fully_shard(block)
+fully_shard(model)
+model(torch.randn(4, 8)).sum().backward()
+```
+
+Found: functions instead of methods.
+
+```python
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return torch.transpose(self.head(x), 0, 1)
+
+
+dist.init_process_group("gloo")
+model = Model()
+fully_shard(model)
+nn.functional.relu(model(torch.randn(4, 8)), inplace=True).sum().backward()
+```
+
+Not found: elements that are set.
+
+```python
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.head(x).transpose(0, 1)
+
+
+dist.init_process_group("gloo")
+model = Model()
+fully_shard(model)
+scores = model(torch.randn(4, 8))
+scores[:, 0] = 0.0
+scores.sum().backward()
+```
+
+Not found: a view inside a dictionary.
+
+```python
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return {"scores": self.head(x).transpose(0, 1)}
+
+
+dist.init_process_group("gloo")
+model = Model()
+fully_shard(model)
+scores = model(torch.randn(4, 8))["scores"]
+scores.mul_(0.5)
+scores.sum().backward()
+```
+
 ## Fix safety
 
 Safe: `h += x` becomes `h = h + x`, which gives the same numbers. Methods are left for you.
@@ -46,8 +140,7 @@ Safe: `h += x` becomes `h = h + x`, which gives the same numbers. Methods are le
 ## Known limits
 
 A layer that is given an input of three dimensions may return a view too (`nn.Linear` does); only views that the
-forward makes itself are known. Functions that work in place (`F.relu(h, inplace=True)`) are not seen. One inner
-module alone is saved by the prefetch of its neighbour, and a root by the hooks of the modules inside; only two
+forward makes itself are known. One inner module alone is saved by the prefetch of its neighbour, and a root by the hooks of the modules inside; only two
 inner ones, or a root without any, are reported.
 
 ## References
@@ -68,6 +161,7 @@ from fsdp2lint.api import (
     Event,
     Finding,
     Fix,
+    Literal,
     Part,
     Replace,
     Trace,
@@ -80,18 +174,20 @@ from .._common.evaluation import keeps_no_gradients
 from .._common.fixes import path_text
 from ._common.outputs import outputs, unprepared
 
-_VIEWS = frozenset(
-    f".{name}()"
-    for name in "narrow permute select squeeze t transpose unflatten unsqueeze view view_as".split()
-)
+_NAMES = "narrow permute select squeeze t transpose unflatten unsqueeze view view_as".split()
+_VIEWS = frozenset(f".{name}()" for name in _NAMES)
+_TURNED = (".T", ".mT", ".H", ".mH")
 _SWITCHES = (".requires_grad_", ".detach_", ".share_memory_", ".retain_grad_")
 
 
 @rule(code="FSDP238", group="correctness")
 def check(trace: Trace) -> Iterator[Finding]:
     """Views that are changed behind FSDP's back."""
+    made = {called.result for called in trace.calls(*(f"torch.{name}" for name in _NAMES))}
     views = {
-        value: (returned, shard) for returned, shard, value in outputs(trace) if _is_view(value)
+        value: (returned, shard)
+        for returned, shard, value in outputs(trace)
+        if value in made or _is_view(value)
     }
     found = [
         (event, value)
@@ -113,7 +209,9 @@ def check(trace: Trace) -> Iterator[Finding]:
 
 
 def _is_view(value: Value) -> bool:
-    return isinstance(value, Part) and isinstance(value.key, tuple) and value.key[0] in _VIEWS
+    if not isinstance(value, Part):
+        return False
+    return value.key in _TURNED or (isinstance(value.key, tuple) and value.key[0] in _VIEWS)
 
 
 def _changes(trace: Trace) -> Iterator[tuple[Event, Value]]:
@@ -124,6 +222,16 @@ def _changes(trace: Trace) -> Iterator[tuple[Event, Value]]:
         if called.receiver is not None and called.name.endswith("_") and called.name[-2:] != "__":
             if called.name not in _SWITCHES:
                 yield called, called.receiver
+        elif called.receiver is None and called.arguments and _works_in_place(called):
+            yield called, called.arguments[0]
+
+
+def _works_in_place(called: Called) -> bool:
+    """Whether a function changes its first argument: `torch.relu_(h)`, `F.relu(h, inplace=True)`."""
+    if called.name.startswith("torch.nn.functional."):
+        inplace = called.keywords.get("inplace")
+        return called.name.endswith("_") or (isinstance(inplace, Literal) and bool(inplace.value))
+    return called.name.startswith("torch.") and called.name.endswith("_")
 
 
 def _out_of_place(event: Event) -> Fix | None:

@@ -2,7 +2,7 @@
 
 ## What it does
 
-Finds arithmetic (`*`, `+`, `mul_`, `add_`, `lerp_`, `torch.where`, `masked_fill_`, …) between a parameter or
+Finds arithmetic (`*`, `+`, `mul_`, `add_`, `lerp_`, `torch.where`, `masked_fill_`, `F.mse_loss`, …) between a parameter or
 gradient of a sharded model and a tensor that is surely a plain one of several elements: made by
 `torch.randn`, `ones`, …, or a parameter of a model that is not sharded.
 
@@ -31,6 +31,71 @@ parameter (`torch.randn_like(p)`).
          kept.mul_(0.9).add_(new, alpha=0.1)
 ```
 
+## Forms
+
+Found: a class that keeps a plain twin.
+
+```python
+class Average:
+    def __init__(self, model):
+        self.twin = nn.Linear(8, 8)
+        self.model = model
+
+    @torch.no_grad()
+    def update(self):
+        for kept, new in zip(self.twin.parameters(), self.model.parameters()):
+            kept.lerp_(new, 0.1)
+
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+Average(model).update()
+```
+
+Found: noise, and a mask.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+mask = torch.ones(8, 8)
+with torch.no_grad():
+    for p in model.parameters():
+        p.add_(torch.randn(p.shape), alpha=0.01)
+    model.weight.mul_(mask)
+```
+
+Found: a penalty for the distance to weights that were copied before the sharding.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+old = [p.detach().clone() for p in model.parameters()]
+fully_shard(model)
+penalty = sum(((p - o) ** 2).sum() for p, o in zip(model.parameters(), old))
+```
+
+Not found: tensors of a file.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+importance = torch.load("importance.pt")
+penalty = sum((importance[name] * p.pow(2)).sum() for name, p in model.named_parameters())
+```
+
+Not found: functions over lists of tensors.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+twin = nn.Linear(8, 8)
+torch._foreach_lerp_(list(twin.parameters()), list(model.parameters()), 0.1)
+```
+
 ## Known limits
 
 A tensor of one element is taken for the same on all ranks and may be mixed. Tensors of unknown origin
@@ -56,8 +121,9 @@ _METHODS = tuple(
     for name in "add add_ addcdiv addcdiv_ addcmul addcmul_ allclose div div_ eq equal lerp lerp_ "
     "masked_fill masked_fill_ matmul mm mul mul_ sub sub_ where".split()
 )
-_FUNCTIONS = tuple(
-    f"torch.{name}" for name in "add allclose div dot equal lerp mul sub where".split()
+_FUNCTIONS = (
+    *(f"torch.{name}" for name in "add allclose div dot equal lerp mul sub where".split()),
+    *(f"torch.nn.functional.{name}" for name in "mse_loss l1_loss smooth_l1_loss".split()),
 )
 _OPERATORS = ("+", "-", "*", "/", ">", "<")
 

@@ -46,6 +46,110 @@ finds none, and nothing trains, without any error.
  model(torch.randn(4, 8)).logits.sum().backward()
 ```
 
+## Forms
+
+Found: blocks whose output the model takes apart.
+
+```python
+class Output:
+    def __init__(self, hidden):
+        self.hidden = hidden
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return Output(self.layer(x))
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = Block(), Block()
+
+    def forward(self, x):
+        return self.second(self.first(x).hidden).hidden
+
+
+dist.init_process_group("gloo")
+model = Model()
+for block in (model.first, model.second):
+    fully_shard(block)
+fully_shard(model)
+model(torch.randn(4, 8)).sum().backward()
+```
+
+Found: a helper function that makes the object.
+
+```python
+class Output:
+    def __init__(self, logits):
+        self.logits = logits
+
+
+def pack(logits):
+    return Output(logits)
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return pack(self.head(x))
+
+
+dist.init_process_group("gloo")
+model = fully_shard(Model())
+model(torch.randn(4, 8)).logits.sum().backward()
+```
+
+Not found: an object inside a tuple.
+
+```python
+class Output:
+    def __init__(self, logits):
+        self.logits = logits
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return Output(self.head(x)), None
+
+
+dist.init_process_group("gloo")
+model = fully_shard(Model())
+model(torch.randn(4, 8))[0].logits.sum().backward()
+```
+
+Not found: an object of the standard library.
+
+```python
+from types import SimpleNamespace
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return SimpleNamespace(logits=self.head(x))
+
+
+dist.init_process_group("gloo")
+model = fully_shard(Model())
+model(torch.randn(4, 8)).logits.sum().backward()
+```
+
 ## Known limits
 
 Only classes of the project that are derived from nothing and have no decorator; those that may be registered as

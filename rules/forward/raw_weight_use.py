@@ -30,6 +30,79 @@ forward uses the weight, or register the method.
  again = F.linear(hidden, model[0].weight)
 ```
 
+## Forms
+
+Found: a head that is tied to the embedding by hand.
+
+```python
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(16, 8)
+        self.body = nn.Linear(8, 8)
+
+    def forward(self, ids):
+        hidden = self.body(self.embed(ids))
+        return hidden @ self.embed.weight.t()
+
+
+dist.init_process_group("gloo")
+model = Model()
+fully_shard(model.embed)
+fully_shard(model)
+model(torch.tensor([1, 2])).sum().backward()
+```
+
+Found: a loss that is given the head.
+
+```python
+def loss(hidden, head):
+    logits = torch.einsum("bd,vd->bv", hidden, head.weight)
+    return F.cross_entropy(logits, torch.tensor([1, 2]))
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(8, 8)
+        self.head = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.body(x)
+
+
+dist.init_process_group("gloo")
+model = Model()
+fully_shard(model.body)
+fully_shard(model.head)
+fully_shard(model)
+loss(model(torch.randn(2, 8)), model.head).backward()
+```
+
+Not found: a fused loss of a library.
+
+```python
+from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss
+
+dist.init_process_group("gloo")
+model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+for layer in model:
+    fully_shard(layer)
+fully_shard(model)
+criterion = LigerFusedLinearCrossEntropyLoss()
+hidden = model[0](torch.randn(4, 8))
+criterion(model[1].weight, hidden, torch.tensor([1, 2, 3, 4])).backward()
+```
+
+Not found: rows that are looked up in the weight.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+rows = model.weight[torch.tensor([1, 2])] + torch.randn(2, 8)
+```
+
 ## Known limits
 
 Only layers of `torch.nn` and the parameters of classes of the project. Silent while the group may be gathered: that
@@ -67,7 +140,7 @@ _FUNCTIONS = (
         for name in "linear bilinear embedding embedding_bag conv1d conv2d conv3d layer_norm rms_norm "
         "group_norm".split()
     ),
-    *(f"torch.{name}" for name in "matmul mm bmm addmm".split()),
+    *(f"torch.{name}" for name in "matmul mm bmm addmm einsum".split()),
     *(f".{name}" for name in "matmul mm bmm addmm".split()),
 )
 _TURNED = (".t()", ".transpose()")

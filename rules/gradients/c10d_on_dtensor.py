@@ -29,6 +29,67 @@ strategy registered"). FSDP2 has reduced the gradients already; a whole value is
  optimizer.step()
 ```
 
+## Forms
+
+Found: gradients that a helper function averages.
+
+```python
+def average_gradients(model):
+    for p in model.parameters():
+        if p.grad is not None:
+            dist.all_reduce(p.grad, op=dist.ReduceOp.SUM)
+            p.grad /= dist.get_world_size()
+
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+model(torch.randn(4, 8)).sum().backward()
+average_gradients(model)
+```
+
+Found: the sum of several norms.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+model(torch.randn(4, 8)).sum().backward()
+norm = sum(p.grad.norm() ** 2 for p in model.parameters())
+dist.all_reduce(norm)
+```
+
+Found: weights that are sent to all ranks.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+for p in model.parameters():
+    dist.broadcast(p.data, src=0)
+```
+
+Not found: the values of a state dict.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+for value in model.state_dict().values():
+    dist.broadcast(value, src=0)
+```
+
+Not found: gradients that are put together first.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+model(torch.randn(4, 8)).sum().backward()
+flat = torch.cat([p.grad.flatten() for p in model.parameters()])
+dist.all_reduce(flat)
+```
+
 ## Known limits
 
 Silent while parameters may be gathered (between the forward of a root and its backward), when

@@ -26,6 +26,60 @@ it are wrong with it.
 +count = sum(p.numel() for p in model.parameters())
 ```
 
+## Forms
+
+Found: a helper function that counts in a loop.
+
+```python
+def count(model):
+    total = 0
+    for p in model.parameters():
+        total += p.numel()
+    return total * dist.get_world_size()
+
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+print(f"{count(model) / 1e6:.1f}M parameters")
+```
+
+Found: a sum over the ranks, and the number of ranks from the environment.
+
+```python
+import os
+
+import torch
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+total = torch.tensor(sum(p.numel() for p in model.parameters() if p.requires_grad))
+dist.all_reduce(total)
+again = sum(map(lambda p: p.nelement(), model.parameters())) * int(os.environ["WORLD_SIZE"])
+```
+
+Not found: a product of shapes.
+
+```python
+import math
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+total = sum(math.prod(p.shape) for p in model.parameters()) * dist.get_world_size()
+```
+
+Not found: the size of a mesh.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+mesh = dist.device_mesh.init_device_mesh("cpu", (2,))
+total = sum(p.numel() for p in model.parameters()) * mesh.size()
+```
+
 ## Known limits
 
 Silent where the product goes on being multiplied (`6 * count * tokens * ranks` is an amount of work), where the

@@ -32,6 +32,70 @@ away, the optimizer's state is in 16 bits too, `float16` overflows. Nothing rais
  optimizer.step()
 ```
 
+## Forms
+
+Found: a trainer that is given the dtype.
+
+```python
+class Trainer:
+    def __init__(self, model, dtype):
+        self.model = fully_shard(model).to(dtype)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
+
+    def step(self):
+        self.model(torch.randn(4, 8, dtype=torch.bfloat16)).sum().backward()
+        self.optimizer.step()
+
+
+dist.init_process_group("gloo")
+Trainer(nn.Linear(8, 8), torch.bfloat16).step()
+```
+
+Found: each block, behind a switch of the program.
+
+```python
+import argparse
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--half", action="store_true")
+args = parser.parse_args()
+dist.init_process_group("gloo")
+model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+for block in model:
+    fully_shard(block)
+    if args.half:
+        block.half()
+fully_shard(model)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+model(torch.randn(4, 8)).sum().backward()
+optimizer.step()
+```
+
+Not found: the data of each parameter.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+for p in model.parameters():
+    p.data = p.data.to(torch.bfloat16)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+model(torch.randn(4, 8)).sum().backward()
+optimizer.step()
+```
+
+Not found: the dtype of another tensor.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+model.to(torch.zeros(1, dtype=torch.bfloat16))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+model(torch.randn(4, 8)).sum().backward()
+optimizer.step()
+```
+
 ## Known limits
 
 There is no fix: the policy belongs to the `fully_shard` calls, and inputs may have been cast by hand. Silent

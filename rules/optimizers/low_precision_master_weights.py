@@ -29,6 +29,71 @@ are coarse. Shard the float32 model; the policy does the rest.
  optimizer.step()
 ```
 
+## Forms
+
+Found: a trainer that uses one dtype for both.
+
+```python
+class Trainer:
+    def __init__(self, dtype):
+        self.model = nn.Linear(8, 8).to(dtype)
+        fully_shard(self.model, mp_policy=MixedPrecisionPolicy(param_dtype=dtype))
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
+
+    def step(self):
+        self.model(torch.randn(4, 8)).sum().backward()
+        self.optimizer.step()
+
+
+dist.init_process_group("gloo")
+Trainer(torch.bfloat16).step()
+```
+
+Found: a model of Transformers that is loaded in 16 bits.
+
+```python
+from transformers import AutoModelForCausalLM
+
+dist.init_process_group("gloo")
+model = AutoModelForCausalLM.from_pretrained("gpt2", dtype="bfloat16")
+policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+for block in model.transformer.h:
+    fully_shard(block, mp_policy=policy)
+fully_shard(model, mp_policy=policy)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+model(torch.tensor([[1, 2]])).logits.sum().backward()
+optimizer.step()
+```
+
+Not found: layers that are made in 16 bits.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8, dtype=torch.bfloat16)
+fully_shard(model, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+model(torch.randn(4, 8)).sum().backward()
+optimizer.step()
+```
+
+Not found: a dtype that an argument of the program chooses.
+
+```python
+import argparse
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+parser = argparse.ArgumentParser()
+parser.add_argument("--dtype", default="bf16")
+args = parser.parse_args()
+dtype = DTYPES[args.dtype]
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8).to(dtype)
+fully_shard(model, mp_policy=MixedPrecisionPolicy(param_dtype=dtype))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+model(torch.randn(4, 8)).sum().backward()
+optimizer.step()
+```
+
 ## Fix safety
 
 Unsafe: the cast goes. The shards and the optimizer's state need twice the memory then; a checkpoint may hold

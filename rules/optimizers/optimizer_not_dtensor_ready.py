@@ -28,6 +28,60 @@ torch 2.13; all other dense optimizers of `torch.optim` work.
  optimizer.step()
 ```
 
+## Forms
+
+Found: a table of optimizers.
+
+```python
+OPTIMIZERS = {"adafactor": torch.optim.Adafactor, "adamw": torch.optim.AdamW}
+
+
+class Trainer:
+    def __init__(self, model, name):
+        self.model = fully_shard(model)
+        self.optimizer = OPTIMIZERS[name](model.parameters(), lr=1e-2)
+
+    def step(self):
+        self.model(torch.randn(4, 8)).sum().backward()
+        self.optimizer.step()
+
+
+dist.init_process_group("gloo")
+Trainer(nn.Linear(8, 8), "adafactor").step()
+```
+
+Found: a class of the project, and a scaler that steps.
+
+```python
+class Own(torch.optim.Rprop):
+    pass
+
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+optimizer = Own(model.parameters())
+scaler = torch.amp.GradScaler("cpu")
+scaler.scale(model(torch.randn(4, 8)).sum()).backward()
+scaler.step(optimizer)
+```
+
+Not found: a name that comes from the program's arguments.
+
+```python
+import argparse
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--optimizer", default="Rprop")
+args = parser.parse_args()
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+optimizer = getattr(torch.optim, args.optimizer)(model.parameters())
+model(torch.randn(4, 8)).sum().backward()
+optimizer.step()
+```
+
 ## Known limits
 
 Optimizers of other packages are not judged. An optimizer that is never stepped is left alone.
@@ -35,7 +89,7 @@ Optimizers of other packages are not judged. An optimizer that is never stepped 
 ## References
 
 - https://docs.pytorch.org/docs/stable/optim.html
-- `torch/distributed/tensor/_dispatch.py` ("in-place operations that require placement changes")
+- `torch/distributed/tensor/_ops/utils.py` ("in-place operations that require placement changes")
 """
 
 from __future__ import annotations

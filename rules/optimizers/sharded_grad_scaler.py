@@ -29,6 +29,44 @@ PyTorch warn about it.
  scaler.step(optimizer)
 ```
 
+## Forms
+
+Found: a scaler of a trainer, made before the model is sharded.
+
+```python
+class Trainer:
+    def __init__(self, model, fp16):
+        self.scaler = ShardedGradScaler(enabled=fp16)
+        self.model = fully_shard(model)
+
+
+dist.init_process_group("gloo")
+Trainer(nn.Linear(8, 8), True)
+```
+
+Found: a table of classes.
+
+```python
+SCALERS = {"fsdp": ShardedGradScaler, "ddp": torch.amp.GradScaler}
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+scaler = SCALERS["fsdp"](init_scale=1024.0)
+```
+
+Not found: a class that is derived from it.
+
+```python
+class Scaler(ShardedGradScaler):
+    pass
+
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+scaler = Scaler()
+```
+
 ## Fix safety
 
 Safe: `torch.amp.GradScaler` with the same arguments but `process_group`, which it does not need.

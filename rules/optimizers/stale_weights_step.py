@@ -34,6 +34,67 @@ frees them.
 -    optimizer.zero_grad()
 ```
 
+## Forms
+
+Found: a trainer that logs between backward and step.
+
+```python
+class Trainer:
+    def __init__(self, model):
+        self.model = model
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    @torch.no_grad()
+    def log(self):
+        print(self.model(torch.ones(1, 8)).mean())
+
+    def step(self):
+        self.model(torch.randn(4, 8)).square().mean().backward()
+        self.log()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+trainer = Trainer(model)
+for _ in range(3):
+    trainer.step()
+```
+
+Found: the switch on each block.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+for block in model:
+    fully_shard(block)
+fully_shard(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for block in model:
+    block.set_reshard_after_backward(False)
+for _ in range(3):
+    model(torch.randn(4, 8)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+```
+
+Not found: a root that is told to keep its parameters.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model, reshard_after_forward=False)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    model(torch.randn(4, 8)).square().mean().backward()
+    with torch.no_grad():
+        print(model(torch.ones(1, 8)).mean())
+    optimizer.step()
+    optimizer.zero_grad()
+```
+
 ## Known limits
 
 Silent when `reshard()` is called anywhere, when the root is sharded with `reshard_after_forward` given, when
@@ -42,7 +103,7 @@ a backward may happen in code that cannot be followed, and when the order is not
 ## References
 
 - https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html (`set_reshard_after_backward`, `unshard`)
-- `torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py` (`unshard`: "already unsharded")
+- `torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py` (`unshard`: nothing is done where `is_unsharded`)
 """
 
 from __future__ import annotations

@@ -44,6 +44,112 @@ others, had state.
 
 A layer that must stay, for a later stage of training, is frozen with `requires_grad_(False)`.
 
+## Forms
+
+Found: a gate in each block, under a trainer.
+
+```python
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+        self.gate = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(2))
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+class Trainer:
+    def __init__(self, model):
+        for block in model.blocks:
+            fully_shard(block)
+        self.model = fully_shard(model)
+        self.optimizer = torch.optim.AdamW(self.model.parameters())
+
+    def step(self):
+        self.model(torch.randn(4, 8)).sum().backward()
+        self.optimizer.step()
+
+
+dist.init_process_group("gloo")
+Trainer(Net()).step()
+```
+
+Found: a parameter.
+
+```python
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(8, 8)
+        self.scale = nn.Parameter(torch.ones(8))
+
+    def forward(self, x):
+        return self.body(x)
+
+
+dist.init_process_group("gloo")
+model = Net()
+fully_shard(model)
+optimizer = torch.optim.AdamW(model.parameters())
+model(torch.randn(4, 8)).sum().backward()
+optimizer.step()
+```
+
+Not found: a layer whose result nothing uses.
+
+```python
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(8, 8)
+        self.spare = nn.Linear(8, 8)
+
+    def forward(self, x):
+        extra = self.spare(x)
+        return self.body(x)
+
+
+dist.init_process_group("gloo")
+model = Net()
+fully_shard(model)
+optimizer = torch.optim.AdamW(model.parameters())
+model(torch.randn(4, 8)).sum().backward()
+optimizer.step()
+```
+
+Not found: a layer whose output is detached.
+
+```python
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(8, 8)
+        self.spare = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.body(self.spare(x).detach())
+
+
+dist.init_process_group("gloo")
+model = Net()
+fully_shard(model)
+optimizer = torch.optim.AdamW(model.parameters())
+model(torch.randn(4, 8)).sum().backward()
+optimizer.step()
+```
+
 ## Known limits
 
 Only attributes of classes of the project that are derived from `nn.Module` and nothing else, and only those whose name

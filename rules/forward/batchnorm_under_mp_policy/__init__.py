@@ -29,6 +29,71 @@ as it was.
  model(torch.randn(4, 8)).sum().backward()
 ```
 
+## Forms
+
+Found: blocks with a norm inside, in a loop.
+
+```python
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.norm = nn.Linear(8, 8), nn.BatchNorm1d(8)
+
+    def forward(self, x):
+        return self.norm(self.layer(x))
+
+
+dist.init_process_group("gloo")
+model = nn.Sequential(Block(), Block())
+policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+for block in model:
+    fully_shard(block, mp_policy=policy)
+fully_shard(model, mp_policy=policy)
+model(torch.randn(4, 8)).sum().backward()
+```
+
+Found: a policy behind a switch of the program.
+
+```python
+import argparse
+
+DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
+parser = argparse.ArgumentParser()
+parser.add_argument("--mixed", action="store_true")
+args = parser.parse_args()
+dist.init_process_group("gloo")
+model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
+options = {}
+if args.mixed:
+    options["mp_policy"] = MixedPrecisionPolicy(param_dtype=DTYPES["bf16"])
+fully_shard(model, **options)
+model(torch.randn(2, 3, 8, 8)).sum().backward()
+```
+
+Not found: a model of a library.
+
+```python
+import torchvision
+
+dist.init_process_group("gloo")
+model = torchvision.models.resnet18()
+fully_shard(model, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))
+model(torch.randn(2, 3, 32, 32)).sum().backward()
+```
+
+Not found: a class that is derived from the norm.
+
+```python
+class Norm(nn.BatchNorm1d):
+    pass
+
+
+dist.init_process_group("gloo")
+model = nn.Sequential(nn.Linear(8, 8), Norm(8))
+fully_shard(model, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))
+model(torch.randn(4, 8)).sum().backward()
+```
+
 ## Fix safety
 
 Unsafe: above the call, `fully_shard` gives each norm inside the module a group of its own, with the other

@@ -34,6 +34,55 @@ stride of the whole given, pieces that are cut as `torch.chunk` cuts them are fi
 +)
 ```
 
+## Forms
+
+Found: a helper function that cuts by the mesh.
+
+```python
+def part(whole, mesh):
+    return whole.tensor_split(mesh.size())[mesh.get_local_rank()]
+
+
+dist.init_process_group("gloo")
+mesh = init_device_mesh("cpu", (2,))
+averages = DTensor.from_local(part(torch.randn(5, 4), mesh), mesh, [Shard(0)])
+```
+
+Found: shards of parameters that are made distributed again.
+
+```python
+from torch import nn
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 5)
+fully_shard(model)
+kept = {
+    name: DTensor.from_local(p.to_local().clone(), p.device_mesh, p.placements)
+    for name, p in model.named_parameters()
+}
+```
+
+Not found: pieces whose size the data decide.
+
+```python
+dist.init_process_group("gloo")
+mesh = init_device_mesh("cpu", (2,))
+x = torch.randn(8, 4)
+kept = DTensor.from_local(x[x[:, 0] > 0], mesh, [Shard(0)])
+```
+
+Not found: a number of ranks that is not written down, where some numbers divide evenly.
+
+```python
+import os
+
+dist.init_process_group("gloo")
+world = int(os.environ["WORLD_SIZE"])
+mesh = init_device_mesh("cpu", (world,))
+local = torch.randn(10, 4).chunk(world)[dist.get_rank()]
+averages = DTensor.from_local(local, mesh, [Shard(0)])
+```
+
 ## Fix safety
 
 Safe: `shape=p.shape, stride=p.stride()` is added where the shard of `p` itself is made a distributed tensor again.

@@ -31,6 +31,70 @@ number, and gradients that are clipped by it become too small. On the `DTensor` 
 +print(norm)
 ```
 
+## Forms
+
+Found: a method that adds up the squares.
+
+```python
+class Trainer:
+    def __init__(self, model):
+        self.model = model
+
+    def norm(self):
+        total = torch.zeros(())
+        for p in self.model.parameters():
+            total += p.grad.norm().full_tensor() ** 2
+        dist.all_reduce(total)
+        return total.sqrt()
+
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+model(torch.randn(4, 8)).sum().backward()
+print(Trainer(model).norm())
+```
+
+Found: a sum on one rank, of a number.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+model(torch.randn(4, 8)).sum().backward()
+norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0).full_tensor().item()
+square = torch.tensor(norm**2)
+dist.reduce(square, dst=0)
+print(square.sqrt())
+```
+
+Not found: functional collectives.
+
+```python
+import torch.distributed._functional_collectives as funcol
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+model(torch.randn(4, 8)).sum().backward()
+norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0).full_tensor()
+square = funcol.all_reduce(norm**2, "sum", dist.group.WORLD)
+print(square.sqrt())
+```
+
+Not found: norms that are gathered and added up.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+model(torch.randn(4, 8)).sum().backward()
+norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0).full_tensor()
+every = [torch.zeros_like(norm) for _ in range(dist.get_world_size())]
+dist.all_gather(every, norm**2)
+print(sum(every) ** 0.5)
+```
+
 ## Fix safety
 
 Unsafe: the number becomes smaller, and something may have been fitted to it. A loop that adds up the squares of
