@@ -8,7 +8,7 @@ import libcst as cst
 
 from fsdp2lint.interpret import loops
 from fsdp2lint.interpret.handlers import handles
-from fsdp2lint.model.events import Called
+from fsdp2lint.model.events import Assigned, Called
 from fsdp2lint.model.guards import ALWAYS
 from fsdp2lint.model.memory import EVERYWHERE
 from fsdp2lint.model.values import Container, Either, External, Literal, Module, Value
@@ -58,6 +58,17 @@ def spread_into(machine: Machine, made: Container, value: Value) -> None:
         machine.memory.write(made, ("of", value), machine.here, value)
 
 
+def _making_a_module(machine: Machine) -> bool:
+    """Whether the constructor of a module runs, which fills its lists and dictionaries of submodules."""
+    return any(
+        frame.function is not None
+        and frame.function.name == "__init__"
+        and frame.receiver is not None
+        and machine.is_module(frame.receiver)
+        for frame in machine.frames
+    )
+
+
 def store(
     machine: Machine, owner: Value, key: Value, value: Value, node: cst.CSTNode | None = None
 ) -> None:
@@ -67,7 +78,10 @@ def store(
         nothing = machine.literal(None)
         machine.record(Called(moment, name, None, (key, value), {}, False, nothing))
     if isinstance(owner, Module):
-        value.sit(owner, f"[{key.value!r}]" if isinstance(key, Literal) else "[*]")
+        seat = f"[{key.value!r}]" if isinstance(key, Literal) else "[*]"
+        value.sit(owner, seat)
+        if node is not None and not _making_a_module(machine):
+            machine.record(Assigned(machine.moment(machine.site(node)), owner, seat, value))
     everywhere = machine.memory.read(owner, EVERYWHERE, machine.here)
     if everywhere is not None:
         mixed = Either(((ALWAYS, value), (ALWAYS, everywhere)))

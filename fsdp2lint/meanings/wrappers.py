@@ -86,6 +86,12 @@ def compile_(call: Call) -> Value | None:
     return _wrap(call, "compile")
 
 
+@calls("torch.nn.SyncBatchNorm.convert_sync_batchnorm")
+def convert_sync_batchnorm(call: Call) -> Value | None:
+    """The module that it is given, with other norms inside."""
+    return call.get(0, "module")
+
+
 @method("compile")
 def compile_in_place(call: Call) -> Value | None:
     """``Module.compile()`` compiles the module's call and keeps the object."""

@@ -56,6 +56,10 @@ _PLAIN = (
 )
 
 
+_DTYPE = re.compile(r"torch\.(b?float\d+\w*|half|float|double)")
+
+_EMPTY_INITS = ("accelerate.init_empty_weights", "accelerate.big_modeling.init_empty_weights")
+
 _LIBRARY_MODELS = re.compile(r"transformers\.(\w+\.)*\w+\.(from_config|_from_config)")
 """Calls that build a whole model of a library, with parameters, on the device of the context."""
 
@@ -101,8 +105,16 @@ def _under_meta(called: Called) -> Iterator[Guards]:
     devices = [device] if device is not None else list(called.within)
     for one in devices:
         for guards, value in cases(called, one):
-            if is_meta(value):
-                yield guards
+            named = value.part(".argument0") if class_name(value) == "torch.device" else value
+            for inner, device_name in cases(called, named):
+                if is_meta(device_name) or _is_empty_init(device_name):
+                    yield guards.and_(inner)
+
+
+def _is_empty_init(context: Value) -> bool:
+    """Whether accelerate's context puts each parameter on the meta device as it is registered."""
+    made = context.owner if isinstance(context, Part) else None
+    return isinstance(made, External) and made.name in _EMPTY_INITS
 
 
 def is_meta(value: Value) -> bool:
@@ -126,7 +138,11 @@ def way_without_memory(trace: Trace, event: Event, module: Value, built: Guards)
     if _reached_from_outside(trace, module) or _data_written(trace):
         return None
     touching: list[Event] = [e for e in trace.escapes(module) if e.order < event.order]
-    touching += [e for e in trace.before(event, Moved) if _among(trace, module, e.module)]
+    touching += [
+        e
+        for e in trace.before(event, Moved)
+        if _among(trace, module, e.module) and not _only_changes_dtype(e)
+    ]
     touching += [e for e in trace.before(event, Restored) if _among(trace, module, e.into)]
     touching += [
         e
@@ -139,6 +155,18 @@ def way_without_memory(trace: Trace, event: Event, module: Value, built: Guards)
         if _among(trace, module, *(state.of for state in e.states))
     ]
     return way_around(trace, event, touching, module, built)
+
+
+def _only_changes_dtype(moved: Moved) -> bool:
+    """Whether a model on the meta device stays there: ``model.to(torch.bfloat16)``, ``model.half()``."""
+    if moved.how in ("half", "bfloat16", "float", "double"):
+        return True
+    asked = [one for value in moved.to for one in options(value)]
+    return (
+        moved.how == "to"
+        and bool(asked)
+        and all(isinstance(v, External) and _DTYPE.fullmatch(v.name) for v in asked)
+    )
 
 
 def given_memory(trace: Trace, event: Event, module: Value) -> bool:

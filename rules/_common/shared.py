@@ -219,8 +219,14 @@ def _asks_for_another(test: Part) -> bool:
     """Whether a test of a module is false for those that ``fully_shard`` has changed."""
     how, *what = test.key if isinstance(test.key, tuple) else ("",)
     if how == "isinstance":
-        return all(isinstance(c, External) and c.name.startswith("torch.") for c in what)
+        return all(isinstance(c, External) and _is_another_kind(c.name) for c in what)
     return how == "hasattr" and bool(what) and what[0] in _ONLY_FSDP1
+
+
+def _is_another_kind(name: str) -> bool:
+    """Whether a class of torch is no layer: the class of a sharded `nn.Linear` still inherits from `nn.Linear`."""
+    home, _, last = name.rpartition(".")
+    return name.startswith("torch.") and (home != "torch.nn" or last == "DataParallel")
 
 
 def _hung_since(trace: Trace, shard: Shard, module: Value) -> bool:

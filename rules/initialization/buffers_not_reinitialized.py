@@ -43,6 +43,122 @@ visible.
  model(torch.randn(4, 8)).sum().backward()
 ```
 
+## Forms
+
+Found: the table of a rotary embedding inside the model.
+
+```python
+class Rotary(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.register_buffer(
+            "inv_freq", 1.0 / 10000 ** (torch.arange(0, width, 2) / width), persistent=False
+        )
+
+    def forward(self, x):
+        return x * self.inv_freq.sum()
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rotary = Rotary(8)
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.rotary(self.linear(x))
+
+
+def load(model, path):
+    state = torch.load(path, mmap=True)
+    set_model_state_dict(model, state, options=StateDictOptions(full_state_dict=True))
+
+
+dist.init_process_group("gloo")
+with torch.device("meta"):
+    model = Net()
+fully_shard(model)
+model.to_empty(device="cpu")
+load(model, "model.pt")
+model(torch.randn(4, 8)).sum().backward()
+```
+
+Found: a checkpoint of shards.
+
+```python
+import torch.distributed.checkpoint as dcp
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.register_buffer("mask", torch.ones(8).tril(), persistent=False)
+
+    def forward(self, x):
+        return self.linear(x) * self.mask
+
+
+dist.init_process_group("gloo")
+with torch.device("meta"):
+    model = Net()
+fully_shard(model)
+model.to_empty(device="cpu")
+state = model.state_dict()
+dcp.load(state, checkpoint_id="step_100")
+model.load_state_dict(state)
+model(torch.randn(4, 8)).sum().backward()
+```
+
+Not found: a device that is an argument of each layer.
+
+```python
+class Net(nn.Module):
+    def __init__(self, device):
+        super().__init__()
+        self.linear = nn.Linear(8, 8, device=device)
+        self.register_buffer("scale", torch.arange(8.0, device=device), persistent=False)
+
+    def forward(self, x):
+        return self.linear(x) * self.scale
+
+
+dist.init_process_group("gloo")
+model = Net("meta")
+fully_shard(model)
+model.to_empty(device="cpu")
+state = torch.load("model.pt", mmap=True)
+set_model_state_dict(model, state, options=StateDictOptions(full_state_dict=True))
+model(torch.randn(4, 8)).sum().backward()
+```
+
+Not found: a function that `apply` gives every module, and that initialises linear layers only.
+
+```python
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.register_buffer("scale", torch.arange(8.0), persistent=False)
+
+    def forward(self, x):
+        return self.linear(x) * self.scale
+
+
+def init(module):
+    if isinstance(module, nn.Linear):
+        module.reset_parameters()
+
+
+dist.init_process_group("gloo")
+with torch.device("meta"):
+    model = Net()
+fully_shard(model)
+model.to_empty(device="cpu")
+model.apply(init)
+model(torch.randn(4, 8)).sum().backward()
+```
+
 ## Known limits
 
 Any other call that is handed the model or a part of it counts as an initialisation of its buffers, and so

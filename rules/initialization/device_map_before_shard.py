@@ -27,6 +27,64 @@ distributed mode. Load on the CPU or on the meta device and shard then.
  fully_shard(model)
 ```
 
+## Forms
+
+Found: the default of a helper function.
+
+```python
+def load(name, device_map="auto"):
+    return AutoModelForCausalLM.from_pretrained(name, device_map=device_map)
+
+
+def distribute(model):
+    for block in model.transformer.h:
+        fully_shard(block)
+    return fully_shard(model)
+
+
+dist.init_process_group("nccl")
+distribute(load("gpt2"))
+```
+
+Found: a map that an option switches on.
+
+```python
+import argparse
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--map", action="store_true")
+args = parser.parse_args()
+dist.init_process_group("nccl")
+model = AutoModelForCausalLM.from_pretrained("gpt2", device_map="auto" if args.map else None)
+fully_shard(model)
+```
+
+Not found: a map that is written out and names several devices.
+
+```python
+dist.init_process_group("nccl")
+layers = {
+    "transformer.wte": 0,
+    "transformer.wpe": 0,
+    "transformer.h": 1,
+    "transformer.ln_f": 1,
+    "lm_head": 0,
+}
+model = AutoModelForCausalLM.from_pretrained("gpt2", device_map=layers)
+fully_shard(model)
+```
+
+Not found: accelerate's own function.
+
+```python
+from accelerate import dispatch_model, infer_auto_device_map
+
+dist.init_process_group("nccl")
+model = AutoModelForCausalLM.from_pretrained("gpt2")
+model = dispatch_model(model, infer_auto_device_map(model))
+fully_shard(model)
+```
+
 ## Fix safety
 
 Unsafe: the argument goes. The host's memory must hold the model on each rank then.
@@ -46,10 +104,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp2lint.api import Arguments, Called, Finding, Fix, Literal, Trace, options, rule
+from fsdp2lint.api import Arguments, Called, Finding, Fix, Guards, Literal, Trace, rule
 
 from .._common.fixes import call_of
-from .._common.shared import Shard, shards_after, together
+from .._common.shared import Shard, cases, shards_after, together
 
 _SPREADING = ("auto", "balanced", "balanced_low_0", "sequential")
 
@@ -61,24 +119,25 @@ def check(trace: Trace) -> Iterator[Finding]:
         given = loaded.keywords.get("device_map")
         if given is None:
             continue
-        spread = [
-            v.value for v in options(given) if isinstance(v, Literal) and v.value in _SPREADING
-        ]
-        shard = _shard(trace, loaded) if spread and len(spread) == len(options(given)) else None
-        if shard is not None:
+        for guards, value in cases(loaded, given):
+            spreads = isinstance(value, Literal) and value.value in _SPREADING
+            shard = _shard(trace, loaded, guards) if spreads else None
+            if shard is None or not isinstance(value, Literal):
+                continue
             yield Finding(
                 at=loaded,
-                message=f'`device_map="{spread[0]}"` spreads the model over all GPUs in every rank, and '
+                message=f'`device_map="{value.value}"` spreads the model over all GPUs in every rank, and '
                 f"`fully_shard({shard.module.words()})` shards what is spread: leave the map out",
                 because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
                 fix=_without(loaded),
             )
+            break
 
 
-def _shard(trace: Trace, loaded: Called) -> Shard | None:
+def _shard(trace: Trace, loaded: Called, guards: Guards) -> Shard | None:
     """The sharding of what was loaded, or of a part of it."""
     for shard in shards_after(trace, loaded):
-        if trace.inside(shard.module, loaded.result) and together(shard.guards, loaded.guards):
+        if trace.inside(shard.module, loaded.result) and together(shard.guards, guards):
             return shard
     return None
 

@@ -28,6 +28,58 @@ allocates memory instead, and the values come from an initialisation or a load a
  model.reset_parameters()
 ```
 
+## Forms
+
+Found: a device that the constructor of a trainer is given.
+
+```python
+class Trainer:
+    def __init__(self, device):
+        with torch.device("meta"):
+            self.model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+        self.device = torch.device(device)
+        fully_shard(self.model)
+        self.model.to(self.device)
+
+
+dist.init_process_group("gloo")
+Trainer("cpu")
+```
+
+Found: accelerate's context.
+
+```python
+from accelerate import init_empty_weights
+
+dist.init_process_group("gloo")
+with init_empty_weights():
+    model = nn.Linear(8, 8)
+fully_shard(model)
+model.to("cpu")
+```
+
+Found: a cast before, which gives no memory.
+
+```python
+dist.init_process_group("gloo")
+with torch.device("meta"):
+    model = nn.Linear(8, 8)
+fully_shard(model)
+model.to(torch.bfloat16)
+model.to("cpu", torch.bfloat16)
+```
+
+Not found: the default device.
+
+```python
+dist.init_process_group("gloo")
+torch.set_default_device("meta")
+model = nn.Linear(8, 8)
+torch.set_default_device("cpu")
+fully_shard(model)
+model.to("cpu")
+```
+
 ## Fix safety
 
 Unsafe: `to_empty(device=…)` in its place. The fix is left out unless something gives the parameters values
@@ -108,7 +160,7 @@ def _one_device(value: Value) -> bool:
         return all(_names_device(one) for one in options(given))
     if isinstance(value, Literal):
         return isinstance(value.value, str | int) and not is_meta(value)
-    return isinstance(value, Rank)
+    return isinstance(value, Rank) or (isinstance(value, Part) and _names_device(value))
 
 
 def _names_device(value: Value) -> bool:

@@ -29,6 +29,66 @@ a TypeError.
  model.reset_parameters()
 ```
 
+## Forms
+
+Found: a helper function that builds and allocates.
+
+```python
+def build(device):
+    with torch.device("meta"):
+        model = nn.Sequential(*[nn.Linear(8, 8) for _ in range(4)])
+    return model.to_empty(device=device)
+
+
+dist.init_process_group("gloo")
+model = build("cpu")
+for layer in model:
+    fully_shard(layer)
+fully_shard(model)
+for layer in model:
+    layer.reset_parameters()
+```
+
+Found: each layer just before its own sharding.
+
+```python
+dist.init_process_group("gloo")
+with torch.device("meta"):
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+for layer in model:
+    layer.to_empty(device="cpu")
+    fully_shard(layer)
+fully_shard(model)
+for layer in model:
+    layer.reset_parameters()
+```
+
+Found: a language model of Transformers.
+
+```python
+from transformers import AutoConfig, AutoModelForCausalLM
+
+dist.init_process_group("gloo")
+with torch.device("meta"):
+    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained("gpt2"))
+model.to_empty(device="cpu")
+for block in model.transformer.h:
+    fully_shard(block)
+fully_shard(model)
+model.init_weights()
+```
+
+Not found: memory that is given by a function of the script.
+
+```python
+dist.init_process_group("gloo")
+with torch.device("meta"):
+    model = nn.Linear(8, 8)
+model._apply(lambda t: torch.empty_like(t, device="cpu"))
+fully_shard(model)
+model.reset_parameters()
+```
+
 ## Fix safety
 
 Unsafe: the statement moves below the last `fully_shard` when all are in one block and nothing between uses

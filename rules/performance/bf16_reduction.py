@@ -31,6 +31,65 @@ reduce-scatter, which mostly hides behind the backward.
  optimizer.step()
 ```
 
+## Forms
+
+Found: a policy that a helper function makes, for each block.
+
+```python
+def policy():
+    return MixedPrecisionPolicy(torch.bfloat16, torch.bfloat16)
+
+
+dist.init_process_group("gloo")
+model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+for layer in model:
+    fully_shard(layer, mp_policy=policy())
+fully_shard(model, mp_policy=policy())
+optimizer = torch.optim.AdamW(model.parameters())
+model(torch.randn(4, 8)).square().mean().backward()
+optimizer.step()
+```
+
+Found: a dtype from a dictionary.
+
+```python
+DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model, mp_policy=MixedPrecisionPolicy(param_dtype=DTYPES["bf16"]))
+optimizer = torch.optim.AdamW(model.parameters())
+model(torch.randn(4, 8)).square().mean().backward()
+optimizer.step()
+```
+
+Not found: a dtype that an option chooses.
+
+```python
+import argparse
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--bf16", action="store_true")
+args = parser.parse_args()
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16 if args.bf16 else torch.float32)
+fully_shard(model, mp_policy=policy)
+optimizer = torch.optim.AdamW(model.parameters())
+model(torch.randn(4, 8)).square().mean().backward()
+optimizer.step()
+```
+
+Not found: a model that is cast as a whole, without a policy.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8).bfloat16()
+fully_shard(model)
+optimizer = torch.optim.AdamW(model.parameters())
+model(torch.randn(4, 8).bfloat16()).square().mean().backward()
+optimizer.step()
+```
+
 ## Fix safety
 
 Unsafe: `reduce_dtype=torch.float32` is added, or takes the place of the low one. The reduce-scatter then carries

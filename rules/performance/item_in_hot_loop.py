@@ -37,6 +37,81 @@ Keep the tensor (`total += loss.detach()`) and read it every so many steps.
 +        print(total.item())
 ```
 
+## Forms
+
+Found: a helper function that prints the loss.
+
+```python
+def log(step, loss):
+    print(step, float(loss))
+
+
+dist.init_process_group("nccl")
+model = nn.Linear(8, 8)
+fully_shard(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(1000):
+    loss = model(torch.randn(4, 8, device="cuda")).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    log(step, loss)
+```
+
+Found: a step that returns numbers.
+
+```python
+class Trainer:
+    def __init__(self):
+        self.model = nn.Linear(8, 8)
+        fully_shard(self.model)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+
+    def step(self, x):
+        loss = self.model(x).square().mean()
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        return {"loss": loss.item(), "norm": norm.item()}
+
+
+dist.init_process_group("nccl")
+trainer = Trainer()
+for _ in range(1000):
+    trainer.step(torch.randn(4, 8, device="cuda"))
+```
+
+Not found: a loss in a format.
+
+```python
+dist.init_process_group("nccl")
+model = nn.Linear(8, 8)
+fully_shard(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(1000):
+    loss = model(torch.randn(4, 8, device="cuda")).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    print(f"{step}: {loss:.4f}")
+```
+
+Not found: a number of right answers.
+
+```python
+dist.init_process_group("nccl")
+model = nn.Linear(8, 8)
+fully_shard(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+correct = 0
+for step in range(1000):
+    logits = model(torch.randn(4, 8, device="cuda"))
+    logits.square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    correct += (logits.argmax(-1) == 0).sum().item()
+```
+
 ## Known limits
 
 Scripts whose process groups are gloo's alone are left alone: on CPUs nothing runs ahead. So are numbers that

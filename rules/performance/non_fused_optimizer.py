@@ -27,6 +27,57 @@ whole update in one operation.
 +optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
 ```
 
+## Forms
+
+Found: groups of parameters.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+groups = [
+    {"params": [p for p in model.parameters() if p.ndim > 1], "weight_decay": 0.1},
+    {"params": [p for p in model.parameters() if p.ndim < 2], "weight_decay": 0.0},
+]
+optimizer = torch.optim.AdamW(groups, lr=1e-3)
+```
+
+Found: an optimizer from a dictionary.
+
+```python
+OPTIMIZERS = {"adamw": torch.optim.AdamW}
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+optimizer = OPTIMIZERS["adamw"](model.parameters(), lr=1e-3)
+```
+
+Not found: keywords that are read from a file.
+
+```python
+import yaml
+
+options = yaml.safe_load(open("optimizer.yaml"))
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+optimizer = torch.optim.AdamW(model.parameters(), **options)
+```
+
+Not found: an optimizer that an option names.
+
+```python
+import argparse
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--optimizer", default="AdamW")
+args = parser.parse_args()
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+optimizer = getattr(torch.optim, args.optimizer)(model.parameters(), lr=1e-3)
+```
+
 ## Fix safety
 
 Unsafe: `fused=True` is added. Its results differ in the last bits, and it refuses parameters that are not

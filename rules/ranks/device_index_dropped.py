@@ -29,6 +29,38 @@ used CUDA yet; a script that relies on that works until somebody adds a tensor o
  fully_shard(model)
 ```
 
+## Forms
+
+Found: `torch.cuda.device` in a helper function.
+
+```python
+def setup():
+    torch.cuda.device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl")
+
+
+setup()
+fully_shard(nn.Linear(8, 8))
+```
+
+Found: a name of the script's own for it.
+
+```python
+from torch.cuda import device as use_device
+
+use_device(int(os.environ["LOCAL_RANK"]))
+dist.init_process_group("nccl")
+fully_shard(nn.Linear(8, 8))
+```
+
+Not found: a context manager that is kept in a name and never entered.
+
+```python
+device = torch.cuda.device(int(os.environ["LOCAL_RANK"]))
+dist.init_process_group("nccl")
+fully_shard(nn.Linear(8, 8))
+```
+
 ## Fix safety
 
 Safe where the script has asked whether there is a device, or uses NCCL: the statement did nothing before, and

@@ -29,6 +29,52 @@ but only for processes that have not used CUDA before: this call uses it.
  fully_shard(model)
 ```
 
+## Forms
+
+Found: a device that is chosen where there is a GPU.
+
+```python
+import torch
+
+device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+dist.init_process_group("nccl")
+model = nn.Linear(8, 8).to(device)
+fully_shard(model)
+```
+
+Found: the default of an argument, which all ranks get.
+
+```python
+import argparse
+import torch
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--device", default="cuda:0")
+args = parser.parse_args()
+dist.init_process_group("nccl")
+model = nn.Linear(8, 8).to(args.device)
+fully_shard(model)
+```
+
+Not found: a layer that is built on the GPU.
+
+```python
+dist.init_process_group("nccl")
+model = nn.Linear(8, 8, device="cuda")
+fully_shard(model)
+```
+
+Not found: a model that is built in a context of the GPU.
+
+```python
+import torch
+
+dist.init_process_group("nccl")
+with torch.device("cuda"):
+    model = nn.Linear(8, 8)
+fully_shard(model)
+```
+
 ## Fix safety
 
 Unsafe: `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))` comes above the start of the process group, or above

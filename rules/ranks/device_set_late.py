@@ -30,6 +30,45 @@ same number on one host only; on the second one there is no such device ("invali
 -torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
 ```
 
+## Forms
+
+Found: a method of a trainer that runs after its constructor has sharded.
+
+```python
+class Trainer:
+    def __init__(self):
+        self.model = nn.Linear(8, 8)
+        fully_shard(self.model)
+
+    def fit(self):
+        torch.accelerator.set_device_index(int(os.environ["LOCAL_RANK"]))
+        self.model(torch.randn(4, 8, device="cuda")).sum().backward()
+
+
+dist.init_process_group("nccl")
+Trainer().fit()
+```
+
+Found: the global rank in the name of a device.
+
+```python
+dist.init_process_group("nccl")
+local = int(os.environ["LOCAL_RANK"])
+device = torch.device(f"cuda:{dist.get_rank()}")
+model = nn.Linear(8, 8).to(device)
+fully_shard(model)
+print(local)
+```
+
+Not found: the global rank in a script that reads no local rank, and so may be for one host.
+
+```python
+dist.init_process_group("nccl")
+torch.cuda.set_device(int(os.environ["RANK"]))
+model = nn.Linear(8, 8)
+fully_shard(model)
+```
+
 ## Fix safety
 
 Unsafe: the statement moves above the first sharding, and above meshes and moves to the GPU before that, when

@@ -35,6 +35,107 @@ the batch) before the first collective and decide together with the other ranks.
 +    optimizer.step()
 ```
 
+## Forms
+
+Found: a helper function that gives up its batch.
+
+```python
+def step(model, optimizer, batch):
+    try:
+        model(batch).sum().backward()
+    except torch.cuda.OutOfMemoryError:
+        torch.cuda.empty_cache()
+        return False
+    optimizer.step()
+    return True
+
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for batch in torch.randn(4, 2, 8):
+    step(model, optimizer, batch)
+```
+
+Found: a handler that raises everything else.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for batch in torch.randn(4, 2, 8):
+    try:
+        model(batch).sum().backward()
+    except RuntimeError as error:
+        if "out of memory" not in str(error):
+            raise
+        continue
+    optimizer.step()
+```
+
+Found: a decorator that swallows the error.
+
+```python
+import functools
+
+
+def skip_errors(function):
+    @functools.wraps(function)
+    def wrapper(*args):
+        try:
+            return function(*args)
+        except RuntimeError:
+            return None
+
+    return wrapper
+
+
+@skip_errors
+def step(model, optimizer, batch):
+    model(batch).sum().backward()
+    optimizer.step()
+
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for batch in torch.randn(4, 2, 8):
+    step(model, optimizer, batch)
+```
+
+Not found: a context that swallows the error.
+
+```python
+import contextlib
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for batch in torch.randn(4, 2, 8):
+    with contextlib.suppress(RuntimeError):
+        model(batch).sum().backward()
+        optimizer.step()
+```
+
+Not found: a loop that tries a smaller batch again.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+batch = torch.randn(4, 8)
+while True:
+    try:
+        model(batch).sum().backward()
+        break
+    except RuntimeError:
+        batch = batch[: len(batch) // 2]
+```
+
 ## Known limits
 
 A handler that calls a function which ends the program, and a loop in which ranks tell each other how they fared
@@ -89,8 +190,9 @@ def check(trace: Trace) -> Iterator[Finding]:
         shard = None if loop is None else _sharding(trace, event)
         if loop is None or shard is None:
             continue
-        for site in (event.at, *event.moment.calls):
-            handler = _handler(site, loop)
+        sites = (*event.moment.calls, event.at)
+        for caller, site in zip((None, *sites), sites, strict=False):
+            handler = _handler(site, loop, caller)
             if handler is None or handler in said or _decided_together(trace, handler, site):
                 continue
             said.add(handler)
@@ -117,18 +219,23 @@ def _sharding(trace: Trace, event: Event) -> Event | None:
     return None
 
 
-def _handler(site: Site, loop: cst.CSTNode) -> cst.ExceptHandler | None:
-    """The handler of broad errors around a site, inside the loop, after which the loop goes on."""
+def _handler(site: Site, loop: cst.CSTNode, caller: Site | None) -> cst.ExceptHandler | None:
+    """The handler of broad errors around a site, inside the loop, after which the loop goes on.
+
+    A handler in a function of its own may return: the loop goes on behind a ``caller`` that uses no result.
+    """
     layout = Layout.of(site.source)
     inner: cst.CSTNode = site.node
     around_all = list(layout.ancestors(site.node))
-    inside = loop in around_all or not loops_at(site)
+    in_loop = loop in around_all
+    inside = in_loop or not loops_at(site)
+    may_return = not in_loop and caller is not None and _is_statement(caller)
     for around in around_all if inside else ():
         if around is loop or isinstance(around, cst.FunctionDef | cst.Lambda):
             return None
         if isinstance(around, cst.Try) and inner is around.body and around.finalbody is None:
             for handler in around.handlers:
-                if _is_broad(handler) and _goes_on(handler):
+                if _is_broad(handler) and _goes_on(handler, may_return):
                     return handler
         inner = around
     return None
@@ -144,16 +251,36 @@ def _is_broad(handler: cst.ExceptHandler) -> bool:
     return any(name.rpartition(".")[2] in _BROAD for name in names)
 
 
-def _goes_on(handler: cst.ExceptHandler) -> bool:
-    """Whether a handler neither raises nor leaves the loop or the program."""
+def _is_statement(call: Site) -> bool:
+    """Whether nothing is done with what a call returns."""
+    return isinstance(Layout.of(call.source).parents.get(call.node), cst.Expr)
+
+
+def _goes_on(handler: cst.ExceptHandler, may_return: bool) -> bool:
+    """Whether a handler, on a path at least, neither raises nor leaves the loop or the program."""
     for node in walk(handler.body, into=False):
-        if isinstance(node, cst.Raise | cst.Return | cst.Break):
-            return False
         if isinstance(node, cst.Call):
             name = get_full_name_for_node(node.func) or ""
             if any(word in name.rpartition(".")[2] for word in _ENDS):
                 return False
-    return True
+    ends = (cst.Raise, cst.Break) if may_return else (cst.Raise, cst.Break, cst.Return)
+    return not _always(handler.body, ends)
+
+
+def _always(body: cst.BaseSuite | cst.If | cst.Else, ends: tuple[type[cst.CSTNode], ...]) -> bool:
+    """Whether each path through some statements comes to one of these; loops and ``try`` count as paths to it."""
+    if isinstance(body, cst.If):
+        return body.orelse is not None and _always(body.body, ends) and _always(body.orelse, ends)
+    if isinstance(body, cst.Else):
+        return _always(body.body, ends)
+    for statement in body.body:
+        if isinstance(statement, cst.If):
+            found = _always(statement, ends)
+        else:
+            found = any(isinstance(node, ends) for node in walk(statement, into=False))
+        if found:
+            return True
+    return False
 
 
 def _decided_together(trace: Trace, handler: cst.ExceptHandler, site: Site) -> bool:

@@ -27,6 +27,42 @@ and the gathers cross the hosts that they were to stay within. FSDP1 took its pr
  fully_shard(model, mesh=mesh)
 ```
 
+## Forms
+
+Found: a helper function that makes the mesh.
+
+```python
+import os
+
+
+def mesh_of(shards, replicas):
+    return init_device_mesh("cuda", (shards, replicas), mesh_dim_names=("dp_shard", "dp_replicate"))
+
+
+dist.init_process_group("nccl")
+model = nn.Linear(8, 8)
+fully_shard(model, mesh=mesh_of(8, 2))
+```
+
+Found: the GPUs of a host first, the hosts second.
+
+```python
+import torch
+
+dist.init_process_group("nccl")
+gpus = torch.cuda.device_count()
+mesh = init_device_mesh("cuda", (gpus, dist.get_world_size() // gpus), mesh_dim_names=("a", "b"))
+fully_shard(nn.Linear(8, 8), mesh=mesh)
+```
+
+Not found: names that do not say which is which.
+
+```python
+dist.init_process_group("nccl")
+mesh = init_device_mesh("cuda", (8, 2), mesh_dim_names=("inner", "outer"))
+fully_shard(nn.Linear(8, 8), mesh=mesh)
+```
+
 ## Fix safety
 
 Unsafe: ranks change their places in the mesh, which other code (the data loader) may know by number.

@@ -26,6 +26,43 @@ without names, `AttributeError` for a process group, which is what FSDP1 took.
  fully_shard(model, mesh=mesh)
 ```
 
+## Forms
+
+Found: a process group.
+
+```python
+dist.init_process_group("gloo")
+group = dist.new_group(list(range(4)))
+fully_shard(nn.Linear(8, 8), mesh=group)
+```
+
+Found: three dimensions.
+
+```python
+dist.init_process_group("gloo")
+mesh = init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("replicate", "shard", "cp"))
+fully_shard(nn.Linear(8, 8), mesh=mesh)
+```
+
+Not found: a mesh that is made of a tensor of ranks.
+
+```python
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+
+dist.init_process_group("gloo")
+mesh = DeviceMesh("cpu", torch.arange(8).reshape(2, 4))
+fully_shard(nn.Linear(8, 8), mesh=mesh)
+```
+
+Not found: a slice with three dimensions.
+
+```python
+dist.init_process_group("gloo")
+mesh = init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("replicate", "shard", "cp"))
+fully_shard(nn.Linear(8, 8), mesh=mesh["replicate", "shard", "cp"])
+```
+
 ## Fix safety
 
 Safe: names are added where there were none, and the call could not succeed before.

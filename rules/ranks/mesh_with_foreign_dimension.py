@@ -26,6 +26,46 @@ whole model. If the parameters are split over the dimension already, it raises.
 +fully_shard(model, mesh=mesh["dp"])
 ```
 
+## Forms
+
+Found: a dimension that `parallelize_module` is given, by any name.
+
+```python
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
+dist.init_process_group("gloo")
+mesh = init_device_mesh("cpu", (4, 2), mesh_dim_names=("data", "model"))
+model = nn.Linear(8, 8)
+parallelize_module(model, mesh["model"], ColwiseParallel())
+fully_shard(model, mesh=mesh)
+```
+
+Found: a mesh that an object keeps.
+
+```python
+class Parallel:
+    def __init__(self, tp):
+        self.mesh = init_device_mesh(
+            "cpu", (dist.get_world_size() // tp, tp), mesh_dim_names=("dp", "tp")
+        )
+
+
+def distribute(model, parallel):
+    fully_shard(model, mesh=parallel.mesh)
+
+
+dist.init_process_group("gloo")
+distribute(nn.Linear(8, 8), Parallel(2))
+```
+
+Not found: a slice that still has the foreign dimension.
+
+```python
+dist.init_process_group("gloo")
+mesh = init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("pp", "dp", "tp"))
+fully_shard(nn.Linear(8, 8), mesh=mesh["pp", "dp"])
+```
+
 ## Fix safety
 
 Unsafe: the number of ranks that a parameter is sharded over changes, and with it what fits into memory.

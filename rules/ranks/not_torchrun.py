@@ -28,6 +28,49 @@ ten minutes later. The line is a rest of `mp.spawn`, where the script had to cho
  fully_shard(model)
 ```
 
+## Forms
+
+Found: a helper function that sets both.
+
+```python
+def setup():
+    os.environ["MASTER_ADDR"] = "localhost"
+    os.environ["MASTER_PORT"] = "12355"
+    dist.init_process_group("gloo")
+
+
+local_rank = int(os.environ["LOCAL_RANK"])
+setup()
+fully_shard(nn.Linear(8, 8))
+```
+
+Not found: several variables at once.
+
+```python
+local_rank = int(os.environ["LOCAL_RANK"])
+os.environ.update(MASTER_ADDR="localhost", MASTER_PORT="12355")
+dist.init_process_group("gloo")
+fully_shard(nn.Linear(8, 8))
+```
+
+Not found: a port that each rank finds for itself.
+
+```python
+import socket
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("", 0))
+        return s.getsockname()[1]
+
+
+local_rank = int(os.environ["LOCAL_RANK"])
+os.environ["MASTER_PORT"] = str(free_port())
+dist.init_process_group("gloo")
+fully_shard(nn.Linear(8, 8))
+```
+
 ## Fix safety
 
 Unsafe: `os.environ.setdefault("MASTER_PORT", …)` leaves torchrun's port alone and still serves a start by hand.

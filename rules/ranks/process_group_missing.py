@@ -25,6 +25,55 @@ itself raises.
 -dist.init_process_group("gloo")
 ```
 
+## Forms
+
+Found: a trainer that starts the group after it has sharded.
+
+```python
+class Trainer:
+    def __init__(self):
+        self.model = nn.Linear(8, 8)
+        fully_shard(self.model)
+        self.setup()
+
+    def setup(self):
+        dist.init_process_group("gloo")
+
+
+Trainer()
+```
+
+Found: a mesh that is made first.
+
+```python
+from torch.distributed.device_mesh import init_device_mesh
+
+mesh = init_device_mesh("cpu", (2,))
+dist.init_process_group("gloo")
+fully_shard(nn.Linear(8, 8), mesh=mesh)
+```
+
+Not found: a mesh that is made by `DeviceMesh`.
+
+```python
+import torch
+from torch.distributed.tensor import Shard, distribute_tensor
+from torch.distributed.device_mesh import DeviceMesh
+
+mesh = DeviceMesh("cpu", [0, 1])
+dist.init_process_group("gloo")
+model = fully_shard(nn.Linear(8, 8), mesh=mesh)
+```
+
+Not found: unresolved code that starts the group.
+
+```python
+from elsewhere import setup
+
+model = fully_shard(nn.Linear(8, 8))
+setup()
+```
+
 ## Known limits
 
 Scripts that never start the group themselves are fine under torchrun and are left alone. Silent where the group

@@ -24,6 +24,53 @@ and now and then a rank hangs or aborts at its exit after all the work was done.
 +dist.destroy_process_group()
 ```
 
+## Forms
+
+Found: a main function.
+
+```python
+def main():
+    dist.init_process_group("nccl")
+    model = nn.Linear(8, 8)
+    fully_shard(model)
+
+
+if __name__ == "__main__":
+    main()
+```
+
+Found: a trainer with a backend for each device.
+
+```python
+class Trainer:
+    def __init__(self):
+        dist.init_process_group("cuda:nccl,cpu:gloo")
+        self.model = fully_shard(nn.Linear(8, 8))
+
+
+Trainer()
+```
+
+Not found: a function that would destroy the group, and that nothing calls.
+
+```python
+def cleanup():
+    dist.destroy_process_group()
+
+
+dist.init_process_group("nccl")
+fully_shard(nn.Linear(8, 8))
+```
+
+Not found: a group that `init_device_mesh` starts.
+
+```python
+from torch.distributed.device_mesh import init_device_mesh
+
+mesh = init_device_mesh("cuda", (8,))
+fully_shard(nn.Linear(8, 8), mesh=mesh)
+```
+
 ## Fix safety
 
 Safe: the call comes below the last statement of the main program, where all that could need the group is done. A

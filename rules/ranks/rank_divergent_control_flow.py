@@ -45,6 +45,111 @@ multiplied by zero, or leave it to the group of the module around.
  model(torch.randn(4, 8), torch.rand(4) > 0.9).sum().backward()
 ```
 
+## Forms
+
+Found: experts that are called only where tokens choose them.
+
+```python
+class MoE(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate = nn.Linear(8, 4)
+        self.experts = nn.ModuleList([nn.Linear(8, 8) for _ in range(4)])
+
+    def forward(self, x):
+        chosen = self.gate(x).argmax(-1)
+        out = torch.zeros_like(x)
+        for index, expert in enumerate(self.experts):
+            mask = chosen == index
+            if mask.any():
+                out[mask] = expert(x[mask])
+        return out
+
+
+dist.init_process_group("gloo")
+model = MoE()
+for expert in model.experts:
+    fully_shard(expert)
+fully_shard(model)
+model(torch.randn(4, 8)).sum().backward()
+```
+
+Found: a checkpoint by the clock of each rank.
+
+```python
+import time
+import torch.distributed.checkpoint as dcp
+
+
+class Trainer:
+    def __init__(self):
+        self.model = nn.Linear(8, 8)
+        fully_shard(self.model)
+        self.saved = time.time()
+
+    def maybe_save(self):
+        if time.time() - self.saved > 600:
+            dcp.save({"model": self.model.state_dict()}, checkpoint_id="latest")
+            self.saved = time.time()
+
+
+dist.init_process_group("gloo")
+trainer = Trainer()
+for _ in range(100):
+    trainer.model(torch.randn(4, 8)).sum().backward()
+    trainer.maybe_save()
+```
+
+Not found: an input that only some batches have.
+
+```python
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.trunk = nn.Linear(8, 8)
+        self.vision = nn.Linear(8, 8)
+
+    def forward(self, x, images=None):
+        x = self.trunk(x)
+        if images is not None:
+            x = x + self.vision(images)
+        return x
+
+
+dist.init_process_group("gloo")
+model = Model()
+fully_shard(model.vision)
+fully_shard(model)
+model(torch.randn(4, 8), torch.randn(4, 8)).sum().backward()
+```
+
+Not found: layers that are dropped at random.
+
+```python
+import random
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(8, 8) for _ in range(4)])
+
+    def forward(self, x):
+        for layer in self.layers:
+            if self.training and random.random() < 0.1:
+                continue
+            x = layer(x)
+        return x
+
+
+dist.init_process_group("gloo")
+model = Net()
+for layer in model.layers:
+    fully_shard(layer)
+fully_shard(model)
+model(torch.randn(4, 8)).sum().backward()
+```
+
 ## Known limits
 
 Inside a forward only tests that read values of a tensor are judged: whether an argument is None is often the same for

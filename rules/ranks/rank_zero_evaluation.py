@@ -30,6 +30,82 @@ its part of the data, and let one of them print.
 +    print(value)
 ```
 
+## Forms
+
+Found: a decorator that lets one rank pass.
+
+```python
+def main_only(function):
+    def wrapper(*args):
+        if dist.get_rank() == 0:
+            return function(*args)
+
+    return wrapper
+
+
+@main_only
+def evaluate(model):
+    with torch.inference_mode():
+        print(model(torch.randn(4, 8)).mean())
+
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+evaluate(model)
+```
+
+Found: a method of a trainer.
+
+```python
+class Trainer:
+    def __init__(self):
+        self.model = nn.Linear(8, 8)
+        fully_shard(self.model)
+        self.is_main = dist.get_rank() == 0
+
+    @torch.no_grad()
+    def evaluate(self, x):
+        self.model.eval()
+        return self.model(x).mean()
+
+    def fit(self):
+        for _ in range(10):
+            self.model(torch.randn(4, 8)).sum().backward()
+            if self.is_main:
+                print(self.evaluate(torch.randn(4, 8)))
+
+
+dist.init_process_group("gloo")
+Trainer().fit()
+```
+
+Not found: a model of Transformers that generates.
+
+```python
+from transformers import AutoModelForCausalLM
+
+dist.init_process_group("gloo")
+model = AutoModelForCausalLM.from_pretrained("gpt2")
+for block in model.transformer.h:
+    fully_shard(block)
+fully_shard(model)
+if dist.get_rank() == 0:
+    print(model.generate(torch.ones(1, 4, dtype=torch.long), max_new_tokens=8))
+```
+
+Not found: unresolved code that evaluates.
+
+```python
+from elsewhere import evaluate
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+if dist.get_rank() == 0:
+    evaluate(model)
+```
+
 ## Known limits
 
 There is no fix: the data must be shared out. Silent when the other ranks compute something of the same kind

@@ -32,6 +32,95 @@ batches in the same sequence. Nothing raises; training is a little worse.
          model(x).square().mean().backward()
 ```
 
+## Forms
+
+Found: a trainer whose method walks the loader once.
+
+```python
+class Trainer:
+    def __init__(self, data):
+        self.model = nn.Linear(8, 8)
+        fully_shard(self.model)
+        self.loader = DataLoader(data, batch_size=4, sampler=DistributedSampler(data))
+
+    def epoch(self):
+        for (x,) in self.loader:
+            self.model(x).square().mean().backward()
+
+    def fit(self):
+        for _ in range(3):
+            self.epoch()
+
+
+dist.init_process_group("gloo")
+Trainer(TensorDataset(torch.randn(32, 8))).fit()
+```
+
+Found: an iterator that is started again at its end.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+data = TensorDataset(torch.randn(32, 8))
+loader = DataLoader(data, batch_size=4, sampler=DistributedSampler(data))
+batches = iter(loader)
+for _ in range(100):
+    try:
+        (x,) = next(batches)
+    except StopIteration:
+        batches = iter(loader)
+        (x,) = next(batches)
+    model(x).square().mean().backward()
+```
+
+Not found: `itertools.cycle`, which repeats the batches of the first epoch.
+
+```python
+import itertools
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+data = TensorDataset(torch.randn(32, 8))
+loader = DataLoader(data, batch_size=4, sampler=DistributedSampler(data))
+for (x,) in itertools.islice(itertools.cycle(loader), 100):
+    model(x).square().mean().backward()
+```
+
+Not found: an epoch that is always the same.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+data = TensorDataset(torch.randn(32, 8))
+sampler = DistributedSampler(data)
+loader = DataLoader(data, batch_size=4, sampler=sampler)
+for epoch in range(3):
+    sampler.set_epoch(0)
+    for (x,) in loader:
+        model(x).square().mean().backward()
+```
+
+Not found: a sampler of the project that inherits from it.
+
+```python
+class Sampler(DistributedSampler):
+    def __init__(self, data):
+        super().__init__(data, shuffle=True)
+
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+data = TensorDataset(torch.randn(32, 8))
+loader = DataLoader(data, batch_size=4, sampler=Sampler(data))
+for epoch in range(3):
+    for (x,) in loader:
+        model(x).square().mean().backward()
+```
+
 ## Fix safety
 
 Unsafe: `loader.sampler.set_epoch(epoch)` becomes the first statement of the loop around the walk, where both

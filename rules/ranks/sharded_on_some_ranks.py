@@ -27,6 +27,55 @@ Where ranks shard in different ways, each collective meets another one.
  model(torch.randn(4, 8)).sum().backward()
 ```
 
+## Forms
+
+Found: a helper function that the other ranks leave.
+
+```python
+def distribute(model):
+    if dist.get_rank() != 0:
+        return model
+    return fully_shard(model)
+
+
+dist.init_process_group("gloo")
+model = distribute(nn.Linear(8, 8))
+model(torch.randn(4, 8)).sum().backward()
+```
+
+Found: a rank from the environment.
+
+```python
+import os
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+if os.environ["RANK"] == "0":
+    fully_shard(model)
+model(torch.randn(4, 8)).sum().backward()
+```
+
+Not found: every second rank.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+if dist.get_rank() % 2 == 0:
+    fully_shard(model)
+model(torch.randn(4, 8)).sum().backward()
+```
+
+Not found: an order of the blocks that depends on the rank.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+for block in model if dist.get_rank() == 0 else reversed(model):
+    fully_shard(block)
+fully_shard(model)
+model(torch.randn(4, 8)).sum().backward()
+```
+
 ## Known limits
 
 Only tests for the first rank. A `mesh` counts when it is what `init_device_mesh` returns and its shape is computed

@@ -29,6 +29,58 @@ parameter.
  model(torch.randn(4, 8)).sum().backward()
 ```
 
+## Forms
+
+Found: a moving average of the project, which copies in its constructor.
+
+```python
+class EMA:
+    def __init__(self, model, decay=0.99):
+        self.twin = copy.deepcopy(model).eval()
+
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+ema = EMA(model)
+```
+
+Found: `AveragedModel`, which copies what it is given.
+
+```python
+from torch.optim.swa_utils import AveragedModel
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+twin = AveragedModel(model)
+```
+
+Not found: an object that is no module and holds the model.
+
+```python
+class State:
+    def __init__(self, model):
+        self.model = model
+
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+state = copy.deepcopy(State(model))
+```
+
+Not found: a copy that another library makes.
+
+```python
+from timm.utils import ModelEmaV2
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+ema = ModelEmaV2(model)
+```
+
 ## Known limits
 
 There is no fix: a copy made before the sharding has the weights of that time. Copies inside libraries

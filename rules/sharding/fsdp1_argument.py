@@ -3,13 +3,14 @@
 ## What it does
 
 Finds FSDP1's keywords (`auto_wrap_policy`, `mixed_precision`, `sharding_strategy`, `use_orig_params`, …) and
-FSDP1's objects (`MixedPrecision`, `CPUOffload`) in calls of `fully_shard`, and the keywords of those objects in calls of
+FSDP1's objects (`MixedPrecision`, `CPUOffload`, a `ShardingStrategy` as `reshard_after_forward`) in calls of `fully_shard`, and the keywords of those objects in calls of
 `MixedPrecisionPolicy` and `CPUOffloadPolicy`.
 
 ## Why is this bad
 
-`fully_shard` and its policies have none of these keywords and raise TypeError. The objects are worse: `MixedPrecision` is taken
-until the first forward fails with it, and `CPUOffload` is taken for a policy that does not offload, silently.
+`fully_shard` and its policies have none of these keywords and raise TypeError; a `ShardingStrategy` raises ValueError.
+The other objects are worse: `MixedPrecision` is taken until the first forward fails with it, and `CPUOffload` is taken for
+a policy that does not offload, silently.
 
 ## Example
 
@@ -24,6 +25,50 @@ until the first forward fails with it, and `CPUOffload` is taken for a policy th
 -fully_shard(model, use_orig_params=True, limit_all_gathers=True)
 +fully_shard(model)
  model(torch.randn(4, 8)).sum().backward()
+```
+
+## Forms
+
+Found: a dictionary of keywords that is filled entry by entry.
+
+```python
+dist.init_process_group("gloo")
+options = {}
+options["auto_wrap_policy"] = None
+fully_shard(nn.Linear(8, 8), **options)
+```
+
+Found: a precision of FSDP1 that a helper function makes.
+
+```python
+from torch.distributed.fsdp import MixedPrecision
+
+
+def precision(name):
+    return MixedPrecision(param_dtype=getattr(torch, name))
+
+
+dist.init_process_group("gloo")
+fully_shard(nn.Linear(8, 8), mp_policy=precision("bfloat16"))
+```
+
+Found: a strategy in the place of `reshard_after_forward`.
+
+```python
+from torch.distributed.fsdp import ShardingStrategy
+
+dist.init_process_group("gloo")
+fully_shard(nn.Linear(8, 8), reshard_after_forward=ShardingStrategy.SHARD_GRAD_OP)
+```
+
+Not found: keywords that are read from a file.
+
+```python
+import yaml
+
+dist.init_process_group("gloo")
+options = yaml.safe_load("use_orig_params: true")
+fully_shard(nn.Linear(8, 8), **options)
 ```
 
 ## Fix safety
@@ -48,7 +93,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp2lint.api import Arguments, Finding, Fix, Sharded, Trace, Value, rule
+from fsdp2lint.api import Arguments, External, Finding, Fix, Sharded, Trace, Value, rule
 
 from .._common.fixes import call_of
 from .._common.parts import sure
@@ -112,6 +157,14 @@ def check(trace: Trace) -> Iterator[Finding]:
                 yield Finding(
                     at=sharded, message=f"`{keyword}` is a `{name}`, which is FSDP1's: {happens}"
                 )
+        if any(
+            _is_strategy(v) for v in sure(sharded, sharded.options.get("reshard_after_forward"))
+        ):
+            yield Finding(
+                at=sharded,
+                message="`reshard_after_forward` is a `ShardingStrategy`, which is FSDP1's: the call raises ValueError; "
+                "use True for FULL_SHARD and False for SHARD_GRAD_OP",
+            )
     for (cls, keyword), instead in _POLICIES.items():
         for called in trace.calls(cls):
             if keyword in called.keywords:
@@ -125,6 +178,10 @@ def check(trace: Trace) -> Iterator[Finding]:
 def _is_a(sharded: Sharded, value: Value | None, cls: str) -> bool:
     """Whether an option is an object of this class on a path that leads to the call."""
     return any(class_name(one) == cls for one in sure(sharded, value))
+
+
+def _is_strategy(value: Value) -> bool:
+    return isinstance(value, External) and value.name.startswith(f"{_FSDP}ShardingStrategy.")
 
 
 def _without(sharded: Sharded, keywords: list[str]) -> Fix | None:

@@ -28,6 +28,55 @@ false and its branch is dead, `state_dict_type` raises `KeyError: None` when it 
 +weight = model.weight.full_tensor().detach()
 ```
 
+## Forms
+
+Found: a test of each module in the model.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+if any(isinstance(module, FSDP) for module in model.modules()):
+    print("sharded")
+```
+
+Found: a method of a trainer that gathers.
+
+```python
+class Trainer:
+    def __init__(self):
+        self.model = nn.Linear(8, 8)
+        fully_shard(self.model)
+
+    def weights(self):
+        with FSDP.summon_full_params(self.model):
+            return {n: p.clone() for n, p in self.model.named_parameters()}
+
+
+dist.init_process_group("gloo")
+Trainer().weights()
+```
+
+Not found: a test of the class by its name.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+if type(model).__name__ == "FullyShardedDataParallel":
+    print("sharded")
+```
+
+Not found: a test of the class by `is`.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+if type(model) is FSDP:
+    print("sharded")
+```
+
 ## Fix safety
 
 Unsafe for `isinstance(model, FSDP)`, which becomes a test for `FSDPModule`: its branch was dead so far, look at

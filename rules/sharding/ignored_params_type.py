@@ -25,6 +25,48 @@ sharded, silently. A module itself cannot be searched: TypeError.
  model(torch.randn(4, 8)).sum().backward()
 ```
 
+## Forms
+
+Found: a list that a helper function collects.
+
+```python
+def frozen(model):
+    found = []
+    for p in model.parameters():
+        if not p.requires_grad:
+            found.append(p)
+    return found
+
+
+dist.init_process_group("gloo")
+model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+fully_shard(model, ignored_params=frozen(model))
+```
+
+Found: the names of the parameters.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+fully_shard(model, ignored_params={n for n, _ in model.named_parameters() if "bias" in n})
+```
+
+Not found: a dictionary from names to parameters, in which no parameter is found either.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+fully_shard(model, ignored_params=dict(model[0].named_parameters()))
+```
+
+Not found: the `id` of each parameter: its number equals the parameter's hash, so torch compares the two and raises.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+fully_shard(model, ignored_params={id(p) for p in model[0].parameters()})
+```
+
 ## Fix safety
 
 Safe: `set(…)` is put around a list that is written in the call, which could not run.

@@ -29,6 +29,98 @@ gradients are never reduced, nothing raises, and each rank trains a copy of its 
  optimizer.step()
 ```
 
+## Forms
+
+Found: a layer that is exchanged by its index.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+fully_shard(model)
+model[1] = nn.Linear(8, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model(torch.randn(4, 8)).sum().backward()
+optimizer.step()
+```
+
+Found: a method of the model that adds a head.
+
+```python
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.trunk = nn.Linear(8, 8)
+
+    def add_head(self, classes):
+        self.head = nn.Linear(8, classes)
+
+    def forward(self, x):
+        return self.head(self.trunk(x))
+
+
+dist.init_process_group("gloo")
+model = Net()
+fully_shard(model)
+model.add_head(2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model(torch.randn(4, 8)).sum().backward()
+optimizer.step()
+```
+
+Found: adapters of PEFT.
+
+```python
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM
+
+dist.init_process_group("gloo")
+model = AutoModelForCausalLM.from_pretrained("gpt2")
+for block in model.transformer.h:
+    fully_shard(block)
+fully_shard(model)
+model = get_peft_model(model, LoraConfig(r=8))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model(input_ids=torch.ones(1, 4, dtype=torch.long)).logits.sum().backward()
+optimizer.step()
+```
+
+Not found: a parameter of the model's own, not a module.
+
+```python
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.trunk = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.trunk(x) * self.scale
+
+
+dist.init_process_group("gloo")
+model = Net()
+fully_shard(model)
+model.scale = nn.Parameter(torch.ones(8))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model(torch.randn(4, 8)).sum().backward()
+optimizer.step()
+```
+
+Not found: an embedding that Transformers makes anew.
+
+```python
+from transformers import AutoModelForCausalLM
+
+dist.init_process_group("gloo")
+model = AutoModelForCausalLM.from_pretrained("gpt2")
+for block in model.transformer.h:
+    fully_shard(block)
+fully_shard(model)
+model.resize_token_embeddings(50300)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model(input_ids=torch.ones(1, 4, dtype=torch.long)).logits.sum().backward()
+optimizer.step()
+```
+
 ## Known limits
 
 Silent when the new module is frozen, when its class cannot be resolved, for adapters that are only read

@@ -31,6 +31,52 @@ in-place operations have no rule for shards.
  model(torch.randn(4, 8)).sum().backward()
 ```
 
+## Forms
+
+Found: each linear layer of a walk over the modules.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+fully_shard(model)
+for name, module in model.named_modules():
+    if isinstance(module, nn.Linear):
+        parametrizations.weight_norm(module)
+model(torch.randn(4, 8)).sum().backward()
+```
+
+Found: layers of the project that take the old weights over.
+
+```python
+class Scaled(nn.Module):
+    def __init__(self, old):
+        super().__init__()
+        self.weight = old.weight
+
+    def forward(self, x):
+        return x @ self.weight.T * 2
+
+
+dist.init_process_group("gloo")
+model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+fully_shard(model)
+for name, child in list(model.named_children()):
+    setattr(model, name, Scaled(child))
+model(torch.randn(4, 8)).sum().backward()
+```
+
+Not found: pruning of a list of layers at once.
+
+```python
+from torch.nn.utils import prune
+
+dist.init_process_group("gloo")
+model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+fully_shard(model)
+prune.global_unstructured([(layer, "weight") for layer in model], prune.L1Unstructured, amount=0.5)
+model(torch.randn(4, 8)).sum().backward()
+```
+
 ## Known limits
 
 Layers with parameters of their own that are put into a sharded model are FSDP212. Functions of other libraries (torchao,

@@ -27,6 +27,42 @@ at the first checkpoint, an hour into the run.
 +    model.set_keep_unsharded_storage(True)
 ```
 
+## Forms
+
+Found: a name that the oldest torch does not have.
+
+```python
+# target: torch 2.6
+from torch.distributed.fsdp import share_comm_ctx
+```
+
+Found: a method that a helper function calls.
+
+```python
+# target: torch 2.6
+def keep(model):
+    model.set_keep_unsharded_storage(True)
+
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+keep(model)
+```
+
+Not found: a call that an option switches on.
+
+```python
+# target: torch 2.6
+import sys
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+if "--keep" in sys.argv:
+    model.set_keep_unsharded_storage(True)
+```
+
 ## Known limits
 
 There is no fix: either the lower bound is too low, or the older release needs another way.

@@ -25,6 +25,43 @@ raises AttributeError. Code that has a policy only in low precision fails as soo
  model(torch.randn(4, 8)).sum().backward()
 ```
 
+## Forms
+
+Found: a policy that an option switches on.
+
+```python
+from torch.distributed.fsdp import MixedPrecisionPolicy
+import argparse
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--bf16", action="store_true")
+args = parser.parse_args()
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16) if args.bf16 else None
+fully_shard(model, mp_policy=policy)
+```
+
+Found: an entry that a dictionary does not have.
+
+```python
+from torch.distributed.fsdp import MixedPrecisionPolicy
+
+POLICIES = {"bf16": MixedPrecisionPolicy(param_dtype=torch.bfloat16)}
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model, mp_policy=POLICIES.get("fp32"))
+```
+
+Not found: the default of `getattr` for settings that are not resolved.
+
+```python
+from config import settings
+
+dist.init_process_group("gloo")
+fully_shard(nn.Linear(8, 8), mp_policy=getattr(settings, "policy", None))
+```
+
 ## Fix safety
 
 Safe: `mp_policy=None` is left out, which is what was meant by it and could not run. Where a name holds None there is no fix.

@@ -27,6 +27,43 @@ associated with device type cpu"). A group with both backends serves each device
  torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
 ```
 
+## Forms
+
+Found: offloading that an option switches on.
+
+```python
+import argparse
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--offload", action="store_true")
+args = parser.parse_args()
+dist.init_process_group("nccl")
+model = nn.Linear(8, 8)
+fully_shard(model, **({"offload_policy": CPUOffloadPolicy()} if args.offload else {}))
+model(torch.randn(4, 8, device="cuda")).sum().backward()
+torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+```
+
+Not found: a backend that is chosen where there is a GPU.
+
+```python
+dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+model = nn.Linear(8, 8)
+fully_shard(model, offload_policy=CPUOffloadPolicy())
+model(torch.randn(4, 8, device="cuda")).sum().backward()
+torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+```
+
+Not found: a norm that is computed without clipping.
+
+```python
+dist.init_process_group("nccl")
+model = nn.Linear(8, 8)
+fully_shard(model, offload_policy=CPUOffloadPolicy())
+model(torch.randn(4, 8, device="cuda")).sum().backward()
+norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters()]).full_tensor()
+```
+
 ## Fix safety
 
 Safe: the backend becomes `"cpu:gloo,cuda:nccl"`; collectives of GPU tensors use NCCL as before.

@@ -26,6 +26,31 @@ are `torch.distributed.fsdp` and `torch.distributed.tensor`. What is no longer t
  model(torch.randn(4, 8)).sum().backward()
 ```
 
+## Forms
+
+Found: a module inside the old package.
+
+```python
+from torch.distributed._tensor.placement_types import Replicate
+```
+
+Found: an import inside a function.
+
+```python
+def shard(model):
+    from torch.distributed._composable.fsdp import fully_shard
+
+    fully_shard(model)
+```
+
+Not found: the old package as a module.
+
+```python
+import torch.distributed._tensor as dt
+
+dt.DTensor
+```
+
 ## Fix safety
 
 Safe: the same names are imported from where they are now, by as many statements as there are places. For

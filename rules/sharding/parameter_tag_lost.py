@@ -29,6 +29,46 @@ raises: gradients are not clamped, no parameter has its own learning rate, no de
  model(torch.randn(4, 8)).sum().backward()
 ```
 
+## Forms
+
+Found: a learning rate of each parameter's own.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+for p in model.parameters():
+    p.lr_scale = 0.1
+fully_shard(model)
+groups = [{"params": [p], "lr": 1e-3 * getattr(p, "lr_scale", 1.0)} for p in model.parameters()]
+optimizer = torch.optim.AdamW(groups)
+```
+
+Found: a parameter that the constructor marks.
+
+```python
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(8))
+        self.scale.no_decay = True
+
+
+dist.init_process_group("gloo")
+model = Net()
+fully_shard(model)
+plain = [p for p in model.parameters() if getattr(p, "no_decay", False)]
+```
+
+Not found: what is kept beside the parameters, by the parameters that are replaced.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+scales = {p: 0.1 for p in model.parameters()}
+fully_shard(model)
+groups = [{"params": [p], "lr": scales.get(p, 1.0)} for p in model.parameters()]
+```
+
 ## Known limits
 
 Attributes are judged where they are read, each by its own name; a tag that nothing reads is left alone.
@@ -47,7 +87,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from fsdp2lint.api import Called, Event, Finding, Literal, Read, Trace, Value, Written, rule
+from fsdp2lint.api import Called, Event, Finding, Literal, Module, Read, Trace, Value, Written, rule
 
 from .._common.parts import Parameter, parameter_of
 from .._common.shared import Shard, line_of, overlap, sharded, shards_after, shards_before, together
@@ -141,10 +181,16 @@ def _questions(trace: Trace) -> Iterator[tuple[Event, str, Parameter]]:
 def _tags(trace: Trace) -> Iterator[tuple[str, Parameter]]:
     """The attributes that the script puts on parameters, each with a parameter that has it."""
     for written in trace.of(Written):
-        parameter = parameter_of(written.owner)
+        parameter = parameter_of(written.owner) or _own(trace, written.owner)
         if parameter is not None and written.name not in ("data", "grad"):
             taken = written.order if parameter.taken is None else parameter.taken
             yield written.name, replace(parameter, taken=taken)
+
+
+def _own(trace: Trace, made: Value) -> Parameter | None:
+    """What a module holds as a parameter of its own: ``self.scale = nn.Parameter(…)``."""
+    owners = [one for one in trace.memory.held_by.get(made, ()) if isinstance(one, Module)]
+    return Parameter(owners[0], False, None) if len(owners) == 1 else None
 
 
 def _overlap(trace: Trace, one: Parameter, other: Parameter) -> bool:

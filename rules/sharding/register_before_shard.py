@@ -25,6 +25,46 @@ computes with shards: "got mixed torch.Tensor and DTensor".
  model(torch.randn(4, 8)).sum().backward()
 ```
 
+## Forms
+
+Found: the constructor of the model.
+
+```python
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+        register_fsdp_forward_method(self, "generate")
+
+    def generate(self, x):
+        return self.layer(x)
+
+
+dist.init_process_group("gloo")
+fully_shard(Net())
+```
+
+Found: several methods in a loop.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+for name in ("extra_repr", "forward"):
+    register_fsdp_forward_method(model, name)
+fully_shard(model)
+```
+
+Not found: a model that unresolved code shards.
+
+```python
+from elsewhere import distribute
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+register_fsdp_forward_method(model, "extra_repr")
+distribute(model)
+```
+
 ## Fix safety
 
 Safe: the statement, which had no effect, moves below the `fully_shard` call when both are in one block.

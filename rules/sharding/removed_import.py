@@ -27,6 +27,37 @@ the names that are public; `_composable.fully_shard` was FSDP1 inside and is gon
  model(torch.randn(4, 8)).sum().backward()
 ```
 
+## Forms
+
+Found: the `fully_shard` that was FSDP1 inside.
+
+```python
+from torch.distributed._composable import fully_shard
+```
+
+Found: an import inside a function.
+
+```python
+def shard(model):
+    from torch.distributed._composable.fsdp._fsdp_api import MixedPrecisionPolicy
+
+    return MixedPrecisionPolicy
+```
+
+Not found: a module that is imported without `from`.
+
+```python
+import torch.distributed._composable.fsdp._fsdp_api as api
+```
+
+Not found: a module that is imported by its name.
+
+```python
+import importlib
+
+api = importlib.import_module("torch.distributed._composable.fsdp._fsdp_api")
+```
+
 ## Fix safety
 
 Safe: the same names are imported from where they are now. There is no fix when one of the names is nowhere known,

@@ -36,6 +36,63 @@ written so.
  fully_shard(model)
 ```
 
+## Forms
+
+Found: the temperature of CLIP, by a number of numpy.
+
+```python
+import numpy as np
+
+
+class Clip(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.logit_scale = nn.Parameter(torch.ones([]) * np.log(1 / 0.07))
+
+
+dist.init_process_group("gloo")
+fully_shard(Clip())
+```
+
+Found: a value that is given to the constructor.
+
+```python
+class Gate(nn.Module):
+    def __init__(self, value):
+        super().__init__()
+        self.gate = nn.Parameter(torch.tensor(value))
+
+
+dist.init_process_group("gloo")
+fully_shard(Gate(0.5))
+```
+
+Not found: a tensor that a reduction leaves without dimensions.
+
+```python
+class Gate(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate = nn.Parameter(torch.rand(8).mean())
+
+
+dist.init_process_group("gloo")
+fully_shard(Gate())
+```
+
+Not found: parameters in a `ParameterList`.
+
+```python
+class Gate(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gates = nn.ParameterList([nn.Parameter(torch.tensor(0.5)) for _ in range(3)])
+
+
+dist.init_process_group("gloo")
+fully_shard(Gate())
+```
+
 ## Fix safety
 
 Unsafe: the tensor gets one dimension of size one. Values broadcast as before, but a checkpoint with the
@@ -77,9 +134,10 @@ from fsdp2lint.api import (
 from .._common.fixes import call_of
 from .._common.shared import Shard, shards_after, together
 
-_SHAPED = tuple(f"torch.{name}" for name in "empty ones rand randn zeros".split())
+_SHAPED = tuple(f"torch.{name}" for name in "empty full ones rand randn zeros".split())
 _FROM_DATA = ("torch.tensor", "torch.as_tensor", "torch.scalar_tensor")
 _NUMBERS = ("math.", "builtins.float", "builtins.int", "builtins.abs", "builtins.round")
+_OF_NUMPY = tuple(f"numpy.{name}" for name in "exp log log10 log2 sqrt".split())
 _SAME_SHAPE = {
     f".{name}()" for name in "clone cuda detach double exp float log neg sqrt to".split()
 }
@@ -114,7 +172,7 @@ def _scalar(trace: Trace, made: dict[Value, Called], value: Value) -> Called | N
             if isinstance(value.owner, Literal) and isinstance(operands[0], Value):
                 value = operands[0]
                 continue
-            if not _is_number(operands[0]):
+            if not _is_number(operands[0]) and not _is_numpy_number(trace, operands[0]):
                 return None
         elif operation not in _SAME_SHAPE:
             return None
@@ -125,7 +183,8 @@ def _scalar(trace: Trace, made: dict[Value, Called], value: Value) -> Called | N
     if called.name in _FROM_DATA:
         data = called.argument(0, "data")
         return called if data is not None and _is_number(data) else None
-    sizes = called.arguments[0] if len(called.arguments) == 1 else called.keywords.get("size")
+    alone = len(called.arguments) == 1 or called.name == "torch.full"
+    sizes = called.arguments[0] if alone and called.arguments else called.keywords.get("size")
     if not isinstance(sizes, Container) or sizes.open or sizes.kind not in ("list", "tuple"):
         return None
     return None if any(True for _ in trace.memory.entries(sizes)) else called
@@ -145,6 +204,15 @@ def _is_number(value: object) -> bool:
         if one.key[0] not in ("float", "int") and not (made and known):
             return False
     return True
+
+
+def _is_numpy_number(trace: Trace, value: object) -> bool:
+    """Whether a value is what a function of numpy gives for a number: ``np.log(1 / 0.07)``."""
+    return any(
+        bool(made.arguments) and all(map(_is_number, made.arguments)) and not made.keywords
+        for made in trace.calls(*_OF_NUMPY)
+        if made.result is value
+    )
 
 
 def _shard(trace: Trace, called: Called) -> Shard | None:
@@ -179,7 +247,7 @@ def _longer(tensor: Called) -> Fix | None:
         return None
     source, first = tensor.at.source, call.args[0].value
     if tensor.name in _SHAPED:
-        text = "1"
+        text = "(1,)" if tensor.name == "torch.full" else "1"
     elif tensor.name == "torch.scalar_tensor":
         return None
     else:

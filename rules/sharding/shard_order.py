@@ -25,6 +25,68 @@ encountered: value was None", "overlapping meshes", or groups that are not what 
 +fully_shard(model)
 ```
 
+## Forms
+
+Found: the two calls are in two functions.
+
+```python
+def shard_model(model):
+    fully_shard(model)
+
+
+def shard_layers(model):
+    for layer in model:
+        fully_shard(layer)
+
+
+dist.init_process_group("gloo")
+model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+shard_model(model)
+shard_layers(model)
+```
+
+Found: `modules()`, which gives a module before those inside it.
+
+```python
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([Block() for _ in range(4)])
+
+
+dist.init_process_group("gloo")
+model = Net()
+for module in model.modules():
+    if isinstance(module, (Block, nn.Linear)):
+        fully_shard(module)
+fully_shard(model)
+```
+
+Not found: a function that calls itself for the children.
+
+```python
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+
+def shard(module):
+    fully_shard(module)
+    for child in module.children():
+        shard(child)
+
+
+dist.init_process_group("gloo")
+shard(nn.Sequential(Block(), Block()))
+```
+
 ## Fix safety
 
 Unsafe: the parent's call moves below the last of its children's when all are in one block and nothing

@@ -23,6 +23,57 @@ Finds `fully_shard` calls on a module that an earlier call on the same path has 
  fully_shard(model)
 ```
 
+## Forms
+
+Found: a helper function that is called again.
+
+```python
+def distribute(model):
+    fully_shard(model)
+    return model
+
+
+dist.init_process_group("gloo")
+model = distribute(nn.Linear(8, 8))
+model = distribute(model)
+```
+
+Found: a part that the constructor has sharded.
+
+```python
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+        fully_shard(self.layer)
+
+
+dist.init_process_group("gloo")
+model = Net()
+fully_shard(model.layer)
+fully_shard(model)
+```
+
+Not found: a loop over `modules()` in reverse, which reaches the root too.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+for module in reversed(list(model.modules())):
+    fully_shard(module)
+fully_shard(model)
+```
+
+Not found: one block that a list holds several times.
+
+```python
+dist.init_process_group("gloo")
+block = nn.Linear(8, 8)
+model = nn.Sequential(*[block for _ in range(2)])
+for layer in model:
+    fully_shard(layer)
+```
+
 ## Fix safety
 
 Safe: the second call, which could not run, is removed when it is a statement of its own.

@@ -27,6 +27,33 @@ forward under `fully_shard`.
  model(torch.randn(4, 8)).sum().backward()
 ```
 
+## Forms
+
+Found: DDP around a model of which a part is sharded.
+
+```python
+def wrap(model):
+    return DistributedDataParallel(model, find_unused_parameters=True)
+
+
+dist.init_process_group("gloo")
+model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+fully_shard(model[0])
+wrap(model)
+```
+
+Found: FSDP1 around layers that are sharded afterwards.
+
+```python
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+dist.init_process_group("gloo")
+model = FSDP(nn.Sequential(nn.Linear(8, 8)), auto_wrap_policy=ModuleWrapPolicy({nn.Linear}))
+fully_shard(model.module[0])
+model(torch.randn(4, 8)).sum().backward()
+```
+
 ## Known limits
 
 `fully_shard` of a DDP model is not reported: it runs, and DDP's part of the work is for nothing. There is no fix:

@@ -28,6 +28,47 @@ DTensor on another dimension already: ValueError. The other order works: `fully_
  model(torch.randn(4, 8)).sum().backward()
 ```
 
+## Forms
+
+Found: a helper function with a plan.
+
+```python
+def tensor_parallel(model, mesh):
+    plan = {"0": ColwiseParallel(), "1": ColwiseParallel()}
+    parallelize_module(model, mesh, plan)
+
+
+dist.init_process_group("gloo")
+mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("dp", "tp"))
+model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+fully_shard(model, mesh=mesh["dp"])
+tensor_parallel(model, mesh["tp"])
+```
+
+Found: both calls in one loop over the blocks.
+
+```python
+dist.init_process_group("gloo")
+mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("dp", "tp"))
+model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+for block in model:
+    fully_shard(block, mesh=mesh["dp"])
+    parallelize_module(block, mesh["tp"], ColwiseParallel())
+fully_shard(model, mesh=mesh["dp"])
+```
+
+Not found: a plan that is not resolved.
+
+```python
+from elsewhere import plan
+
+dist.init_process_group("gloo")
+mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("dp", "tp"))
+model = nn.Linear(8, 8)
+fully_shard(model, mesh=mesh["dp"])
+parallelize_module(model, mesh["tp"], plan())
+```
+
 ## Fix safety
 
 Unsafe: the statement (a call, the loop or the `if` around it, the call of a helper) moves above the first

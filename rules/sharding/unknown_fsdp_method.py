@@ -28,6 +28,48 @@ very modules that it is given: where only the blocks were sharded, the model aro
 +model.set_requires_gradient_sync(True)
 ```
 
+## Forms
+
+Found: a model of Transformers of which only the blocks are sharded.
+
+```python
+from transformers import AutoModelForCausalLM
+
+dist.init_process_group("gloo")
+model = AutoModelForCausalLM.from_pretrained("gpt2")
+for block in model.transformer.h:
+    fully_shard(block)
+model.set_requires_gradient_sync(False)
+```
+
+Found: the method is kept in a name before it is called.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+switch = model.set_requires_grad_sync
+switch(False)
+```
+
+Not found: a name that `getattr` is given.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+getattr(model, "set_requires_grad_sync")(False)
+```
+
+Not found: a name that is like none that exists.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+model.disable_gradient_reduction()
+```
+
 ## Fix safety
 
 Safe: the name becomes the one that exists; the call could not succeed before. A model that is not sharded itself gets
@@ -69,6 +111,8 @@ from fsdp2lint.api import (
 
 from .._common.shared import (
     Shard,
+    is_block_of,
+    is_transformer,
     sharded,
     shards,
     shards_before,
@@ -135,8 +179,10 @@ def _part(trace: Trace, called: Called) -> Shard | None:
     whole = unwrapped(model)
     if not isinstance(whole, Module) or not trace.known(whole) or told_apart(called.guards, whole):
         return None
-    if any(s.module is whole or isinstance(s.module, Part) for s in shards(trace)):
-        return None
+    for shard in shards(trace):
+        of_library = is_transformer(whole) and is_block_of(shard.module, whole)
+        if shard.module is whole or (isinstance(shard.module, Part) and not of_library):
+            return None
     for shard in shards_before(trace, called):
         if trace.inside(shard.module, whole) and together(shard.guards, called.guards):
             return shard

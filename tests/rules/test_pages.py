@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 
 import pytest
@@ -14,7 +15,9 @@ from tests.support.examples import example
 
 RULES = pytest.mark.parametrize("rule", knowledge.rules(), ids=lambda rule: rule.name)
 FIXES = "Fix safety"
-FORM = re.compile(r"^(Found|Not found): (.+?)\.\n\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FORM = re.compile(
+    r"^(Found|Not found): (.+?)\.\n\n```(python|yaml|json)\n(.*?)^```$", re.MULTILINE | re.DOTALL
+)
 
 
 def before(rule: Rule) -> Source:
@@ -47,18 +50,41 @@ def test_what_to_use_instead_is_silent(rule: Rule) -> None:
 
 
 def forms(rule: Rule) -> list[tuple[str, str, Source]]:
-    """The other spellings that a page shows: whether they are found, in what they differ, and the script."""
-    header = [line for line in before(rule).lines if line.startswith(("import ", "from "))]
+    """The other spellings that a page shows: whether they are found, in what they differ, and the script or settings."""
     return [
-        (kind, said, Source.decode("\n".join([*header, "", text]).encode(), "example.py"))
-        for kind, said, text in FORM.findall(rule.section("Forms"))
+        (kind, said, _form(rule, language, text))
+        for kind, said, language, text in FORM.findall(rule.section("Forms"))
     ]
+
+
+def _form(rule: Rule, language: str, text: str) -> Source:
+    if language != "python":
+        return Source.decode(text.encode(), f"example.{language}")
+    return Source.decode(f"{_header(rule)}\n{text}".encode(), "example.py")
+
+
+def _header(rule: Rule) -> str:
+    """The imports of the example; where they are the mistake, those of the code to write instead."""
+    old, new = (_imports(source) for source in example(rule.section("Example")))
+    alone = Source.decode(old.encode(), "example.py")
+    return new if rule.code in codes(alone, rule) else old
+
+
+def _imports(source: Source) -> str:
+    if not source.path.endswith(".py"):
+        return ""
+    statements = ast.parse(source.text).body
+    return "".join(
+        f"{ast.unparse(one)}\n"
+        for one in statements
+        if isinstance(one, ast.Import | ast.ImportFrom)
+    )
 
 
 @RULES
 def test_the_forms_of_a_page_are_found_or_not(rule: Rule) -> None:
     shown = forms(rule)
-    assert len(shown) == rule.section("Forms").count("```python")
+    assert len(shown) == len(re.findall(r"^```\w", rule.section("Forms"), re.MULTILINE))
     for kind, said, source in shown:
         assert (rule.code in codes(source, rule)) == (kind == "Found"), f"{kind}: {said}"
 

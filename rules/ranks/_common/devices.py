@@ -20,14 +20,26 @@ from fsdp2lint.api import (
     scope_of,
 )
 
+from ..._common.shared import class_name
+
 
 def to_current(moved: Moved) -> bool:
     """Whether a move goes to the current GPU."""
     if moved.how == "cuda":
         return not moved.to
     return moved.how == "to" and any(
-        isinstance(v, Literal) and v.value == "cuda" for one in moved.to for v in options(one)
+        isinstance(name, Literal) and name.value == "cuda"
+        for one in moved.to
+        for device in options(one)
+        for name in _names(device)
     )
+
+
+def _names(device: Value) -> tuple[Value, ...]:
+    """What a device is called: the device itself where it is a string."""
+    if class_name(device) == "torch.device":
+        return tuple(options(device.part(".argument0")))
+    return (device,)
 
 
 def is_global(value: Value | None) -> bool:
