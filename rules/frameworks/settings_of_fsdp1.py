@@ -7,7 +7,7 @@ Reports YAML and JSON files of accelerate, axolotl and LightningCLI that ask for
 
 ## Why is this bad
 
-FSDP1 is deprecated in torch, and transformers removes it. `fsdp2lint migrate FILE` writes the same settings for
+FSDP1 gets no new features, and transformers 5.23 warns that it will remove it. `fsdp2lint migrate FILE` writes the same settings for
 version 2.
 
 ## Example
@@ -29,6 +29,7 @@ transformers. A version that only the command line says (`--fsdp_version 2`) is 
 ## References
 
 - https://github.com/huggingface/accelerate/blob/v1.15.0/src/accelerate/utils/dataclasses.py
+- https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/training_args.py (`_process_fsdp_args`)
 - https://huggingface.co/docs/accelerate/concept_guides/fsdp1_vs_fsdp2
 """
 

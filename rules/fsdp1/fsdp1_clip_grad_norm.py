@@ -28,6 +28,24 @@ is a DTensor.
 +torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
 ```
 
+## Forms
+
+Found: a function that is given the model.
+
+```python
+def step(model, optimizer):
+    model.clip_grad_norm_(1.0)
+    optimizer.step()
+```
+
+Not found: a name that `getattr` is given.
+
+```python
+dist.init_process_group("nccl")
+model = FSDP(nn.Linear(8, 8).cuda())
+getattr(model, "clip_grad_norm_")(1.0)
+```
+
 ## Known limits
 
 None known.

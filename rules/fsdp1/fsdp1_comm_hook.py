@@ -31,6 +31,34 @@ hook or as a custom reduce-scatter, with another signature.
 +fully_shard(model, mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.bfloat16))
 ```
 
+## Forms
+
+Found: a helper function that is given the model.
+
+```python
+from elsewhere import hook
+
+
+def add(model):
+    model.register_comm_hook(None, hook)
+
+
+dist.init_process_group("nccl")
+model = FSDP(nn.Linear(8, 8).cuda())
+add(model)
+```
+
+Not found: each module that `fsdp_modules` lists.
+
+```python
+from elsewhere import hook
+
+dist.init_process_group("nccl")
+model = FSDP(nn.Sequential(FSDP(nn.Linear(8, 8).cuda())))
+for module in FSDP.fsdp_modules(model):
+    module.register_comm_hook(None, hook)
+```
+
 ## Known limits
 
 The hooks of DDP have the same name; a model whose wrapper cannot be resolved is not reported.

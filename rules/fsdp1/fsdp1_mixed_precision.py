@@ -6,7 +6,7 @@ Finds `torch.distributed.fsdp.MixedPrecision`.
 
 ## Why is this bad
 
-`fully_shard` takes a `MixedPrecisionPolicy` and raises AttributeError for a `MixedPrecision`. The two differ: the new one
+`fully_shard` wants a `MixedPrecisionPolicy`; with a `MixedPrecision` the first forward fails. The two differ: the new one
 casts the inputs of every unit by default, the old one those of the root only, and buffers are no longer cast.
 
 ## Example
@@ -18,6 +18,26 @@ casts the inputs of every unit by default, the old one those of the root only, a
 
 -precision = MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
 +precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+```
+
+## Forms
+
+Found: a partial call.
+
+```python
+from torch.distributed.fsdp import MixedPrecision
+from functools import partial
+
+make = partial(MixedPrecision, reduce_dtype=torch.float32)
+```
+
+Not found: a module that is imported by its name.
+
+```python
+import importlib
+
+fsdp = importlib.import_module("torch.distributed.fsdp")
+precision = fsdp.MixedPrecision(param_dtype=torch.bfloat16)
 ```
 
 ## Known limits

@@ -26,6 +26,38 @@ states have to be translated, and a checkpoint depends on the wrapping. `fully_s
 +fully_shard(model)
 ```
 
+## Forms
+
+Found: a partial call.
+
+```python
+import functools
+
+dist.init_process_group("nccl")
+wrap = functools.partial(FSDP, use_orig_params=True)
+model = wrap(nn.Linear(8, 8).cuda())
+```
+
+Found: a class that inherits from it.
+
+```python
+class Wrapped(FSDP):
+    pass
+
+
+dist.init_process_group("nccl")
+model = Wrapped(nn.Linear(8, 8).cuda())
+```
+
+Not found: a wrapper that accelerate makes.
+
+```python
+from accelerate import Accelerator, FullyShardedDataParallelPlugin
+
+accelerator = Accelerator(fsdp_plugin=FullyShardedDataParallelPlugin(fsdp_version=1))
+model = accelerator.prepare(nn.Linear(8, 8))
+```
+
 ## Known limits
 
 Wrappers that a framework makes (accelerate, Lightning) are reported by `migrate` only.

@@ -84,20 +84,7 @@ model(torch.randn(4, 8)).sum().backward()
 optimizer.step()
 ```
 
-Not found: a loop that sets each parameter anew.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-for name, p in list(model.named_parameters()):
-    setattr(model, name, nn.Parameter(p.detach().float()))
-model(torch.randn(4, 8)).sum().backward()
-optimizer.step()
-```
-
-Not found: a model that is built empty by accelerate.
+Found: a model that is built empty by accelerate.
 
 ```python
 from accelerate import init_empty_weights
@@ -109,6 +96,19 @@ fully_shard(model)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 state = torch.load("model.pt", mmap=True)
 set_model_state_dict(model, state, options=StateDictOptions(full_state_dict=True))
+model(torch.randn(4, 8)).sum().backward()
+optimizer.step()
+```
+
+Not found: a loop that sets each parameter anew.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+for name, p in list(model.named_parameters()):
+    setattr(model, name, nn.Parameter(p.detach().float()))
 model(torch.randn(4, 8)).sum().backward()
 optimizer.step()
 ```

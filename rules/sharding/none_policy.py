@@ -7,8 +7,8 @@ dictionary of keywords.
 
 ## Why is this bad
 
-The other options of `fully_shard` may be None; this one may not: its default is `MixedPrecisionPolicy()`, and None
-raises AttributeError. Code that has a policy only in low precision fails as soon as it runs without.
+The other options of `fully_shard` may be None; this one may not: its default is `MixedPrecisionPolicy()`, and with None
+the first forward raises AttributeError. Code that has a policy only in low precision fails as soon as it runs without.
 
 ## Example
 
@@ -97,7 +97,7 @@ def check(trace: Trace) -> Iterator[Finding]:
             sometimes = " on some paths" if len(policies) > 1 else ""
             yield Finding(
                 at=sharded,
-                message=f"`mp_policy` is None{sometimes}: `fully_shard` raises AttributeError; "
+                message=f"`mp_policy` is None{sometimes}: the first forward raises AttributeError; "
                 "leave it out or pass `MixedPrecisionPolicy()`",
                 fix=_left_out(sharded),
             )
