@@ -40,9 +40,9 @@ def recalled() -> dict[str, Recall]:
 
 
 def recall_sentence(seen: Recall | None) -> str:
-    """The numbers of one rule in words; nothing when no mistake was planted for it."""
+    """The numbers of one rule in words."""
     if seen is None:
-        return ""
+        return "No mistake of this kind was planted in public programs."
     places = f"{seen.programs} public program{'s' * (seen.programs != 1)}"
     mistakes = f"mistake{'s' * (seen.planted != 1)}"
     were = "were" if seen.found != 1 else "was"
@@ -61,7 +61,7 @@ def sentence(code: str) -> str:
     """The numbers of one rule in words."""
     seen = measured().get(code)
     if seen is None:
-        return "Not yet seen on public code."
+        return "No finding on public code was judged yet."
     findings = f"{seen.judged} finding{'s' * (seen.judged != 1)}"
     places = f"{seen.repositories} public repositor{'ies' if seen.repositories != 1 else 'y'}"
     if seen.judged < ENOUGH:

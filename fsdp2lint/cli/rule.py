@@ -73,7 +73,7 @@ def page(rule: Rule) -> str:
     from fsdp2lint.catalogue.accuracy import recall_sentence, recalled, sentence
 
     said = rule.page.strip()
-    numbers = f"{sentence(rule.code)}\n{recall_sentence(recalled().get(rule.code))}".strip()
+    numbers = f"{sentence(rule.code)}\n{recall_sentence(recalled().get(rule.code))}"
     return f"{said}\n\n## Accuracy\n\n{numbers}" if _measured(rule) else said
 
 
@@ -102,10 +102,11 @@ def _accuracy(seen: Accuracy | None) -> dict[str, float] | None:
 def _json(rules: Sequence[Rule]) -> str:
     import msgspec
 
-    from fsdp2lint.catalogue.accuracy import measured
+    from fsdp2lint.catalogue.accuracy import measured, recalled
     from fsdp2lint.check.diagnostics import SEVERITIES
 
     seen = measured()
+    planted = recalled()
     said = [
         {
             "code": rule.code,
@@ -120,6 +121,7 @@ def _json(rules: Sequence[Rule]) -> str:
             "url": rule.link,
             "explanation": rule.page.strip(),
             "accuracy": _accuracy(seen.get(rule.code)),
+            "recall": planted.get(rule.code),
         }
         for rule in rules
     ]

@@ -12,7 +12,13 @@ import msgspec
 import pytest
 
 from fsdp2lint.catalogue import knowledge
-from fsdp2lint.catalogue.accuracy import Accuracy, measured, sentence
+from fsdp2lint.catalogue.accuracy import (
+    Accuracy,
+    measured,
+    recall_sentence,
+    recalled,
+    sentence,
+)
 from fsdp2lint.config.settings import DEFAULT_GROUPS
 from tests.support.running import program
 
@@ -172,10 +178,13 @@ def test_rules_of_the_default_set_are_right() -> None:
 
 def test_the_page_of_a_rule_shows_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = program("rule", "FSDP203", cwd=tmp_path).stdout
-    assert f"## Accuracy\n\n{sentence('FSDP203')}\n" in shown
+    both = f"{sentence('FSDP203')}\n{recall_sentence(recalled()['FSDP203'])}"
+    assert f"## Accuracy\n\n{both}\n" in shown
     told = json.loads(program("rule", "--all", "-f", "json", cwd=tmp_path).stdout)
     numbers = {one["code"]: one["accuracy"] for one in told if one["accuracy"]}
     assert numbers.keys() == measured().keys()
+    planted = {one["code"]: one["recall"] for one in told if one["recall"]}
+    assert planted == msgspec.to_builtins(recalled())
     seen = {
         "FSDP201": Accuracy(judged=8, right=6, repositories=1),
         "FSDP203": Accuracy(judged=20, right=15, repositories=2),
@@ -187,5 +196,5 @@ def test_the_page_of_a_rule_shows_them(tmp_path: Path, monkeypatch: pytest.Monke
     assert sentence("FSDP203") == (
         "Precision 75%: 15 of 20 findings in 2 public repositories, judged by hand."
     )
-    assert sentence("FSDP202") == "Not yet seen on public code."
+    assert sentence("FSDP202") == "No finding on public code was judged yet."
     assert msgspec.to_builtins(seen["FSDP201"]) == {"judged": 8, "right": 6, "repositories": 1}

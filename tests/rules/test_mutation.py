@@ -153,4 +153,4 @@ def test_pages_say_how_much_a_rule_finds() -> None:
     assert recall_sentence(some) == (
         "9 of 12 mistakes of this kind that were planted in 4 public programs were found."
     )
-    assert recall_sentence(None) == ""
+    assert recall_sentence(None) == "No mistake of this kind was planted in public programs."
