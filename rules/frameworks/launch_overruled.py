@@ -25,6 +25,37 @@ another way than it does.
 
 The first line is what the settings of the launch say.
 
+## Forms
+
+Found: a precision that is not the launch's.
+
+```python
+# launched: fsdp_version 2, mixed_precision fp16
+accelerator = Accelerator(mixed_precision="bf16")
+```
+
+Found: a plugin that a helper function makes.
+
+```python
+# launched: fsdp_version 2, state_dict_type SHARDED_STATE_DICT
+def plugin():
+    return FullyShardedDataParallelPlugin(fsdp_version=2, state_dict_type="FULL_STATE_DICT")
+
+
+accelerator = Accelerator(fsdp_plugin=plugin())
+```
+
+Not found: arguments that are read from another file.
+
+```python
+# launched: fsdp_version 2
+import yaml
+
+accelerator = Accelerator(
+    fsdp_plugin=FullyShardedDataParallelPlugin(**yaml.safe_load(open("fsdp.yaml")))
+)
+```
+
 ## Known limits
 
 The settings must be known: a command names them with the script, or they lie alone beside it. They are compared only where the file sets

@@ -21,6 +21,41 @@ rank, after the job has waited for its machines and the model is loaded.
 +  fsdp_transformer_layer_cls_to_wrap: LlamaDecoderLayer
 ```
 
+## Forms
+
+Found: one of two classes.
+
+```yaml
+distributed_type: FSDP
+fsdp_config:
+  fsdp_version: 2
+  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP
+  fsdp_transformer_layer_cls_to_wrap: LlamaDecoderLayer,qwen2DecoderLayer
+```
+
+Found: a plugin in a script.
+
+```python
+from accelerate import Accelerator, FullyShardedDataParallelPlugin
+
+plugin = FullyShardedDataParallelPlugin(
+    fsdp_version=2,
+    auto_wrap_policy="transformer_based_wrap",
+    transformer_cls_names_to_wrap=["LlamaDecodeLayer"],
+)
+accelerator = Accelerator(fsdp_plugin=plugin)
+```
+
+Not found: a name that is too far from any.
+
+```yaml
+distributed_type: FSDP
+fsdp_config:
+  fsdp_version: 2
+  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP
+  fsdp_transformer_layer_cls_to_wrap: LlamaLayer
+```
+
 ## Fix safety
 
 Unsafe: the class is the one whose name is closest.

@@ -27,6 +27,40 @@ script runs, and not as its settings say. An older accelerate refuses a file wit
 
 The first line is the project's dependency: raise it.
 
+## Forms
+
+Found: a `parallelism_config` before accelerate 1.10.
+
+```yaml
+# limits: accelerate==1.9.0
+distributed_type: FSDP
+fsdp_config:
+  fsdp_version: 2
+parallelism_config:
+  parallelism_config_dp_shard_size: 4
+```
+
+Found: a dictionary of the Trainer before transformers 5.0.
+
+```python
+# limits: transformers==4.57.1
+from transformers import TrainingArguments
+
+args = TrainingArguments("out", fsdp="full_shard", fsdp_config={"fsdp_version": 2})
+```
+
+Not found: a version that the script sets in the environment.
+
+```python
+# limits: accelerate==1.5.2
+import os
+
+os.environ["FSDP_VERSION"] = "2"
+from accelerate import Accelerator
+
+accelerator = Accelerator()
+```
+
 ## Known limits
 
 Only an upper limit counts: `accelerate==1.5.2`, `accelerate<1.6`, `transformers~=4.57`. A requirement without one allows the

@@ -21,6 +21,32 @@ version 2.
    fsdp_state_dict_type: FULL_STATE_DICT
 ```
 
+## Forms
+
+Found: a file of LightningCLI.
+
+```yaml
+trainer:
+  strategy: fsdp
+  devices: 8
+```
+
+Found: JSON in the place of YAML.
+
+```json
+{"distributed_type": "FSDP", "fsdp_config": {"fsdp_sharding_strategy": "FULL_SHARD"}, "num_processes": 8}
+```
+
+Not found: a strategy that Hydra builds.
+
+```yaml
+model: gpt2
+trainer:
+  _target_: lightning.Trainer
+  strategy:
+    _target_: lightning.pytorch.strategies.FSDPStrategy
+```
+
 ## Known limits
 
 Settings of the Trainer that do not say a version are not reported: what the default is depends on the release of

@@ -20,6 +20,37 @@ wrapped than the file says. An unknown key at the top of its file is the one tha
 +  fsdp_transformer_layer_cls_to_wrap: Qwen3DecoderLayer
 ```
 
+## Forms
+
+Found: sizes without their prefix.
+
+```yaml
+distributed_type: FSDP
+fsdp_config:
+  fsdp_version: 2
+num_processes: 8
+parallelism_config:
+  dp_shard_size: 8
+```
+
+Found: a file of the Trainer.
+
+```json
+{"fsdp": "full_shard", "fsdp_config": {"version": 2, "transformer_layer_class_to_wrap": "LlamaDecoderLayer"}, "output_dir": "out"}
+```
+
+Not found: a dictionary in a script.
+
+```python
+from transformers import TrainingArguments
+
+args = TrainingArguments(
+    "out",
+    fsdp="full_shard",
+    fsdp_config={"version": 2, "transformer_cls_to_wrap": "LlamaDecoderLayer"},
+)
+```
+
 ## Fix safety
 
 Unsafe: the key is renamed to the closest one, which then has an effect that it had not before.
