@@ -76,7 +76,8 @@ for path in glob.glob("checkpoint/*.bin"):
 
 ## Known limits
 
-The file may come from another run, with other settings: that is why this is a warning. Only the names are compared that accelerate itself gives.
+The file may come from another run, with other settings: that is why this is a warning. Only the names are compared that accelerate itself gives. Silent in
+scripts that call `set_state_dict_type` of the plugin.
 
 ## References
 
@@ -92,6 +93,8 @@ from fsdp2lint.api import Called, CheckpointTyped, Event, Finding, Loaded, Trace
 
 _WHOLE = re.compile(r"pytorch_model_fsdp(_\d+)?\.bin\W*")
 _SHARDS = re.compile(r"pytorch_model_fsdp_\d+\W*")
+_SETTING = ".set_state_dict_type"
+"""By this a script changes the type later."""
 _MERGES = ("accelerate.utils.merge_fsdp_weights", "accelerate.utils.fsdp_utils.merge_fsdp_weights")
 
 
@@ -100,7 +103,7 @@ def check(trace: Trace) -> Iterator[Finding]:
     """Files of the other type."""
     saved = list(trace.of(CheckpointTyped))
     kinds = {one.kind for one in saved}
-    if len(kinds) != 1:
+    if len(kinds) != 1 or any(call.name.endswith(_SETTING) for call in trace.of(Called)):
         return
     kind = kinds.pop()
     for event, what, wanted in _read(trace):
