@@ -88,7 +88,7 @@ afterwards; look whether that is all of them, and the buffers that are in no sta
 ## Known limits
 
 Silent where the argument may be a dtype or `"meta"`, as soon as the model was handed to code that cannot be
-followed, and for layers of libraries.
+followed, and for layers of libraries other than torch; whole models of Transformers that `from_config` builds are known.
 
 ## References
 

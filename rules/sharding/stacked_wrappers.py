@@ -54,6 +54,18 @@ fully_shard(model.module[0])
 model(torch.randn(4, 8)).sum().backward()
 ```
 
+Not found: the composable form of DDP, which refuses the model.
+
+```python
+from torch.distributed._composable.replicate import replicate
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+replicate(model)
+model(torch.randn(4, 8)).sum().backward()
+```
+
 ## Known limits
 
 `fully_shard` of a DDP model is not reported: it runs, and DDP's part of the work is for nothing. There is no fix:

@@ -93,6 +93,7 @@ def test_a_page_shows_a_form_that_is_found_and_one_that_is_not(rule: Rule) -> No
 @RULES
 def test_the_forms_of_a_page_are_found_or_not(rule: Rule) -> None:
     shown = forms(rule)
+    assert "Found" in {kind for kind, _, _ in shown}
     assert len(shown) == len(re.findall(r"^```\w", rule.section("Forms"), re.MULTILINE))
     for kind, said, source in shown:
         assert (rule.code in codes(source, rule)) == (kind == "Found"), f"{kind}: {said}"

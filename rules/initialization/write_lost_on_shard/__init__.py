@@ -27,6 +27,61 @@ tensor, and what is written into that is thrown away. Neither raises. Write befo
 +fully_shard(model)
 ```
 
+## Forms
+
+Found: each parameter by its name.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+state = {"weight": torch.eye(8), "bias": torch.zeros(8)}
+for name, parameter in model.named_parameters():
+    parameter.data = state[name]
+```
+
+Found: a method that clears a row.
+
+```python
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(16, 8)
+
+    def forget(self, index):
+        nn.init.zeros_(self.words.weight[index])
+
+
+dist.init_process_group("gloo")
+model = Net()
+fully_shard(model)
+with torch.no_grad():
+    model.forget(0)
+```
+
+Not found: a gathered tensor in the place of the shard.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+for parameter in model.parameters():
+    parameter.data = parameter.full_tensor()
+```
+
+Not found: tensors from a file of safetensors, which are always plain.
+
+```python
+from safetensors.torch import load_file
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+state = load_file("model.safetensors")
+for name, parameter in model.named_parameters():
+    parameter.data = state[name]
+```
+
 ## Fix safety
 
 Unsafe: the statement with the write moves above the `fully_shard` calls of its model when all are in one block,

@@ -28,6 +28,95 @@ effect: the next forward puts each module's own weight back.
  model(torch.randn(4, 8)).sum().backward()
 ```
 
+## Forms
+
+Found: a head that the constructor ties to an embedding with a group of its own.
+
+```python
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(16, 8)
+        self.blocks = nn.ModuleList([nn.Linear(8, 8) for _ in range(4)])
+        self.head = nn.Linear(8, 16, bias=False)
+        self.head.weight = self.words.weight
+
+    def forward(self, x):
+        x = self.words(x)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+dist.init_process_group("gloo")
+model = Net()
+fully_shard(model.words)
+for block in model.blocks:
+    fully_shard(block)
+fully_shard(model)
+model(torch.ones(2, 4, dtype=torch.long)).sum().backward()
+```
+
+Found: a method that ties them.
+
+```python
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(16, 8)
+        self.head = nn.Linear(8, 16, bias=False)
+
+    def tie_weights(self):
+        self.head.weight = self.words.weight
+
+    def forward(self, x):
+        return self.head(self.words(x))
+
+
+dist.init_process_group("gloo")
+model = Net()
+model.tie_weights()
+for part in (model.words, model.head):
+    fully_shard(part)
+fully_shard(model)
+model(torch.ones(2, 4, dtype=torch.long)).sum().backward()
+```
+
+Not found: a head that Transformers ties.
+
+```python
+from transformers import AutoModelForCausalLM
+
+dist.init_process_group("gloo")
+model = AutoModelForCausalLM.from_pretrained("gpt2")
+fully_shard(model.transformer.wte)
+for block in model.transformer.h:
+    fully_shard(block)
+fully_shard(model)
+model(input_ids=torch.ones(1, 4, dtype=torch.long)).logits.sum().backward()
+```
+
+Not found: one parameter that two modules of the project are given.
+
+```python
+class Part(nn.Module):
+    def __init__(self, weight):
+        super().__init__()
+        self.weight = weight
+
+    def forward(self, x):
+        return x @ self.weight
+
+
+dist.init_process_group("gloo")
+weight = nn.Parameter(torch.randn(8, 8))
+model = nn.Sequential(Part(weight), Part(weight))
+for part in model:
+    fully_shard(part)
+fully_shard(model)
+model(torch.randn(4, 8)).sum().backward()
+```
+
 ## Fix safety
 
 Unsafe: one call shards both in a list, in the place of the two, or where the one end has its call and the other
