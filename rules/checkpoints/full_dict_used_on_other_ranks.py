@@ -2,8 +2,8 @@
 
 ## What it does
 
-Finds state dicts taken with `full_state_dict=True, cpu_offload=True` that all ranks load into a model, or
-read an entry of.
+Finds state dicts taken with `full_state_dict=True, cpu_offload=True` that all ranks load into a model, call a method
+of an entry of, or take an entry out of.
 
 ## Why is this bad
 
@@ -73,7 +73,7 @@ plain = nn.Linear(8, 8)
 torch.optim.AdamW(plain.parameters()).load_state_dict(states)
 ```
 
-Not found: an entry that is kept, or is taken out.
+Found: an entry that is taken out.
 
 ```python
 dist.init_process_group("gloo")
@@ -81,13 +81,23 @@ model = nn.Linear(8, 8)
 fully_shard(model)
 options = StateDictOptions(full_state_dict=True, cpu_offload=True)
 weights = get_model_state_dict(model, options=options)
-bias = weights["bias"]
 weight = weights.pop("weight")
+```
+
+Not found: an entry that is only looked up.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+weights = get_model_state_dict(model, options=options)
+print(len(weights), weights["bias"])
 ```
 
 ## Known limits
 
-Entries that are read without anything being done to them are not seen. To have the weights on all ranks, leave
+Entries that are only looked up, or computed with by an operator, are not seen. To have the weights on all ranks, leave
 `cpu_offload` out; to put them into a sharded model, set `broadcast_from_rank0=True`.
 
 ## References
@@ -100,7 +110,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp2lint.api import Called, Event, Finding, Literal, Part, Restored, StateDict, Trace, rule
+from fsdp2lint.api import (
+    Called,
+    Event,
+    Finding,
+    Literal,
+    Part,
+    Restored,
+    StateDict,
+    Trace,
+    Value,
+    rule,
+)
 
 from ._common.checkpoints import all_come, gathering, switch
 
@@ -139,9 +160,18 @@ def _spread(trace: Trace, restored: Restored) -> bool:
 
 
 def _read(trace: Trace) -> Iterator[tuple[Event, StateDict]]:
-    """Methods of entries."""
+    """Methods of entries, and entries that are taken out."""
     for called in trace.of(Called):
-        entry = called.receiver
-        if isinstance(entry, Part) and isinstance(entry.owner, StateDict):
-            if isinstance(entry.key, str) and entry.key.startswith("["):
-                yield called, entry.owner
+        state = None if called.receiver is None else _owner(called.receiver)
+        if state is not None:
+            yield called, state
+    for popped in trace.calls(".pop"):
+        if isinstance(popped.receiver, StateDict) and len(popped.arguments) == 1:
+            yield popped, popped.receiver
+
+
+def _owner(entry: Value) -> StateDict | None:
+    """The state dict that an entry is looked up in."""
+    if not isinstance(entry, Part) or not isinstance(entry.owner, StateDict):
+        return None
+    return entry.owner if isinstance(entry.key, str) and entry.key.startswith("[") else None

@@ -2,8 +2,8 @@
 
 ## What it does
 
-Finds `dist.all_reduce`, `broadcast`, `all_gather`, … of a parameter, its `.data`, its gradient, or a
-reduction of one of them, when the model is sharded.
+Finds `dist.all_reduce`, `broadcast`, `all_gather`, … of a parameter, its `.data`, its gradient, a reduction of one of
+them, or each entry of a state dict, when the model is sharded.
 
 ## Why is this bad
 
@@ -69,7 +69,7 @@ for p in model.parameters():
     dist.broadcast(p.data, src=0)
 ```
 
-Not found: the values of a state dict.
+Found: the values of a state dict.
 
 ```python
 dist.init_process_group("gloo")
@@ -107,10 +107,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp2lint.api import Called, Container, Finding, Part, Trace, Value, rule
+from fsdp2lint.api import (
+    Called,
+    Container,
+    Finding,
+    Part,
+    Round,
+    StateDict,
+    StateDictTaken,
+    Trace,
+    Value,
+    rule,
+)
 
 from .._common.meetings import asks_for_dtensor
-from .._common.shared import Shard, cases
+from .._common.shared import Shard, cases, changed, of_shards, state_shard
 from .._common.tensors import asks_for_kind, shard_of
 
 _COLLECTIVES = tuple(
@@ -119,6 +130,7 @@ _COLLECTIVES = tuple(
     "reduce_scatter_tensor gather scatter all_to_all all_to_all_single send recv".split()
 )
 _REDUCTIONS = {f".{name}()" for name in "sum mean norm max min amax amin square pow detach".split()}
+_ELEMENT = (".items()", ".values()", "[1]", ".data")
 _OPERATORS = ("**", "+", "*", "/")
 
 
@@ -160,7 +172,7 @@ def _tensors(trace: Trace, called: Called) -> Iterator[Value]:
 
 def _shard(trace: Trace, called: Called, value: Value, depth: int = 6) -> Shard | None:
     """The sharding of a tensor, or of one from which it is computed without leaving DTensors."""
-    shard = shard_of(trace, called, value)
+    shard = shard_of(trace, called, value) or _of_state(trace, called, value)
     if shard is not None or depth == 0:
         return shard
     for part in _computed_from(trace, called, value):
@@ -168,6 +180,25 @@ def _shard(trace: Trace, called: Called, value: Value, depth: int = 6) -> Shard 
         if shard is not None:
             return shard
     return None
+
+
+def _of_state(trace: Trace, called: Called, value: Value) -> Shard | None:
+    """The sharding of a model whose state dict is gone through, each of its entries, no test chooses among them."""
+    seen: Value | None = value
+    rounds = 0
+    while isinstance(seen, Part):
+        rounds += isinstance(seen.key, Round)
+        if not isinstance(seen.key, Round) and seen.key not in _ELEMENT:
+            return None
+        seen = seen.owner
+    if not isinstance(seen, StateDict) or not rounds or seen.kind != "model":
+        return None
+    taken = next((e for e in trace.of(StateDictTaken) if e.state is seen), None)
+    if taken is None or any(called.guards.since(taken.guards)):
+        return None
+    if not of_shards(seen) or changed(trace, seen, called):
+        return None
+    return state_shard(trace, called, seen)
 
 
 def _computed_from(trace: Trace, called: Called, value: Value) -> Iterator[Value]:
