@@ -24,7 +24,7 @@ from fsdp2lint.frameworks.commands import Command, read
 from fsdp2lint.frameworks.document import Mapping, plain
 from fsdp2lint.frameworks.text import SettingsText
 from fsdp2lint.source.source import Source, Unreadable
-from fsdp2lint.system.files import SETTINGS, Files
+from fsdp2lint.system.files import SETTINGS, Files, is_below
 
 Launched = tuple[tuple[str, Launch], ...]
 """Scripts by their absolute paths, each with the settings that it is launched with."""
@@ -78,7 +78,7 @@ def launched(
     Commands are looked for below the ``folders``, and from the scripts' own folders up to their project.
     """
     own = {os.path.dirname(os.path.abspath(path)) for path in scripts if path.endswith(".py")}
-    single = len(own) == 1 and not folders
+    single = len(own) == 1 and not any(is_below(one, folders) for one in own)
     near = list(commands.near(own)) if single else []
     beside = [path for path in _listed(own if near else ()) if path.endswith(SETTINGS)]
     every = list(commands.commands([*near, *commands.below(folders)], files))

@@ -126,3 +126,15 @@ def test_a_command_without_the_settings_beside_a_script(
     (tmp_path / "README.md").write_text(f"```bash\n{command}```\n")
     shown = invoke("check", "--isolated", "-q", "-f", "concise", ".", cwd=tmp_path).stdout
     assert ("FSDP301" in shown) is found
+
+
+@pytest.mark.parametrize("paths", [["train.py"], ["train.py", "configs"], ["."]])
+def test_a_script_and_the_folder_of_its_settings(tmp_path: Path, paths: list[str]) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "run.sh").write_text(f"{WHOLE}\n")
+    (tmp_path / "configs").mkdir()
+    settings = "distributed_type: FSDP\nfsdp_config:\n  fsdp_version: 2\n"
+    (tmp_path / "configs" / "fsdp.yaml").write_text(settings)
+    shown = invoke("check", "--isolated", "-q", "-f", "concise", *paths, cwd=tmp_path).stdout
+    assert "train.py:7:1: FSDP301" in shown
