@@ -37,7 +37,7 @@ nothing is raised.
 
 ## Forms
 
-Found: Fabric, under a name of the script's own.
+Found: Fabric, under a name that the script gives it.
 
 ```python
 from lightning.fabric import Fabric

@@ -80,7 +80,7 @@ for _ in range(3):
     optimizer.zero_grad()
 ```
 
-Not found: a root that is told to keep its parameters.
+Not found: a root that is set to keep its parameters.
 
 ```python
 dist.init_process_group("gloo")

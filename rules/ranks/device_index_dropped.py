@@ -43,7 +43,7 @@ setup()
 fully_shard(nn.Linear(8, 8))
 ```
 
-Found: a name of the script's own for it.
+Found: a name that the script gives it.
 
 ```python
 from torch.cuda import device as use_device

@@ -44,7 +44,7 @@ mesh = init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("replicate", "shard", 
 fully_shard(nn.Linear(8, 8), mesh=mesh)
 ```
 
-Not found: a mesh that is made of a tensor of ranks.
+Not found: a mesh that is built from a tensor of ranks.
 
 ```python
 import torch
