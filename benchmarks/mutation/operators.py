@@ -350,7 +350,8 @@ def mesh_swapped(tree: cst.Module) -> Places:
         if not isinstance(shown, cst.Tuple | cst.List) or len(shown.elements) != 2:
             continue
         words = [cst.Module([]).code_for_node(e.value) for e in shown.elements]
-        if "repl" not in words[0] and words[0].strip("'\"") not in ("dp", "ddp"):
+        shards = "shard" in words[1] or "fsdp" in words[1]  # with ("dp", "tp") it is another mistake
+        if "repl" not in words[0] and not (words[0].strip("'\"") in ("dp", "ddp") and shards):
             continue
         first, second = shown.elements
         turned = shown.with_changes(
@@ -432,7 +433,7 @@ def step_skipped_locally(tree: cst.Module) -> Places:
         ):
             continue
         loss = call.func.value if isinstance(call.func, cst.Attribute) else None
-        if isinstance(loss, cst.Name):
+        if isinstance(loss, cst.Name) and not call.args:  # not `accelerator.backward(loss)`
             guard = text(f"if torch.isnan({loss.value}):\n    continue\n")
             yield statement, put(tree, block, index, *guard, statement)
 

@@ -15,6 +15,7 @@ from fsdp2lint.model.values import (
     Instance,
     Literal,
     Module,
+    Not,
     Optimizer,
     Parameters,
     Part,
@@ -47,6 +48,8 @@ def move(call: Call) -> Value | None:
 
 def _is_tensor(value: Value) -> bool:
     """An element of parameters, what torch's layers call their tensors, or what its functions make."""
+    if isinstance(value, Not):
+        return True  # `labels != -100`
     if not isinstance(value, Part):
         return False
     if isinstance(value.owner, Parameters) or value.name in ("weight", "bias", "data", "grad"):

@@ -16,6 +16,7 @@ from fsdp2lint.model.values import (
     External,
     Instance,
     Literal,
+    Not,
     Optimizer,
     Parameters,
     Part,
@@ -60,7 +61,7 @@ def made(call: Call) -> Value | None:
 def _may_be_tensor(call: Call, value: Value) -> bool:
     if isinstance(value, _OTHERS) or (isinstance(value, Instance) and not _is_tensor(value)):
         return False
-    return isinstance(value, Part | Unknown | Instance)
+    return isinstance(value, Part | Unknown | Instance | Not)  # `labels != -100` is a `Not`
 
 
 def _is_tensor(value: Instance) -> bool:

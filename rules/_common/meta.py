@@ -60,7 +60,7 @@ _DTYPE = re.compile(r"torch\.(b?float\d+\w*|half|float|double)")
 
 _EMPTY_INITS = ("accelerate.init_empty_weights", "accelerate.big_modeling.init_empty_weights")
 
-_LIBRARY_MODELS = re.compile(r"transformers\.(\w+\.)*\w+\.(from_config|_from_config)")
+LIBRARY_MODELS = re.compile(r"transformers\.(\w+\.)*\w+\.(from_config|_from_config)")
 """Calls that build a whole model of a library, with parameters, on the device of the context."""
 
 
@@ -95,7 +95,7 @@ def own_parameters_on_meta(trace: Trace) -> Iterator[tuple[Called, Guards, Modul
 def _on_meta(trace: Trace, called: Called) -> Iterator[Guards]:
     if called.keywords.get("device") is None and not called.within:
         return  # nearly all
-    if has_parameters(trace, called.result, 0) or _LIBRARY_MODELS.fullmatch(called.name):
+    if has_parameters(trace, called.result, 0) or LIBRARY_MODELS.fullmatch(called.name):
         yield from _under_meta(called)
 
 
@@ -104,11 +104,16 @@ def _under_meta(called: Called) -> Iterator[Guards]:
     device = called.keywords.get("device")
     devices = [device] if device is not None else list(called.within)
     for one in devices:
-        for guards, value in cases(called, one):
-            named = value.part(".argument0") if class_name(value) == "torch.device" else value
-            for inner, device_name in cases(called, named):
-                if is_meta(device_name) or _is_empty_init(device_name):
-                    yield guards.and_(inner)
+        yield from meta_cases(called, one)
+
+
+def meta_cases(event: Event, device: Value) -> Iterator[Guards]:
+    """What must hold at an event for a device to be the meta device: of `torch.device(kind)` what its name can be."""
+    for guards, value in cases(event, device):
+        named = value.part(".argument0") if class_name(value) == "torch.device" else value
+        for inner, name in cases(event, named):
+            if is_meta(name) or _is_empty_init(name):
+                yield guards.and_(inner)
 
 
 def _is_empty_init(context: Value) -> bool:
@@ -333,6 +338,7 @@ _NO_VALUES_BELOW = (
     "torch.distributed.fsdp.",
     "torch.distributed.get_",
     "torch.distributed.is_",
+    "torch.distributed.tensor.parallel.",
     "torch.optim.",
     "torch.nn.functional.",
     "torch.utils.data.",

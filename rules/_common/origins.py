@@ -317,7 +317,9 @@ def differing_guard(trace: Trace, guards: Iterable[Guard], until: int) -> tuple[
     for guard in guards:
         if guard.site is None or is_choice(guard.test) or rank_dependent(guard.test):
             continue
-        if _asks_for_missing_data(trace, guard.test, until):
+        if _asks_for_missing_data(trace, guard.test, until) or _reads_own_share(
+            trace, guard.test, until
+        ):
             return guard, OWN["data"]
         found = differing(trace, guard.test, until, "loss", "clock", "chance")
         if found is not None:
@@ -341,6 +343,36 @@ def _asks_for_missing_data(trace: Trace, test: Value, until: int) -> bool:
     if called is None or called.name != ".get" or called.receiver is None:
         return False
     return differing(trace, called.receiver, until, "data") is not None
+
+
+def _reads_own_share(trace: Trace, test: Value, until: int) -> bool:
+    """Whether a test reads values of a batch that a loader gives this rank only: `(labels != -100).sum() == 0`."""
+    asked = list(origins(trace, test, until))
+    if not any(isinstance(one, Part) and one.key in _READ for one in asked):
+        return False
+    return any(_kind(trace, one) == "data" and one in _of_one_rank(trace) for one in asked)
+
+
+_READ = tuple((f".{name}()",) for name in "all any count_nonzero item max mean min sum".split())
+
+
+@once
+def _of_one_rank(trace: Trace) -> frozenset[Value]:
+    """The loaders that walk the share of their rank: they are given a `DistributedSampler`."""
+    samplers = {c.result for c in trace.calls(*SAMPLERS)}
+    return frozenset(
+        called.result
+        for called in trace.of(Called)
+        if called.name.rpartition(".")[2] in _LOADERS
+        and any(one in samplers for v in called.keywords.values() for one in _alternatives(v))
+    )
+
+
+SAMPLERS = (
+    "torch.utils.data.distributed.DistributedSampler",
+    "torchdata.stateful_dataloader.sampler.StatefulDistributedSampler",
+)
+"""Those of torchdata take the same arguments and split the data alike (they derive from torch's)."""
 
 
 def _kind(trace: Trace, value: Value) -> str:

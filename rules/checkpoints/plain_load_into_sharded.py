@@ -123,7 +123,7 @@ def check(trace: Trace) -> Iterator[Finding]:
         if found is None or wrapped_before(trace, restored, found[1], "ddp", "fsdp1"):
             continue
         loaded, origin = _plain(trace, restored)
-        if not origin or _saves_shards(trace, loaded):
+        if not origin or (loaded is not None and _saves_shards(trace, loaded)):
             continue
         shard, module = found
         yield Finding(
@@ -167,13 +167,15 @@ def _results(trace: Trace, value: Value) -> list[Loaded]:
     return [e for e in trace.of(Loaded) if e.result is value and e.via in _LOADS]
 
 
-def _saves_shards(trace: Trace, loaded: Loaded | None) -> bool:
-    """Whether the script itself may have written this file, with shards in it."""
+def _saves_shards(trace: Trace, loaded: Loaded) -> bool:
+    """Whether the script itself may have written this file, with shards of a model in it."""
     for saved in trace.of(Saved):
-        if loaded is not None and _apart(saved.path, loaded.path):
+        if _apart(saved.path, loaded.path):
             continue
         for state in saved.states:
-            if state.full is not True and state_shard(trace, saved, state) is not None:
+            if state.kind != "model" or state.full is True:
+                continue  # a file of the optimizer's is another, or holds whole parameters beside it
+            if state_shard(trace, saved, state) is not None:
                 return True
     return False
 

@@ -185,8 +185,8 @@ from fsdp2lint.api import (
     unwrapped,
 )
 
-from .._common.meta import first_forward, is_meta, way_without_values
-from .._common.shared import cases, together
+from .._common.meta import first_forward, meta_cases, way_without_values
+from .._common.shared import together
 
 
 @rule(code="FSDP217", group="suspicious")
@@ -225,9 +225,9 @@ def _emptied(trace: Trace, registered: Called) -> Moved | None:
     if value is None or owner is None or (isinstance(value, Literal) and value.value is None):
         return None
     on_meta = any(
-        is_meta(one) and together(guards, registered.guards)
+        together(guards, registered.guards)
         for context in registered.within
-        for guards, one in cases(registered, context)
+        for guards in meta_cases(registered, context)
     )
     for moved in trace.after(registered, Moved) if on_meta else ():
         if moved.how == "to_empty" and trace.inside(unwrapped(owner), unwrapped(moved.module)):

@@ -105,6 +105,7 @@ import libcst as cst
 from fsdp2lint.api import (
     Edit,
     Event,
+    External,
     Finding,
     Fix,
     Forward,
@@ -163,13 +164,29 @@ def _one_device(value: Value) -> bool:
     return isinstance(value, Rank) or (isinstance(value, Part) and _names_device(value))
 
 
+_ASKED = (
+    "torch.accelerator.current_accelerator",
+    "torch.accelerator.current_device_index",
+    "torch.cuda.current_device",
+)
+"""Functions that say which device is there."""
+
+
 def _names_device(value: Value) -> bool:
-    """Whether a device is given by a name that is known, or begins with one: ``f"cuda:{local_rank}"``."""
-    if isinstance(value, Part):
-        how, *said = value.key if isinstance(value.key, tuple) else ("",)
-        text = said[0] if said and how == "format" else ""
-        return isinstance(text, str) and text.partition(":")[0] in ("cpu", *_TO_DEVICE)
-    return not is_meta(value)
+    """Whether a device is given by a name that is known, with the number of a rank, or asked of torch."""
+    if isinstance(value, Part) and isinstance(value.owner, External):
+        return value.owner.name in _ASKED
+    return _is_indexed(value) if isinstance(value, Part) else not is_meta(value)
+
+
+def _is_indexed(value: Value) -> bool:
+    """Whether a text is the name of a device with its number: ``f"cuda:{local_rank}"``, ``f"{kind}:{local_rank}"``."""
+    how, *said = value.key if isinstance(value, Part) and isinstance(value.key, tuple) else ("",)
+    text = said[0] if said and how == "format" else ""
+    if not isinstance(text, str):
+        return False
+    kind, _, number = text.partition(":")
+    return kind in ("cpu", *_TO_DEVICE) or (kind == "{}" and (number == "{}" or number.isdigit()))
 
 
 def _to_empty(trace: Trace, moved: Moved, module: Value) -> Fix | None:

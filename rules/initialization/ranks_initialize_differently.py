@@ -2,9 +2,9 @@
 
 ## What it does
 
-Finds models of `torch.nn` layers that are built after `torch.manual_seed(…)` (or a helper of a library) with
-a value made of the rank, and that are then sharded and trained without a load, a broadcast or constants
-in between, on some path of the run: a load on the resume branch leaves a fresh start as it was, and so does a
+Finds models of `torch.nn` layers, and those that Transformers builds from a configuration (`from_config`), that are
+built after `torch.manual_seed(…)` (or a helper of a library) with a value made of the rank, and that are then sharded
+and trained without a load, a broadcast or constants in between, on some path of the run: a load on the resume branch leaves a fresh start as it was, and so does a
 random initialisation before the sharding (`nn.init.normal_`, `reset_parameters`), which draws with the same seed.
 
 ## Why is this bad
@@ -66,13 +66,15 @@ optimizer.step()
 ## Known limits
 
 Without any seed PyTorch draws a seed per process, so ranks differ then too; that is not reported, since
-launchers and libraries may seed. A random initialisation after the sharding is left alone: DTensors draw in step. Any other call that is handed a
+launchers and libraries may seed. A random initialisation after the sharding is left alone: on GPUs the first random
+operation on a DTensor gives all ranks the state of rank 0 (`OffsetBasedRNGTracker`), and there DTensors draw in step. Any other call that is handed a
 layer, a model around it or a parameter between its making and the first step counts as one that may make the ranks equal, unless it is known to write nothing.
 
 ## References
 
 - https://docs.pytorch.org/docs/stable/notes/randomness.html
 - https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
+- `torch/distributed/tensor/_random.py` (`OffsetBasedRNGTracker`)
 """
 
 from __future__ import annotations
@@ -87,11 +89,17 @@ from fsdp2lint.api import (
     Stepped,
     Trace,
     Value,
-    options,
     rule,
 )
 
-from .._common.meta import is_meta, out_of_sight, values_given, way_without_values
+from .._common.meta import (
+    LIBRARY_MODELS,
+    meta_cases,
+    out_of_sight,
+    plain,
+    values_given,
+    way_without_values,
+)
 from .._common.shared import Shard, class_name, differs_by_rank, shards_after, together
 
 _SEEDS = (
@@ -137,7 +145,8 @@ def _drawn(trace: Trace, seeds: list[Called], seed: Called) -> Iterator[tuple[Ca
     """The layers that are drawn with a seed and sharded as they are."""
     for built in trace.after(seed, Called):
         home, _, name = class_name(built.result).rpartition(".")
-        if home != "torch.nn" or name not in _DRAWN or not together(seed.guards, built.guards):
+        draws = (home == "torch.nn" and name in _DRAWN) or LIBRARY_MODELS.fullmatch(built.name)
+        if not draws or not together(seed.guards, built.guards):
             continue
         if _elsewhere(built) or any(seed.order < s.order < built.order for s in seeds):
             continue
@@ -154,13 +163,9 @@ def _drawn(trace: Trace, seeds: list[Called], seed: Called) -> Iterator[tuple[Ca
 def _elsewhere(built: Called) -> bool:
     """Whether a layer is built where its values are not drawn: on the meta device, or in an unknown context."""
     device = built.keywords.get("device")
-    if device is not None and any(is_meta(v) for v in options(device)):
+    if any(any(meta_cases(built, d)) for d in (device, *built.within) if d is not None):
         return True
-    return any(
-        is_meta(v) or not class_name(v).startswith("torch.")
-        for c in built.within
-        for v in options(c)
-    )
+    return not all(map(plain, built.within))
 
 
 def _trained_as_is(trace: Trace, seed: Called, built: Called, shard: Shard) -> bool:

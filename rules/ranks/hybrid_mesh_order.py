@@ -70,7 +70,7 @@ Unsafe: ranks change their places in the mesh, which other code (the data loader
 ## Known limits
 
 Known are names that speak of sharding (`shard`, `fsdp`, `zero`, `intra`, `local`) first and of replication
-(`replicate`, `replica`, `ddp`, `inter`, `node`, `host`) second; and sizes that are the number of GPUs of a host
+(`replicate`, `replica`, `ddp`, `inter`, `node`, `host`; beside `fsdp` also `dp` and `data`) second; and sizes that are the number of GPUs of a host
 (`torch.cuda.device_count()`, `LOCAL_WORLD_SIZE`) first and the world size divided by it second. Other meshes are not
 judged.
 
@@ -127,6 +127,8 @@ def check(trace: Trace) -> Iterator[Finding]:
 
 _SHARDS = re.compile(r"shard|fsdp|zero|intra|local|within", re.IGNORECASE)
 _REPLICATES = re.compile(r"repl|ddp|inter|nodes?$|hosts?$|across", re.IGNORECASE)
+_BESIDE_FSDP = re.compile(r"(dp|data|data_?parallel)", re.IGNORECASE)
+"""What the dimension to replicate over is called beside one whose name says FSDP."""
 
 
 def _swapped(names: tuple[str, ...]) -> str:
@@ -135,7 +137,10 @@ def _swapped(names: tuple[str, ...]) -> str:
         return ""
     first, second = names
     shards = _SHARDS.search(first) and not _REPLICATES.search(first)
-    if not shards or not _REPLICATES.search(second) or _SHARDS.search(second):
+    replicates = _REPLICATES.search(second) or (
+        "fsdp" in first.lower() and _BESIDE_FSDP.fullmatch(second)
+    )
+    if not shards or not replicates or _SHARDS.search(second):
         return ""
     return (
         f"`fully_shard` replicates over `{first}` and shards over `{second}`: the first dimension of a mesh is "

@@ -2,8 +2,8 @@
 
 ## What it does
 
-Finds scripts that shard a model and start the process group, and in none of whose files `destroy_process_group`
-is named.
+Finds scripts that shard a model and start the process group, by `init_process_group` or with their first device mesh, and
+in none of whose files `destroy_process_group` is called or handed on.
 
 ## Why is this bad
 
@@ -89,12 +89,14 @@ left alone, and so are those that one of the frameworks starts. A CPU shows noth
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import libcst as cst
 
 from fsdp2lint.api import (
     Escaped,
+    Event,
     Finding,
     Fix,
     GroupEnded,
@@ -107,8 +109,11 @@ from fsdp2lint.api import (
 )
 
 from .._common.loops import only_cpu
+from .._common.meshes import INIT
 
 _DESTROY = "destroy_process_group"
+_USED = re.compile(rf"^[^#\n]*(\.{_DESTROY}\b|\b{_DESTROY}\s*[()])", re.MULTILINE)
+"""A call of it, also in code that the trace does not reach, or itself as an argument; no comment, no import."""
 _SPAWNING = ("torch.multiprocessing.spawn", "torch.multiprocessing.start_processes", ".start")
 _FRAMEWORKS = ("accelerate.", "composer.", "deepspeed.", "lightning.", "pytorch_lightning.", "ray.")
 
@@ -118,11 +123,12 @@ def check(trace: Trace) -> Iterator[Finding]:
     """Groups that are left to the exit."""
     if trace.entry != "__main__" or not trace.of(Sharded) or not trace.never(GroupEnded):
         return
-    if only_cpu(trace) or any(_DESTROY in s.text for s in trace.sources):
+    if only_cpu(trace) or any(_USED.search(s.text) for s in trace.sources):
         return
     if any(e.to.startswith(_FRAMEWORKS) for e in _escaped(trace)):
         return
-    for started in trace.of(GroupStarted)[:1]:
+    begun: list[Event] = [*trace.of(GroupStarted), *trace.calls(INIT)]
+    for started in begun[:1]:  # a mesh starts the group where nothing has done so
         yield Finding(
             at=started,
             message="this process group is never destroyed: NCCL warns of it at the end of the program, and a "

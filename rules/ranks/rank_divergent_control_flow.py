@@ -171,6 +171,8 @@ from collections.abc import Iterator
 
 from fsdp2lint.api import (
     Called,
+    Event,
+    Exited,
     Finding,
     Forward,
     Guard,
@@ -178,15 +180,17 @@ from fsdp2lint.api import (
     Not,
     Parameters,
     Part,
+    Site,
     Trace,
     Value,
+    once,
     options,
     rule,
     unwrapped,
 )
 
 from .._common.meetings import inside_test, meetings, under
-from .._common.origins import differing_guard, written
+from .._common.origins import OWN, differing_guard, written
 from .._common.shared import Shard, sharded
 from .._common.tensors import has_root_above
 
@@ -244,21 +248,47 @@ def _by_own_values(trace: Trace, said: set[object]) -> Iterator[Finding]:
         inside = [guard for guard in units if inside_test(event, guard)]
         found = differing_guard(trace, inside, event.order)
         if found is None:
+            found = _skipped(trace, units, event)
+        if found is None:
             continue
         guard, own = found
-        at = under(event, guard)
+        at = under(event, guard) if guard in inside else _asked_at(guard, event)
         if at.node in said or any(
             other.kind == meeting.kind and ~guard in other.event.guards for other in meetings(trace)
         ):
             continue
         said.add(at.node)
-        inner = ((event, "the ranks meet here"),) if at is not event.at else ()
+        inner = ((event, "the ranks meet here"),) if at != event.at else ()
         yield Finding(
             at=at,
             message=f"each rank decides by {own} (`{written(guard)}`) whether it reaches {meeting.said}: ranks that do "
             "wait forever for ranks that do not; reduce the condition over all ranks first",
             because=inner,
         )
+
+
+def _skipped(trace: Trace, units: list[Guard], event: Event) -> tuple[Guard, str] | None:
+    """The test by which a rank goes on with the next round before it comes to an event, and what it asks.
+
+    What is left out because of the loss is FSDP414.
+    """
+    for guard in units:
+        left = next(
+            (e for e in _continues(trace) if ~guard in e.guards and e.order < event.order), None
+        )
+        found = None if left is None else differing_guard(trace, [guard], event.order)
+        if found is not None and found[1] != OWN["loss"]:
+            return found
+    return None
+
+
+@once
+def _continues(trace: Trace) -> tuple[Exited, ...]:
+    return tuple(e for e in trace.of(Exited) if e.how == "continue")
+
+
+def _asked_at(guard: Guard, event: Event) -> Site:
+    return event.at if guard.site is None else guard.site
 
 
 def _running(trace: Trace, forward: Forward, shard: Shard) -> Forward | None:

@@ -159,7 +159,8 @@ from fsdp2lint.api import (
 )
 
 from .._common.fixes import path_text
-from ._common.data import LOADERS, SAMPLERS, loop_of, out_of_sight, trains, walks
+from .._common.origins import SAMPLERS
+from ._common.data import LOADERS, loop_of, out_of_sight, trains, walks
 
 
 @rule(code="FSDP410", group="suspicious")

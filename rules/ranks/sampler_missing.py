@@ -115,8 +115,9 @@ Where no sampler was made for the data and forgotten, only `TensorDataset`, the 
 rank, a world or a node; not iterable ones that draw at random. With two dimensions for `fully_shard`, a sampler that
 gets the size of one of them is found. Otherwise silent where a seed, the data or what the model is given depends on
 the rank, where the loader is handed to code that cannot be followed (accelerate's `prepare`), and where other
-parallelism than FSDP's is in the script: ranks of one tensor-parallel group must see the same. There is no fix: the
-number of steps of an epoch changes, and `set_epoch` has to be called.
+parallelism than FSDP's is in the script: ranks of one tensor-parallel group must see the same. Beside tensor
+parallelism it is found where the model is sharded over a slice of the mesh that is named for data (`mesh["dp"]`).
+There is no fix: the number of steps of an epoch changes, and `set_epoch` has to be called.
 
 ## References
 
@@ -152,8 +153,9 @@ from fsdp2lint.api import (
 )
 
 from .._common.meshes import INIT, dimensions, given_meshes
+from .._common.origins import SAMPLERS
 from .._common.shared import class_name, is_none, is_sharded_again, together
-from ._common.data import LOADERS, SAMPLERS, out_of_sight, trains, walks
+from ._common.data import LOADERS, out_of_sight, trains, walks
 
 _SAME = ("torch.utils.data.TensorDataset", "torchvision.datasets.")
 _OTHERS = (
@@ -182,7 +184,7 @@ def check(trace: Trace) -> Iterator[Finding]:
     if _seeded_by_rank(trace.calls_named(lambda name: bool(_SEEDING.fullmatch(name)))):
         return
     yield from _same_for_replicas(trace)
-    if not _only_data_parallel(trace):
+    if not _only_data_parallel(trace) and not _beside_tensor_parallel(trace):
         return
     for loader in trace.calls(*LOADERS):
         data = loader.argument(0, "dataset")
@@ -309,6 +311,26 @@ def _only_data_parallel(trace: Trace) -> bool:
     return all(
         dimensions(trace, mesh) == 1 or (mesh in meshes and _is_hybrid(mesh)) for mesh in known
     )
+
+
+def _beside_tensor_parallel(trace: Trace) -> bool:
+    """Whether the model is sharded over the data dimension of a mesh, and tensor parallelism has another one.
+
+    Where all ranks walk the same, those of that dimension do too.
+    """
+    if any(trace.calls(*_OTHERS[1:])):
+        return False
+    meshes = [mesh for s in trace.of(Sharded) for mesh in given_meshes(s)]
+    return bool(meshes) and all(
+        isinstance(mesh, Mesh)
+        and isinstance(mesh.owner, Mesh)
+        and len(mesh.names or ()) == 1
+        and _OF_DATA.fullmatch((mesh.names or ("",))[0].lower())
+        for mesh in meshes
+    )
+
+
+_OF_DATA = re.compile(r"dp|ddp|fsdp|data|data_?parallel|dp_shard")
 
 
 def _is_hybrid(mesh: Mesh) -> bool:

@@ -128,7 +128,7 @@ from fsdp2lint.api import (
 
 from .._common.fixes import call_of, first_argument, loop_before, once, own_statement, path_text
 from .._common.parts import below
-from .._common.shared import Shard, class_name, is_transformer, parts_of, shards
+from .._common.shared import Shard, class_name, is_transformer, parts_of, shards, together
 
 _ATTRIBUTES = re.compile(r"(\.\w+)+\Z")
 _LISTS = ("torch.nn.ModuleList", "torch.nn.Sequential", "torch.nn.ModuleDict")
@@ -167,12 +167,17 @@ def _alone(trace: Trace, shard: Shard) -> bool:
             and (
                 trace.inside(other.module, shard.module)
                 or trace.inside(shard.module, other.module)
-                or not trace.kept(other.module)
+                or not (trace.kept(other.module) or _instead(other, shard))
             )
             for other in shards(trace)
         )
         and len(shard.event.modules) == 1
     )
+
+
+def _instead(other: Shard, shard: Shard) -> bool:
+    """Whether the same call is given another module in other runs: one that another library builds."""
+    return other.event.at.node is shard.event.at.node and not together(other.guards, shard.guards)
 
 
 def _repeated(trace: Trace, module: Value, depth: int = 4) -> Module | None:
@@ -183,14 +188,21 @@ def _repeated(trace: Trace, module: Value, depth: int = 4) -> Module | None:
         return module
     children = parts_of(trace, module)
     if class_name(module) in _LISTS:
-        classes = [c.cls for c in children if isinstance(c, Instance)]
-        if any(isinstance(c, Class) and classes.count(c) > 1 for c in classes):
+        kinds = [_kind(trace, child) for child in children]
+        if any(kind and kinds.count(kind) > 1 for kind in kinds):
             return module
     for child in children:
         found = _repeated(trace, child, depth - 1)
         if found is not None:
             return found
     return None
+
+
+def _kind(trace: Trace, block: Value) -> tuple[Class, ...]:
+    """The class of the project that a block is of; of a list of its parts (attention, then feed-forward) theirs."""
+    if class_name(block) in _LISTS:
+        return tuple(kind for part in parts_of(trace, block) for kind in _kind(trace, part))
+    return (block.cls,) if isinstance(block, Instance) and isinstance(block.cls, Class) else ()
 
 
 def _are_few(trace: Trace, blocks: Module) -> bool:
@@ -244,6 +256,8 @@ def _loop(trace: Trace, shard: Shard, blocks: Module) -> Fix | None:
     path = said.removeprefix(root)
     if class_name(blocks) == _LISTS[2]:
         return None
+    if any(class_name(part) in _LISTS for part in parts_of(trace, blocks)):
+        return None  # lists of parts, which `fully_shard` refuses
     if call is None or not name or not said.startswith(root) or not _ATTRIBUTES.match(path):
         return None
     if own_statement(site) is None or not once(trace, shard) or class_name(blocks) in _STACKS:

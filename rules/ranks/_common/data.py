@@ -16,11 +16,6 @@ LOADERS = (
     "torchdata.stateful_dataloader.StatefulDataLoader",
     "torchdata.stateful_dataloader.stateful_dataloader.StatefulDataLoader",
 )
-SAMPLERS = (
-    "torch.utils.data.distributed.DistributedSampler",
-    "torchdata.stateful_dataloader.sampler.StatefulDistributedSampler",
-)
-"""Those of torchdata take the same arguments and split the data alike (they derive from torch's)."""
 _WALKS = ("builtins.enumerate", "tqdm.tqdm", "tqdm.auto.tqdm", "builtins.iter")
 
 
