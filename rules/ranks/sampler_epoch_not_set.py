@@ -2,8 +2,8 @@
 
 ## What it does
 
-Finds `DistributedSampler` (that shuffles, or does so where a setting says it) whose loader is walked again and again in a loop, in a script that
-shards a model and never calls `set_epoch`.
+Finds `DistributedSampler` (that shuffles, or does so where a setting says it) whose loader is walked again and again in
+a loop, in a script that shards a model and never calls `set_epoch` of it; that of another sampler does not count.
 
 ## Why is this bad
 
@@ -128,7 +128,7 @@ are in one function. The order of the data changes from the second epoch on.
 
 ## Known limits
 
-Silent when `set_epoch` is called on anything, when the sampler or the loader is handed to code that
+Silent when `set_epoch` is called on something that may be the sampler or what holds it, when the sampler or the loader is handed to code that
 cannot be followed, and when a backward is not seen in the walk. Only samplers of PyTorch itself are judged.
 
 ## References
@@ -151,6 +151,7 @@ from fsdp2lint.api import (
     InsertBefore,
     Layout,
     Literal,
+    Part,
     Sharded,
     Trace,
     Value,
@@ -166,10 +167,12 @@ from ._common.data import LOADERS, loop_of, out_of_sight, trains, walks
 @rule(code="FSDP410", group="suspicious")
 def check(trace: Trace) -> Iterator[Finding]:
     """Samplers that shuffle alike in every epoch."""
-    if not trace.of(Sharded) or trace.truncated or any(trace.calls(".set_epoch")):
+    if not trace.of(Sharded) or trace.truncated:
         return
     for built in trace.calls(*SAMPLERS):
         if not _shuffles(built) or out_of_sight(trace, built.result):
+            continue
+        if _may_learn_the_epoch(trace, built.result):
             continue
         for loader in trace.calls(*LOADERS):
             given = loader.argument(3, "sampler")
@@ -190,6 +193,19 @@ def check(trace: Trace) -> Iterator[Finding]:
                 fix=_told(walk),
             )
             break
+
+
+def _may_learn_the_epoch(trace: Trace, sampler: Value) -> bool:
+    """Whether `set_epoch` may be called of a sampler: of it, of its loader, or of something that is neither of another."""
+    loaders = {c.result: c.argument(3, "sampler") for c in trace.calls(*LOADERS)}
+    others = {c.result for c in trace.calls(*SAMPLERS)} - {sampler}
+    for called in trace.calls(".set_epoch"):
+        for one in () if called.receiver is None else options(called.receiver):
+            loader = one.owner if isinstance(one, Part) and one.key == ".sampler" else one
+            meant = loaders.get(loader, one) if loader is not None else one
+            if meant is None or not all(v in others for v in options(meant)):
+                return True
+    return False
 
 
 def _shuffles(built: Called) -> bool:

@@ -16,7 +16,7 @@ LOADERS = (
     "torchdata.stateful_dataloader.StatefulDataLoader",
     "torchdata.stateful_dataloader.stateful_dataloader.StatefulDataLoader",
 )
-_WALKS = ("builtins.enumerate", "tqdm.tqdm", "tqdm.auto.tqdm", "builtins.iter")
+_WALKS = ("builtins.enumerate", "tqdm.tqdm", "tqdm.auto.tqdm", "builtins.iter", "builtins.zip")
 
 
 def out_of_sight(trace: Trace, value: Value) -> bool:
@@ -27,7 +27,7 @@ def out_of_sight(trace: Trace, value: Value) -> bool:
 def walks(trace: Trace, loader: Value) -> list[Event]:
     """Where walks over a loader begin: loops, and ``iter(loader)``."""
     found: list[Event] = [i for i in trace.of(Iterated) if i.over is loader]
-    found += [c for c in trace.calls(*_WALKS) if c.arguments and loader in options(c.arguments[0])]
+    found += [c for c in trace.calls(*_WALKS) if any(loader in options(v) for v in c.arguments)]
     return found
 
 
