@@ -350,7 +350,8 @@ def mesh_swapped(tree: cst.Module) -> Places:
         if not isinstance(shown, cst.Tuple | cst.List) or len(shown.elements) != 2:
             continue
         words = [cst.Module([]).code_for_node(e.value) for e in shown.elements]
-        shards = "shard" in words[1] or "fsdp" in words[1]  # with ("dp", "tp") it is another mistake
+        # with ("dp", "tp") it is another mistake
+        shards = "shard" in words[1] or "fsdp" in words[1]
         if "repl" not in words[0] and not (words[0].strip("'\"") in ("dp", "ddp") and shards):
             continue
         first, second = shown.elements
