@@ -81,7 +81,8 @@ Safe: the second call, which could not run, is removed when it is a statement of
 ## Known limits
 
 Two loops over the children of one model of unknown class are recognised when they walk the same
-expression; a loop over `modules()` that reaches the root only when its test cannot exclude it.
+expression; a loop over `modules()` that reaches the root only when its test cannot exclude it. Where a test asks a module
+whether to shard it (its size, whether it has parameters of its own), the other call may be for those that it leaves out.
 
 ## References
 
@@ -97,7 +98,7 @@ import libcst as cst
 
 from fsdp2lint.api import Finding, Fix, Layout, Part, Remove, Trace, Value, rule, walk
 
-from .._common.fixes import once, stands_alone
+from .._common.fixes import call_of, first_argument, once, stands_alone
 from .._common.fixes_moving import bound_names
 from .._common.shared import Shard, shards, shards_before, together
 from .._common.walks import reaches, walk_of
@@ -131,6 +132,8 @@ def _first(trace: Trace, shard: Shard) -> Shard | None:
             continue
         if _picked(shard.module) or _sides_of_a_loop(earlier, shard) or _by_table(earlier, shard):
             continue
+        if earlier.event.at.node is not shard.event.at.node and _asks_itself(earlier, shard):
+            continue
         if _another_round(earlier, shard) and (earlier.guards != shard.guards or _of_loop(shard)):
             continue  # a test may let it pass only once; what a loop goes through is another one each time
         return earlier
@@ -151,6 +154,37 @@ def _sides_of_a_loop(earlier: Shard, shard: Shard) -> bool:
                 return bool(read & looped)
         return False
     return False
+
+
+def _asks_itself(*both: Shard) -> bool:
+    """Whether a test asks the module whether to shard it: its size, whether it has parameters of its own."""
+    for one in both:
+        call = call_of(one.event.at)
+        argument = None if call is None else first_argument(call)
+        if not isinstance(argument, cst.Name):
+            continue
+        for around in Layout.of(one.event.at.source).ancestors(one.event.at.node):
+            if isinstance(around, cst.FunctionDef):
+                break
+            if isinstance(around, cst.If) and _is_read(argument.value, around.test):
+                return True
+    return False
+
+
+def _is_read(name: str, test: cst.BaseExpression) -> bool:
+    """Whether a test reads a name other than by `isinstance`, which the trace answers."""
+    asked = [
+        node
+        for node in walk(test)
+        if isinstance(node, cst.Call)
+        and isinstance(node.func, cst.Name)
+        and node.func.value == "isinstance"
+    ]
+    told = {id(inner) for call in asked for inner in walk(call)}
+    return any(
+        isinstance(node, cst.Name) and node.value == name and id(node) not in told
+        for node in walk(test)
+    )
 
 
 def _by_table(*both: Shard) -> bool:
