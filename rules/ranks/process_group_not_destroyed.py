@@ -51,6 +51,15 @@ class Trainer:
 Trainer()
 ```
 
+Found: a group that `init_device_mesh` starts.
+
+```python
+from torch.distributed.device_mesh import init_device_mesh
+
+mesh = init_device_mesh("cuda", (8,))
+fully_shard(nn.Linear(8, 8), mesh=mesh)
+```
+
 Not found: a function that would destroy the group, and that nothing calls.
 
 ```python
@@ -60,15 +69,6 @@ def cleanup():
 
 dist.init_process_group("nccl")
 fully_shard(nn.Linear(8, 8))
-```
-
-Not found: a group that `init_device_mesh` starts.
-
-```python
-from torch.distributed.device_mesh import init_device_mesh
-
-mesh = init_device_mesh("cuda", (8,))
-fully_shard(nn.Linear(8, 8), mesh=mesh)
 ```
 
 ## Fix safety
