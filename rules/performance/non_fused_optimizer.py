@@ -85,7 +85,7 @@ floating-point numbers.
 
 ## Known limits
 
-Silent where `fused`, `foreach`, `capturable` or `differentiable` is given, where keywords come from a dictionary
+Silent where `fused`, `foreach`, `capturable` or `differentiable` is given, where a program surely never steps the optimizer, where keywords come from a dictionary
 that is not known, and where some parameters are ignored by `fully_shard`: plain and sharded tensors cannot be
 updated in one operation. `SGD` and `Adagrad` are left alone: torch 2.13 has no fused form of them for `DTensor`
 ("aten._fused_sgd_.default does not have a sharding strategy registered"). What is saved on a GPU a CPU cannot
@@ -102,7 +102,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp2lint.api import Arguments, Called, Finding, Fix, OptimizerBuilt, Trace, rule
+from fsdp2lint.api import Arguments, Called, Finding, Fix, OptimizerBuilt, Stepped, Trace, rule
 
 from .._common.fixes import call_of
 from .._common.shared import Shard, sharded, shards
@@ -133,12 +133,17 @@ def check(trace: Trace) -> Iterator[Finding]:
 def _shard_of(trace: Trace, called: Called) -> Shard | None:
     """The sharding of a module whose parameters an optimizer takes."""
     for built in trace.of(OptimizerBuilt):
-        if built.optimizer is called.result:
+        if built.optimizer is called.result and not _never_steps(trace, built):
             for parameters in built.over:
                 found = sharded(trace, built, parameters.of)
                 if found is not None:
                     return found[0]
     return None
+
+
+def _never_steps(trace: Trace, built: OptimizerBuilt) -> bool:
+    """Whether a program makes an optimizer only to load its state, or to look at it."""
+    return trace.entry == "__main__" and trace.never(Stepped, built.optimizer)
 
 
 def _fused(called: Called) -> Fix | None:
