@@ -25,6 +25,8 @@ whole update in one operation.
  fully_shard(model)
 -optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 +optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+ model(torch.randn(4, 8)).sum().backward()
+ optimizer.step()
 ```
 
 ## Forms
