@@ -433,11 +433,23 @@ def _is_plain(cls: Value, trace: Trace, data: Instance) -> bool:
     if any("__iter__" in text for text in texts) and any(map(_DRAWING.search, texts)):
         return False  # which elements come may be each process's own choice
     return all(_reads_the_same(trace, data, text) for text in texts) and not any(
-        rank_dependent(one)
+        _is_of_rank(trace, one)
         for key, value in trace.memory.entries(data)
         for one in options(value)
         if any(re.search(rf"\{key}\b", text) for text in texts)
     )
+
+
+def _is_of_rank(trace: Trace, value: Value) -> bool:
+    """Whether a value depends on the rank, or a call on the way to it was given the rank: ``data.shard(size, rank)``."""
+    for _ in range(12):
+        made = _made(trace, value)
+        if rank_dependent(value) or (made is not None and not _is_given_the_same(made)):
+            return True
+        if made is None or made.receiver is None:
+            return False
+        value = made.receiver
+    return True
 
 
 def _reads_the_same(trace: Trace, data: Instance, text: str) -> bool:
