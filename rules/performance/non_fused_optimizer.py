@@ -42,6 +42,8 @@ groups = [
     {"params": [p for p in model.parameters() if p.ndim < 2], "weight_decay": 0.0},
 ]
 optimizer = torch.optim.AdamW(groups, lr=1e-3)
+model(torch.randn(4, 8)).sum().backward()
+optimizer.step()
 ```
 
 Found: an optimizer from a dictionary.
@@ -52,6 +54,8 @@ dist.init_process_group("gloo")
 model = nn.Linear(8, 8)
 fully_shard(model)
 optimizer = OPTIMIZERS["adamw"](model.parameters(), lr=1e-3)
+model(torch.randn(4, 8)).sum().backward()
+optimizer.step()
 ```
 
 Not found: keywords that are read from a file.
@@ -64,6 +68,8 @@ dist.init_process_group("gloo")
 model = nn.Linear(8, 8)
 fully_shard(model)
 optimizer = torch.optim.AdamW(model.parameters(), **options)
+model(torch.randn(4, 8)).sum().backward()
+optimizer.step()
 ```
 
 Not found: an optimizer that an option names.
@@ -78,6 +84,18 @@ dist.init_process_group("gloo")
 model = nn.Linear(8, 8)
 fully_shard(model)
 optimizer = getattr(torch.optim, args.optimizer)(model.parameters(), lr=1e-3)
+model(torch.randn(4, 8)).sum().backward()
+optimizer.step()
+```
+
+Not found: an optimizer that never steps.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+print(optimizer.state_dict()["param_groups"])
 ```
 
 ## Fix safety
