@@ -6,6 +6,11 @@ python benchmarks/reach/reach.py --checkouts DIR [--repository OWNER/NAME]
 fetched from GitHub. Counted are, tests left out, the calls of ``fully_shard``, the steps of optimizers in files
 about FSDP, and the calls that take, save or load state dicts and distributed checkpoints. A sharding call counts
 when the class of its module is known, a step or a state when its model is one that the same run shards.
+
+Steps and states are counted twice: all of them, and those that a program which shards can come to. The second
+leaves out the files that belong to no import closure with a call of ``fully_shard`` or of FSDP1's class in it:
+single-device examples, scripts that convert checkpoints. No judgement goes into that, and what the program has
+linked does not either; what a wide package imports stays in, and what is imported by a name of the run is not seen.
 """
 
 from __future__ import annotations
@@ -13,6 +18,7 @@ from __future__ import annotations
 import argparse
 import ast
 import json
+import os
 import re
 import subprocess
 import sys
@@ -21,6 +27,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from fsdp2lint.project.links import Finder
+from fsdp2lint.system.files import Files
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -42,6 +51,9 @@ _OPTIMIZER = re.compile(r"optim|opt\b|scaler")
 _ABOUT = ("fully_shard", "DTensor", "distributed.checkpoint")
 
 
+_SHARES = ("shards", "steps", "sharding_steps", "states", "sharding_states", "programs")
+
+
 class Share(NamedTuple):
     """So many of all calls of a kind."""
 
@@ -58,7 +70,10 @@ class Row(NamedTuple):
     name: str
     shards: Share
     steps: Share
+    sharding_steps: Share
+    """Those in files that a program which shards can come to."""
     states: Share
+    sharding_states: Share
     programs: Share
     seconds: float
 
@@ -102,6 +117,51 @@ def _calls(tree: ast.Module) -> Iterator[tuple[str, int]]:
             yield "states", node.lineno
 
 
+def files_of_sharding_programs(folder: Path) -> set[str]:
+    """The files in an import closure that holds a file which calls ``fully_shard`` or FSDP1's class."""
+    finder = Finder([folder], Files())
+    imports: dict[str, set[str]] = {}
+    sharding = set()
+    for path in folder.rglob("*.py"):
+        name = path.relative_to(folder).as_posix()
+        if not _TEST.search(name):
+            led_to = finder.imported(path.read_bytes(), str(path.resolve()))
+            imports[name] = {os.path.relpath(one, folder.resolve()) for one in led_to}
+            if _shards(path):
+                sharding.add(name)
+    imported_by: dict[str, set[str]] = {}
+    for name, others in imports.items():
+        for other in others:
+            imported_by.setdefault(other, set()).add(name)
+    return _reached(imports, _reached(imported_by, sharding))
+
+
+def _shards(path: Path) -> bool:
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+    except (SyntaxError, ValueError, OSError):
+        return False
+    names = {
+        alias.asname or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torch")
+        for alias in node.names
+        if alias.name == "FullyShardedDataParallel"
+    }
+    called = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    return bool(called & names) or any(kind == "shards" for kind, _ in _calls(tree))
+
+
+def _reached(links: dict[str, set[str]], start: set[str]) -> set[str]:
+    """What links lead to from a set, which is part of it."""
+    found, todo = set(start), list(start)
+    while todo:
+        new = links.get(todo.pop(), set()) - found
+        found |= new
+        todo.extend(new)
+    return found
+
+
 def measured(name: str, folder: Path) -> Row:
     """Check a repository and compare what was followed with what stands in it."""
     started = time.perf_counter()
@@ -109,12 +169,17 @@ def measured(name: str, folder: Path) -> Row:
     seconds = time.perf_counter() - started
     programs = [one for one in coverage["programs"] if not _TEST.search(one["filename"])]
     counted = {}
-    for kind, every in sites(folder).items():
+    found = sites(folder)
+    sharding = files_of_sharding_programs(folder)
+    for kind, every in found.items():
         key = "resolved" if kind == "shards" else "linked"
         known = {
             (seen["filename"], seen["line"]) for one in programs for seen in one[kind] if seen[key]
         }
         counted[kind] = Share(len(known & every), len(every))
+        if kind != "shards":
+            there = {site for site in every if site[0] in sharding}
+            counted[f"sharding_{kind}"] = Share(len(known & there), len(there))
     begun = [one for one in programs if one["begins"] and (one["shards"] or one["steps"])]
     whole = Share(sum(one["followed"] for one in begun), len(begun))
     return Row(name, **counted, programs=whole, seconds=seconds)
@@ -150,22 +215,25 @@ def total(rows: list[Row]) -> Row:
         shares: list[Share] = [getattr(row, kind) for row in rows]
         return Share(sum(s.followed for s in shares), sum(s.every for s in shares))
 
-    kinds = {kind: summed(kind) for kind in ("shards", "steps", "states", "programs")}
+    kinds = {kind: summed(kind) for kind in _SHARES}
     return Row("together", **kinds, seconds=sum(row.seconds for row in rows))
 
 
 def table(rows: list[Row]) -> str:
     """The rows in markdown."""
     head = (
-        "| repository | sharded modules known | steps linked | states linked | programs followed |"
+        "| repository | sharded modules known | steps linked | … of programs that shard "
+        "| states linked | … of programs that shard | programs followed |"
     )
-    lines = [head, "|---|---|---|---|---|"]
+    lines = [head, "|---|---|---|---|---|---|---|"]
     for row in [*rows, total(rows)]:
-        cells = (row.name, row.shards, row.steps, row.states, row.programs)
+        cells = (row.name, *(getattr(row, kind) for kind in _SHARES))
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     whole = total(rows)
-    shares = [(whole.shards, "sharded"), (whole.steps, "steps"), (whole.states, "states")]
-    percent = ", ".join(f"{word} {100 * s.followed / max(s.every, 1):.0f} %" for s, word in shares)
+    shares = (
+        (kind.replace("_", " of programs that shard: "), getattr(whole, kind)) for kind in _SHARES
+    )
+    percent = ", ".join(f"{word} {100 * s.followed / max(s.every, 1):.0f} %" for word, s in shares)
     return "\n".join([*lines, "", f"{percent}; {whole.seconds:.0f} s"])
 
 

@@ -12,6 +12,7 @@ from fsdp2lint.model.values import (
     Literal,
     Parameters,
     Part,
+    Round,
     StateDict,
     Value,
 )
@@ -159,11 +160,20 @@ class Call:
         elif isinstance(value, Either):
             for _, one in value.options:
                 self._states(one, found, depth + 1)
-        elif isinstance(value, Part) and isinstance(value.owner, StateDict):
-            found[value.owner] = None
+        elif isinstance(value, Part) and isinstance(state := _taken_from(value), StateDict):
+            found[state] = None
         elif isinstance(value, Container):
             for one in self.items(value):
                 self._states(one, found, depth + 1)
+
+
+def _taken_from(part: Part) -> Value:
+    """What a part is of, or an entry of, where a loop walks that: ``for key, value in state.items()``."""
+    while isinstance(part.owner, Part) and (
+        isinstance(part.key, Round) or str(part.key).startswith("[")
+    ):
+        part = part.owner
+    return part.owner
 
 
 _KEEPING = frozenset({"+", "|", "[:]", "[]", "next", ".detach()"})
