@@ -39,6 +39,7 @@ from .states_text import (
     asks_already,
     fitted,
     free_name,
+    is_doubted,
     is_path,
     is_statement,
     options_for,
@@ -68,6 +69,7 @@ def put(program: Program, events: Put) -> Iterator[Step | Left]:
         return
     kind = _kinds(mine).pop()
     asks = comes_otherwise(program, call, [(t, e, e.into) for t, e in events])
+    asks = asks or is_doubted(program, source, call, text_of(source, call.func.value))
     first_only = any(first_rank_has_it(e.state) for _, e in mine)
     if asks and asks_already(source, call, text_of(source, call.func.value)):
         return

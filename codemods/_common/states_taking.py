@@ -39,6 +39,7 @@ from .states_text import (
     chosen,
     fitted,
     free_name,
+    is_doubted,
     is_path,
     is_statement,
     options_for,
@@ -91,6 +92,7 @@ def take(program: Program, events: Taken, wholes: Wholes) -> Iterator[Step | Lef
     if others_too and kind.in_groups() != kind and any(in_groups(t, e.state.of) for t, e in mine):
         kind, why = kind.in_groups(), f"{why}; {_OF_GROUPS}"
     asks = comes_otherwise(program, call, [(t, e, e.state.of) for t, e in events])
+    asks = asks or is_doubted(program, source, call, text_of(source, call.func.value))
     if asks and asks_already(source, call, text_of(source, call.func.value)):
         return
     why += f"; {ON_CPU}" if kind.on_cpu else ""

@@ -9,12 +9,16 @@ import libcst as cst
 
 from fsdp2lint.api import Edit, Layout, Names, Program, Source, Unimport, dotted, name_for, walk
 
+from .names import function_scope
+from .origins import meaning
+
 HOME = "torch.distributed.checkpoint.state_dict"
 
 _PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*|\[(\d+|\"\w+\"|'\w+')\])*\Z")
 _OPTIONS = re.compile(r"\A(options=[\w.]+\()(.*)\)\Z")
 _CONTEXT = ".state_dict_type"
 _FSDP1 = "torch.distributed.fsdp."
+_CLASSES = (_FSDP1 + "FullyShardedDataParallel", _FSDP1 + "FSDPModule")
 _KINDS = (
     "StateDictType StateDictConfig FullStateDictConfig ShardedStateDictConfig LocalStateDictConfig"
     " OptimStateDictConfig FullOptimStateDictConfig ShardedOptimStateDictConfig"
@@ -168,6 +172,24 @@ def asks_already(source: Source, call: cst.CSTNode, model: str) -> bool:
             if test.startswith(f"isinstance({model}, ") and test.endswith("FSDPModule)"):
                 return True
     return False
+
+
+def is_doubted(program: Program, source: Source, call: cst.CSTNode, model: str) -> bool:
+    """Whether the function asks elsewhere whether this model is sharded: where the call stands, it may be none."""
+    found = False
+    for node in walk(function_scope(source, call)):
+        if isinstance(node, cst.If | cst.IfExp) and _asks(program, source, node.test, model):
+            if any(inner is call for inner in walk(node.body)):
+                return False
+            found = True
+    return found
+
+
+def _asks(program: Program, source: Source, test: cst.CSTNode, model: str) -> bool:
+    if not isinstance(test, cst.Call) or dotted(test.func) != "isinstance" or len(test.args) != 2:
+        return False
+    asked, cls = (arg.value for arg in test.args)
+    return source.code(asked) == model and meaning(program, source, cls) in _CLASSES
 
 
 def _contexts_around(layout: Layout, node: cst.CSTNode) -> int:
