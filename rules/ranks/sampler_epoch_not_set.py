@@ -249,6 +249,8 @@ def _told(walk: Event) -> Fix | None:
         return None
     iterable: cst.BaseExpression = loop.iter
     while isinstance(iterable, cst.Call) and iterable.args:
+        if source.code(iterable.func) == "zip" and len(iterable.args) > 1:
+            return None  # it may be any of them
         iterable = iterable.args[0].value
     name = path_text(walk.at, iterable)
     first = outer.body.body[0] if outer.body.body else None

@@ -44,7 +44,7 @@ def mended(copy: Fixture, rule: Rule) -> Mended:
 
 
 def _only(rule: Rule) -> Settings:
-    return Settings(select=(rule.code,), target_torch=rule.since)
+    return Settings(select=(rule.code,), target_torch=rule.since, preview=True)
 
 
 def _batch(fixture: Fixture) -> Batch:
