@@ -85,6 +85,7 @@ _MAIN_RANK: dict[tuple[str, object], bool] = {
 _DTYPES = frozenset(
     f"torch.{name}" for name in ("bfloat16", "float16", "float32", "float64", "int64", "uint8")
 )
+_ARITHMETIC = frozenset("+ - * / // % ** @".split())
 _FLIPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "==": "==", "!=": "!="}
 
 
@@ -299,6 +300,8 @@ def compare(machine: Machine, left: Value, symbol: str, right: Value) -> Value:
                 and one not in machine.memory.strangers
             ):
                 return machine.literal(negative)
+            if isinstance(other, Literal) and other.value is None and _is_computed(one):
+                return machine.literal(negative)
         if isinstance(right, Literal) and right.value in (True, False) and _is_test(left):
             same = bool(right.value) is not negative
             return left if same else invert(machine, left)
@@ -308,6 +311,11 @@ def compare(machine: Machine, left: Value, symbol: str, right: Value) -> Value:
     if symbol == "not in":
         return invert(machine, left.part(("in", right)))
     return left.part((symbol, right))
+
+
+def _is_computed(value: Value) -> bool:
+    """Whether a value is what an arithmetic operator gives, which is never None."""
+    return isinstance(value, Part) and isinstance(value.key, tuple) and value.key[0] in _ARITHMETIC
 
 
 def _is_dtype(value: Value) -> bool:

@@ -270,12 +270,17 @@ def _by_own_values(trace: Trace, said: set[object]) -> Iterator[Finding]:
 def _skipped(trace: Trace, units: list[Guard], event: Event) -> tuple[Guard, str] | None:
     """The test by which a rank goes on with the next round before it comes to an event, and what it asks.
 
-    What is left out because of the loss is FSDP414.
+    What is left out because of the loss is FSDP414. A rank that meets the others before it goes on has told them.
     """
     for guard in units:
         left = next(
             (e for e in _continues(trace) if ~guard in e.guards and e.order < event.order), None
         )
+        if left is not None and any(
+            ~guard in told.event.guards and told.event.order < left.order
+            for told in meetings(trace)
+        ):
+            continue
         found = None if left is None else differing_guard(trace, [guard], event.order)
         if found is not None and found[1] != OWN["loss"]:
             return found
