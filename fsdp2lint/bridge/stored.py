@@ -122,59 +122,58 @@ def memory_of(tensor: torch.Tensor) -> memoryview:
 def stored_in(stream: BinaryIO, path: Path, base: int = 0) -> Any:
     """What ``torch.save`` wrote into a stream, which is the file from byte ``base`` on, with a `Stored` for each tensor.
 
-    None where this release of PyTorch does not say where tensors lie (before 2.7) or one of them is not plain: then
-    it has to be loaded whole. Raises what `torch.load` raises.
+    None where this release of PyTorch does not say where tensors lie or one of them is not plain: then it has to be
+    loaded whole. Raises what `torch.load` raises.
     """
     import torch
-    from torch._subclasses.fake_tensor import FakeTensorMode
 
-    with FakeTensorMode():
-        outline = torch.load(stream, map_location="cpu", weights_only=True)
+    outline = torch.load(stream, map_location="meta", weights_only=True)
     states = exchanged(outline, torch.Tensor, lambda tensor: _in_file(tensor, path, base))
     return states if is_known(states) else None
 
 
 def _in_file(tensor: torch.Tensor, path: Path, base: int) -> Stored | torch.Tensor:
-    import torch
-
-    if not _is_plain(tensor):
-        return tensor
-    start = getattr(tensor.untyped_storage(), "_checkpoint_offset", None)
+    start = None
+    if _is_plain(tensor, "meta"):
+        start = getattr(tensor.untyped_storage(), "_checkpoint_offset", None)
     if start is None:
         return tensor
     start += base + tensor.storage_offset() * tensor.element_size()
     lies = Cut(path, start, tuple(tensor.shape), tensor.stride(), tensor.dtype)
-    return lies.stored(tensor.requires_grad if isinstance(tensor, torch.nn.Parameter) else None)
+    return lies.stored(_trained(tensor))
 
 
 def in_memory(tensor: torch.Tensor) -> Stored | torch.Tensor:
     """A tensor that is there, or mapped from its file, as one that is stored; one that is not plain stays."""
-    import torch
-
-    if not _is_plain(tensor):
+    if not _is_plain(tensor, "cpu"):
         return tensor
-    trained = tensor.requires_grad if isinstance(tensor, torch.nn.Parameter) else None
     plain = tensor.detach()
     return Stored(
         tuple(plain.shape),
         plain.dtype,
         plain.contiguous,
         fresh=False,
-        trained=trained,
+        trained=_trained(tensor),
         address=plain.data_ptr(),
     )
 
 
-def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is its numbers and nothing else."""
+def _trained(tensor: torch.Tensor) -> bool | None:
+    """``requires_grad`` of a parameter; None for a plain tensor."""
+    import torch
+
+    return tensor.requires_grad if isinstance(tensor, torch.nn.Parameter) else None
+
+
+def _is_plain(tensor: torch.Tensor, device: str) -> bool:
+    """Whether a tensor on the device is its numbers and nothing else."""
     import torch
 
     return (
         tensor.layout == torch.strided
-        and tensor.device.type == "cpu"
+        and tensor.device.type == device
         and not (tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
-        and type(tensor).__module__.startswith("torch.")
-        and type(tensor).__name__ in ("Tensor", "Parameter", "Buffer", "FakeTensor")
+        and type(tensor) in (torch.Tensor, torch.nn.Parameter)
     )
 
 

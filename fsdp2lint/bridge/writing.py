@@ -9,9 +9,7 @@ from __future__ import annotations
 import json
 import zipfile
 import zlib
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -74,15 +72,12 @@ def write_folder(states: dict[Any, Any], folder: Path, progress: Progress) -> No
 def write_file(states: dict[Any, Any], file: Path, progress: Progress) -> None:
     """Make a file of ``torch.save``: first everything but the numbers, which leaves room for them, then these."""
     import torch
-    from torch._subclasses.fake_tensor import FakeTensorMode
 
     if not is_known(states):
         _write_whole(states, file, progress)
         return
-    with FakeTensorMode():
-        outline = exchanged(states, Stored, _outline)
-    with torch.serialization.skip_data(materialize_fake_tensors=True):
-        torch.save(outline, file)
+    with torch.serialization.skip_data():
+        torch.save(exchanged(states, Stored, _room), file)
     with file.open("rb") as stream:
         rooms = stored_in(stream, file)
     if rooms is None:
@@ -91,37 +86,29 @@ def write_file(states: dict[Any, Any], file: Path, progress: Progress) -> None:
         _fill(file, [(held, room.lies.start) for held, room in _pairs(states, rooms)], progress)
 
 
-def _outline(stored: Stored) -> Any:
-    """A tensor of the mode that is on, which has no memory, as it will be loaded."""
+def _room(stored: Stored) -> torch.Tensor:
+    """A tensor of the same form. Nothing touches its memory, so the system gives it none."""
     import torch
 
-    empty = torch.empty(stored.shape, dtype=stored.dtype)
-    return empty if stored.trained is None else _Parameter(empty, stored.trained)
+    return _as(stored, torch.empty(stored.shape, dtype=stored.dtype))
 
 
-@dataclass(frozen=True, slots=True)
-class _Parameter:
-    """Is pickled as a parameter is; a fake tensor would be pickled as a plain one."""
+def _as(stored: Stored, tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, as a parameter where it was one."""
+    import torch
 
-    tensor: torch.Tensor
-    trained: bool
-
-    def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
-        from torch._utils import _rebuild_parameter
-
-        return _rebuild_parameter, (self.tensor, self.trained, OrderedDict())
+    if stored.trained is None:
+        return tensor
+    return torch.nn.Parameter(tensor, requires_grad=stored.trained)
 
 
 def _write_whole(states: dict[Any, Any], file: Path, progress: Progress) -> None:
-    """Write what may hide tensors, or what this release of PyTorch (before 2.7) cannot write piece by piece."""
+    """Write what may hide tensors, or what this release of PyTorch cannot write piece by piece."""
     import torch
 
     def read(stored: Stored) -> torch.Tensor:
         progress(stored.size)
-        tensor = stored.read()
-        if stored.trained is None:
-            return tensor
-        return torch.nn.Parameter(tensor, requires_grad=stored.trained)
+        return _as(stored, stored.read())
 
     torch.save(exchanged(states, Stored, read), file)
 
