@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,15 +22,14 @@ from fsdp2lint.catalogue.findings import Finding
 from fsdp2lint.config.settings import DEFAULT_GROUPS
 from fsdp2lint.config.target import limits_in
 from fsdp2lint.edits.apply import combine
-from fsdp2lint.frameworks.asked import Launch
 from fsdp2lint.interpret.entries import traces
-from fsdp2lint.model.told import Limits, Told
+from fsdp2lint.model.told import Limits
 from fsdp2lint.project.project import Project
 from fsdp2lint.source.source import Site, Source
 from fsdp2lint.system.files import SETTINGS
+from tests.support.launching import launched
 
 ROOT = Path(__file__).parents[2] / "fixtures" / "rules"
-LAUNCHED = re.compile(r"^# launched: (.+)$", re.MULTILINE)
 LIMIT = re.compile(r"^# limits: (\S+)$", re.MULTILINE)
 TARGET = re.compile(r"^# target: torch (\d+)\.(\d+)$", re.MULTILINE)
 MARK = re.compile(r"#\s*(expect|fine):\s*((?:FSDP\d{3}[,\s]*)+)")
@@ -107,27 +105,6 @@ def findings(sources: Sequence[Source], about: str = "") -> Iterator[tuple[Rule,
                 if key not in seen:
                     seen.add(key)
                     yield rule, finding
-
-
-def launched(sources: Sequence[Source]) -> Told:
-    """What ``# launched: fsdp_version 2, state_dict_type FULL_STATE_DICT`` says of the launch of a script."""
-    found = []
-    for source in sources:
-        for said in LAUNCHED.findall(source.text):
-            values = dict(pair.split() for pair in said.split(","))
-            kind = values.get("state_dict_type", "")
-            processes = int(number) if (number := values.pop("processes", "")) else None
-            given = {
-                "offload": values.pop("offload", "") == "true",
-                "efficient_loading": values.pop("efficient_loading", "") == "true",
-                "mixed_precision": values.get("mixed_precision", ""),
-            }
-            named = tuple(values.items())
-            launch = Launch(
-                int(values["fsdp_version"]), kind, named=named, processes=processes, **given
-            )
-            found.append((os.path.abspath(source.path), launch))
-    return Told(launched=tuple(found))
 
 
 def limits_of(sources: Sequence[Source]) -> Limits:

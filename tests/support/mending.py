@@ -10,7 +10,9 @@ from fsdp2lint.check import runner
 from fsdp2lint.check.diagnostics import Diagnostic
 from fsdp2lint.check.runner import Batch, Mended
 from fsdp2lint.config.settings import Settings
+from fsdp2lint.source.source import Source
 from tests.evidence.header import RULES, Fixture, fixtures
+from tests.support.launching import launched
 
 
 @cache
@@ -40,7 +42,9 @@ def found_in_bad_fixtures(rule: Rule) -> list[Diagnostic]:
 
 def mended(copy: Fixture, rule: Rule) -> Mended:
     """A copy of a fixture after the safe and unsafe fixes of one rule; nothing is written."""
-    return runner.mend(_batch(copy), _only(rule), unsafe=True)
+    sources = [Source.decode(file.read_bytes(), str(file)) for file in copy.files]
+    settings = _only(rule)._replace(told=launched(sources))
+    return runner.mend(_batch(copy), settings, unsafe=True)
 
 
 def _only(rule: Rule) -> Settings:
