@@ -126,7 +126,7 @@ def _of_flat(program: Program) -> Iterator[tuple[Source, cst.Attribute]]:
 
 
 def _is_its_own(source: Source, node: cst.Attribute) -> bool:
-    """Whether ``self._flat_param`` is what the class around, the script's own, has put there itself."""
+    """Whether ``self._flat_param`` was put there by the class around it, which the script defines."""
     if not isinstance(node.value, cst.Name) or node.value.value != "self":
         return False
     around = Layout.of(source).ancestors(node)

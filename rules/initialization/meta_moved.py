@@ -173,7 +173,7 @@ _ASKED = (
 
 
 def _names_device(value: Value) -> bool:
-    """Whether a device is given by a name that is known, with the number of a rank, or asked of torch."""
+    """Whether a device is given by a name that is known, with the number of a rank, or comes from a call of torch."""
     if isinstance(value, Part) and isinstance(value.owner, External):
         return value.owner.name in _ASKED
     return _is_indexed(value) if isinstance(value, Part) else not is_meta(value)
