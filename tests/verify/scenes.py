@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
@@ -60,6 +61,20 @@ class Ranks:
         run.status = int(len(run.ranks) < request.nproc or not all(r.done for r in run.ranks))
         echo((folder / "rank0.out").read_bytes())
         return run
+
+
+def runs_here(script: Path) -> bool:
+    """Whether a script needs no framework itself: these ranks have a stand-in for some of ``transformers`` alone."""
+    stand_in = ast.parse((STAND_INS / "transformers" / "__init__.py").read_text("utf-8"))
+    there = {node.name for node in stand_in.body if isinstance(node, ast.ClassDef)}
+    for node in ast.walk(ast.parse(script.read_text("utf-8"))):
+        home = node.module or "" if isinstance(node, ast.ImportFrom) else ""
+        if home.partition(".")[0] in ("lightning", "pytorch_lightning"):
+            return False
+        if isinstance(node, ast.ImportFrom) and home == "transformers":
+            if not {alias.name for alias in node.names} <= there:
+                return False
+    return True
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ from fsdp2lint.rehearse import contract
 from fsdp2lint.rehearse.contract.codes import NAMES
 from tests.evidence.header import Fixture, fixtures
 
-from .scenes import ROOT, Rehearsed, forking
+from .scenes import ROOT, Rehearsed, forking, runs_here
 
 pytestmark = pytest.mark.ranks
 
@@ -43,25 +42,7 @@ BAD = {
     "collective_under_rank_guard/bad_full_tensor.py": "FSDP401",
     "rank_divergent_exit/bad_return_before_save.py": "FSDP402",
 }
-STAND_IN = Path(__file__).parent / "stand_ins" / "transformers" / "__init__.py"
-
-
-def runs_here(fixture: Fixture) -> bool:
-    """Whether a script needs no framework itself: these ranks have a stand-in for some of ``transformers`` alone."""
-    there = {
-        n.name for n in ast.parse(STAND_IN.read_text("utf-8")).body if isinstance(n, ast.ClassDef)
-    }
-    for node in ast.walk(ast.parse(fixture.script.read_text("utf-8"))):
-        home = node.module or "" if isinstance(node, ast.ImportFrom) else ""
-        if home.partition(".")[0] in ("lightning", "pytorch_lightning"):
-            return False
-        if isinstance(node, ast.ImportFrom) and home == "transformers":
-            if not {alias.name for alias in node.names} <= there:
-                return False
-    return True
-
-
-GOOD = [fixture for fixture in fixtures() if not fixture.bad and runs_here(fixture)]
+GOOD = [fixture for fixture in fixtures() if not fixture.bad and runs_here(fixture.script)]
 """Near-misses of every rule, of those too that no run can show to be broken."""
 HERE = (
     "guarded.py",

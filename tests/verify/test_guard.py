@@ -15,7 +15,7 @@ from fsdp2lint.rehearse import contract  # noqa: E402
 from fsdp2lint.rehearse.contract.emptied import Mark, is_marked, marking  # noqa: E402
 from fsdp2lint.rehearse.outcome import Request  # noqa: E402
 
-from .scenes import LIMIT, ROOT, Ranks, forking  # noqa: E402
+from .scenes import LIMIT, ROOT, Ranks, forking, runs_here  # noqa: E402
 
 pytestmark = pytest.mark.ranks
 
@@ -28,12 +28,13 @@ CODES = {
 }
 TWO_MODELS = {"good_initialised_later.py": 2}
 """How many models a script shards and calls on their own, where it is not one."""
-CASES = [
+SCRIPTS = [
     (path / "main.py" if path.is_dir() else path, code if path.name.startswith("bad") else None)
     for rule, code in CODES.items()
     for path in sorted((RULES / rule).iterdir())
     if path.name.startswith(("bad", "good"))
 ]
+CASES = [(script, code) for script, code in SCRIPTS if runs_here(script)]
 
 
 @pytest.fixture(scope="module")
