@@ -56,8 +56,6 @@ from fsdp2lint.api import (
     Account,
     Arguments,
     Edit,
-    InsertAfter,
-    InsertBefore,
     Layout,
     Left,
     Program,
@@ -70,7 +68,17 @@ from fsdp2lint.api import (
     name_for,
     settings_of,
     unread,
-    walk,
+)
+
+from ._common.lightning import (
+    STRATEGY,
+    TRAINER,
+    Module,
+    classes_at_top,
+    configure_model,
+    lightning_modules,
+    method_lines,
+    older_lightning,
 )
 
 FSDP2 = (
@@ -116,8 +124,8 @@ LOST_WORDS = {
 def rewrite(program: Program) -> Iterator[Step | Left]:
     """Asking a framework for FSDP1."""
     converted: set[cst.CSTNode] = set()
-    trainers = [one for one in _calls(program, TRAINER_OF_LIGHTNING) if _may_be_fsdp(one[1])]
-    older = _older_lightning(program)
+    trainers = [one for one in _calls(program, TRAINER) if _may_be_fsdp(one[1])]
+    older = older_lightning(program)
     made = _of_lightning(program, *trainers[0]) if len(trainers) == 1 and not older else None
     if made is not None:
         converted = {account.node for account in made.accounts}
@@ -393,9 +401,6 @@ def _with_version(
 
 # -- Lightning's strategy ----------------------------------------------------------------------------------------
 
-TRAINER_OF_LIGHTNING = "lightning.pytorch.Trainer"
-_STRATEGY = "lightning.pytorch.strategies.FSDPStrategy"
-_MODULES = ("lightning.pytorch.LightningModule", "lightning.pytorch.core.LightningModule")
 _KNOWN = {"auto_wrap_policy", "sharding_strategy", "state_dict_type"}
 _PRECISIONS = ("32", "'32'", '"32"', "'32-true'", '"32-true"')
 _SHARDS = "ModelParallelStrategy is FSDP2; `configure_model` shards the module"
@@ -411,13 +416,13 @@ def _of_lightning(program: Program, source: Source, call: cst.Call) -> Step | No
     if strategy is None or any(a.star for a in call.args):
         return None
     settings = _strategy_of(program, source, strategy.value)
-    module = _only_module(program)
+    modules = lightning_modules(program)
     size = _devices(source, call, given)
-    if settings is None or module is None or size is None:
+    if settings is None or len(modules) != 1 or size is None:
         return None
     if precision is not None and source.code(precision.value) not in _PRECISIONS:
         return None
-    hooks = _configure_model(source, module, settings)
+    hooks = _configure_model(source, modules[0], settings)
     if hooks is None or any(o.kind not in ("import", "framework") for o in inventory(program)):
         return None
     home = "pytorch_lightning" if "pytorch_lightning" in source.text else "lightning.pytorch"
@@ -430,14 +435,6 @@ def _of_lightning(program: Program, source: Source, call: cst.Call) -> Step | No
 
 
 _WHOLE = ", save_distributed_checkpoint=False"
-
-
-def _older_lightning(program: Program) -> tuple[str, str] | None:
-    """Why no release of Lightning that the project allows has the strategy, and what to do; None where one has."""
-    limits = program.options.limits
-    named = [name for name in ("lightning", "pytorch-lightning") if name in dict(limits)]
-    older = [unread(name, limits) for name in named]
-    return older[0] if older and all(older) else None
 
 
 def _calls(program: Program, name: str) -> Iterator[tuple[Source, cst.Call]]:
@@ -462,7 +459,7 @@ def _strategy_of(
         return {} if value.evaluated_value == "fsdp" else None
     if not isinstance(value, cst.Call):
         return None
-    if not any(r.node is value.func for r in program.references(_STRATEGY)):
+    if not any(r.node is value.func for r in program.references(STRATEGY)):
         return None
     given = {a.keyword.value: a.value for a in value.args if a.keyword is not None}
     if len(given) != len(value.args) or not given.keys() <= _KNOWN:
@@ -479,18 +476,6 @@ def _text(value: cst.BaseExpression | None) -> str:
     if value is None:
         return ""
     return str(value.evaluated_value) if isinstance(value, cst.SimpleString) else "?"
-
-
-def _only_module(program: Program) -> tuple[Source, cst.ClassDef] | None:
-    """The LightningModule of the program, if there is one alone."""
-    found = []
-    for reference in program.references(*_MODULES):
-        parents = Layout.of(reference.source).parents
-        base = parents.get(reference.node)
-        owner = parents.get(base) if isinstance(base, cst.Arg) else None
-        if isinstance(owner, cst.ClassDef) and base in owner.bases:
-            found.append((reference.source, owner))
-    return found[0] if len(found) == 1 else None
 
 
 def _devices(
@@ -516,56 +501,20 @@ def _devices(
 
 
 def _configure_model(
-    source: Source, module: tuple[Source, cst.ClassDef], settings: dict[str, cst.BaseExpression]
+    source: Source, module: Module, settings: dict[str, cst.BaseExpression]
 ) -> tuple[Edit, ...] | None:
     """The method that shards what the wrap policy chose, and the module; None when the classes are not at hand."""
-    home, cls = module
-    methods = [line for line in cls.body.body if isinstance(line, cst.FunctionDef)]
-    names = {method.name.value for method in methods}
-    if names & {"configure_model", "configure_sharded_model"} or not methods:
-        return None
+    home, _ = module
     wrapped = _wrapped_classes(settings.get("auto_wrap_policy"))
-    if wrapped is None or not (home is source or wrapped <= _top_level(home)):
+    if wrapped is None or not (home is source or wrapped <= classes_at_top(home)):
         return None
-    at = methods[0]
-    shard = name_for(home, at, "torch.distributed.fsdp.fully_shard")
-    sharded = name_for(home, at, "torch.distributed.fsdp.FSDPModule")
+    return configure_model(module, wrapped, keeps=_keeps(settings))
+
+
+def _keeps(settings: dict[str, cst.BaseExpression]) -> bool:
+    """Whether parameters stay gathered from the forward to the backward."""
     chosen = settings.get("sharding_strategy")
-    keeps = chosen is not None and _strategy(chosen) == "SHARD_GRAD_OP"
-    options = "mesh=mesh" + ", reshard_after_forward=False" * keeps
-    lines = _method(shard.text, sharded.text, wrapped, options)
-    steps = _registered(methods)
-    if steps is None:
-        return None
-    register = name_for(home, at, f"torch.distributed.fsdp.{_REGISTER}") if steps else shard
-    lines += [f'    {register.text}(self, "{step}")' for step in steps]
-    first = next((m for m in methods if m.name.value == "__init__"), None)
-    body = "\n".join(lines)
-    edit: Edit = (
-        InsertBefore(home, at, body + "\n")
-        if first is None
-        else InsertAfter(home, first, "\n" + body)
-    )
-    return (edit, *shard.edits, *sharded.edits, *(register.edits if steps else ()))
-
-
-def _method(shard: str, sharded: str, wrapped: set[str], options: str) -> list[str]:
-    """The lines of a `configure_model` that shards what is of some classes, and the module."""
-    lines = [
-        "def configure_model(self):",
-        f"    if self.device_mesh is None or isinstance(self, {sharded}):",
-        "        return",
-        '    mesh = self.device_mesh["data_parallel"]',
-    ]
-    if wrapped:
-        classes = ", ".join(sorted(wrapped))
-        kinds = f"({classes})" if len(wrapped) > 1 else classes
-        lines += [
-            "    for module in reversed(list(self.modules())):",
-            f"        if isinstance(module, {kinds}):",
-            f"            {shard}(module, {options})",
-        ]
-    return [*lines, f"    {shard}(self, {options})"]
+    return chosen is not None and _strategy(chosen) == "SHARD_GRAD_OP"
 
 
 def _skeleton(source: Source, name: str, call: cst.CSTNode | None) -> str:
@@ -573,24 +522,20 @@ def _skeleton(source: Source, name: str, call: cst.CSTNode | None) -> str:
 
     Empty for other frameworks. ``call`` builds the strategy, or the trainer that gets it by its name.
     """
-    if name not in (_STRATEGY, TRAINER_OF_LIGHTNING):
+    if name not in (STRATEGY, TRAINER):
         return ""
     layout, inner = Layout.of(source), call if isinstance(call, cst.Call) else None
     given = {a.keyword.value: a.value for a in (inner.args if inner else ()) if a.keyword}
-    trainer = inner if name == TRAINER_OF_LIGHTNING else _around(layout, inner)
+    trainer = inner if name == TRAINER else _around(layout, inner)
     beside = {a.keyword.value: a for a in (trainer.args if trainer else ()) if a.keyword}
     number = source.code(beside["devices"].value) if "devices" in beside else ""
-    known = {} if name == TRAINER_OF_LIGHTNING else given
+    known = {} if name == TRAINER else given
     wrapped = _wrapped_classes(known.get("auto_wrap_policy")) or {"Block"}
-    chosen = known.get("sharding_strategy")
-    keeps = chosen is not None and _strategy(chosen) == "SHARD_GRAD_OP"
     whole = "" if _text(known.get("state_dict_type")) == "sharded" else _WHOLE
     size = number if number.isdigit() else "torch.cuda.device_count()"
     home = "pytorch_lightning" if "pytorch_lightning" in source.text else "lightning.pytorch"
     block = "" if _wrapped_classes(known.get("auto_wrap_policy")) else _BLOCK
-    method = _method(
-        "fully_shard", "FSDPModule", wrapped, "mesh=mesh" + ", reshard_after_forward=False" * keeps
-    )
+    method = method_lines("fully_shard", "FSDPModule", wrapped, keeps=_keeps(known))
     return "\n".join(
         (
             f"from {home}.strategies import ModelParallelStrategy",
@@ -614,27 +559,6 @@ def _around(layout: Layout, call: cst.Call | None) -> cst.Call | None:
     return outer if isinstance(outer, cst.Call) else None
 
 
-_REGISTER = "register_fsdp_forward_method"
-_STEPS = ("training_step", "validation_step", "test_step", "predict_step")
-
-
-def _registered(methods: list[cst.FunctionDef]) -> list[str] | None:
-    """The steps that have to gather the module's own parameters; None when only some of them call the module.
-
-    FSDPStrategy runs a step inside of the wrapper's forward. ModelParallelStrategy calls it directly: without
-    ``self(…)`` nothing gathers what the root holds.
-    """
-    steps = [method for method in methods if method.name.value in _STEPS]
-    if not any(map(_calls_itself, methods)):
-        return [step.name.value for step in steps]
-    return [] if all(map(_calls_itself, steps)) else None
-
-
-def _calls_itself(method: cst.FunctionDef) -> bool:
-    calls = (node for node in walk(method) if isinstance(node, cst.Call))
-    return any(isinstance(call.func, cst.Name) and call.func.value == "self" for call in calls)
-
-
 def _wrapped_classes(policy: cst.BaseExpression | None) -> set[str] | None:
     """The names of the classes in a wrap policy that is written out; none without a policy."""
     if policy is None:
@@ -645,18 +569,6 @@ def _wrapped_classes(policy: cst.BaseExpression | None) -> set[str] | None:
     if not all(isinstance(name, cst.Name) for name in names):
         return None
     return {name.value for name in names if isinstance(name, cst.Name)}
-
-
-def _top_level(source: Source) -> set[str]:
-    """The classes that a file defines or imports by name."""
-    found = set()
-    for line in source.tree.body:
-        if isinstance(line, cst.ClassDef):
-            found.add(line.name.value)
-        for part in line.body if isinstance(line, cst.SimpleStatementLine) else ():
-            if isinstance(part, cst.ImportFrom) and not isinstance(part.names, cst.ImportStar):
-                found |= {alias.evaluated_alias or alias.evaluated_name for alias in part.names}
-    return found
 
 
 # -- what a framework does elsewhere -----------------------------------------------------------------------------

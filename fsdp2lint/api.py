@@ -40,8 +40,11 @@ from fsdp2lint.frameworks.document import Entry, plain
 from fsdp2lint.frameworks.document import Mapping as SettingsMapping
 from fsdp2lint.frameworks.layers import may_be_defined, said_in_project
 from fsdp2lint.frameworks.layers import meant as meant_layer
+from fsdp2lint.frameworks.lightning import CliStrategy, cli_strategy
 from fsdp2lint.frameworks.version2 import (
     BUFFERS_KEPT,
+    LIGHTNING_BY_HAND,
+    LIGHTNING_NEEDS_CODE,
     PACKAGES,
     settings_changes,
     settings_left,
@@ -49,6 +52,7 @@ from fsdp2lint.frameworks.version2 import (
     without_key,
 )
 from fsdp2lint.frameworks.version2 import DROPPED as DROPPED_SETTINGS
+from fsdp2lint.frameworks.version2 import Change as SettingsChange
 from fsdp2lint.meanings.fsdp1 import FLATTENERS, OLD_NAMES, POSITIONS
 from fsdp2lint.meanings.fsdp1_symbols import FRAMEWORK_ARGUMENTS, FRAMEWORKS, SYMBOLS
 from fsdp2lint.meanings.registry import canonical
@@ -73,6 +77,8 @@ __all__ = [
     "FLATTENERS",
     "FRAMEWORKS",
     "FRAMEWORK_ARGUMENTS",
+    "LIGHTNING_BY_HAND",
+    "LIGHTNING_NEEDS_CODE",
     "NEWLINE",
     "OLD_NAMES",
     "PACKAGES",
@@ -84,6 +90,7 @@ __all__ = [
     "Account",
     "Arguments",
     "Asked",
+    "CliStrategy",
     "Edit",
     "Entry",
     "Finding",
@@ -109,6 +116,7 @@ __all__ = [
     "Replace",
     "Respelling",
     "Rewrite",
+    "SettingsChange",
     "SettingsMapping",
     "Site",
     "Source",
@@ -123,6 +131,7 @@ __all__ = [
     "canonical",
     "children",
     "classes_of",
+    "cli_strategy",
     "codemod",
     "dotted",
     "excludes_fsdp2",

@@ -1,4 +1,4 @@
-"""Settings files and commands of accelerate, the Trainer and axolotl ask for FSDP2, in its own keys.
+"""Settings files and commands of accelerate, the Trainer, axolotl and LightningCLI ask for FSDP2, in its own keys.
 
 ## What it does
 
@@ -7,6 +7,9 @@ Trainer (in a file of its own or among the training arguments) and axolotl's rec
 `fsdp_reshard_after_forward`; a hybrid strategy of accelerate over several machines becomes its `parallelism_config`; keys
 that version 2 ignores or refuses go. Where a file says no state-dict type, the one that version 1 means is written.
 Comments, order, quotes and anchors stay, and files that say version 2 are left alone.
+
+In a file of LightningCLI, `FSDPStrategy` (or `fsdp`) becomes `ModelParallelStrategy` with the number of GPUs, and the LightningModule
+that it trains gets a `configure_model` that shards it: both change, or neither.
 
 In shell, Slurm and Make files, the options of `accelerate launch --use_fsdp …` are rewritten the same way, and the arguments
 `--fsdp "full_shard auto_wrap"` of a Trainer get an `--fsdp_config` with version 2, which takes
@@ -29,9 +32,10 @@ where the state-dict type is not written.
 ## What it leaves
 
 `NO_SHARD` (version 2 always shards), hybrid strategies whose sizes the file does not say, settings that come from a YAML
-anchor, projects whose requirements allow only releases of accelerate or transformers that do not read `fsdp_version`, Lightning's
-`FSDPStrategy` (FSDP2 needs a `configure_model`): then nothing of the file changes, and the ledger says
-what to write. Of commands, the same strategies, those in a variable of the shell, and commands in documents. Templates, several
+anchor, projects whose requirements allow only releases of accelerate or transformers that do not read `fsdp_version`, files of
+LightningCLI whose LightningModule is not among the migrated files or has a `configure_model` already, that do not say the
+number of GPUs, or whose strategy has other arguments than a wrap policy of classes, FULL_SHARD or SHARD_GRAD_OP and the
+state-dict type: then nothing of the file changes, and the ledger says what to write. Of commands, the same strategies, those in a variable of the shell, and commands in documents. Templates, several
 documents in one file and what is no valid YAML or JSON are reported and left.
 
 ## References
@@ -50,6 +54,7 @@ from fsdp2lint.api import (
     PACKAGES,
     Program,
     Respelling,
+    Step,
     codemod,
     settings_changes,
     settings_left,
@@ -58,20 +63,18 @@ from fsdp2lint.api import (
 )
 
 from .commands import in_commands
+from .lightning import as_respelling, of_the_cli
 
 
 @codemod(frameworks=True)
-def rewrite(program: Program) -> Iterator[Respelling]:
+def rewrite(program: Program) -> Iterator[Step | Respelling]:
     """Settings files and commands that ask for FSDP1."""
     yield from in_commands(program)
+    yield from of_the_cli(program)
     for text in program.texts:
         asked = settings_of(text)
-        if asked is None or asked.version == 2:
+        if asked is None or asked.version == 2 or asked.framework == "Lightning":
             continue
         older = unread(PACKAGES.get(asked.framework, ""), program.options.limits)
         changes = settings_changes(text) if older is None else [settings_left(asked, *older)]
-        for one in changes:
-            fate = "changed" if one.fate == "manual" else one.fate
-            yield Respelling(
-                text, one.start, one.end, one.text, one.what, one.why, one.todo, fate, "setting"
-            )
+        yield from (as_respelling(text, one) for one in changes)

@@ -33,10 +33,11 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One rewriting: all of its edits are made, or none."""
+    """One rewriting: all of its edits are made, or none; so are the ``words`` in files that are no Python."""
 
     edits: tuple[Edit, ...]
     accounts: tuple[Account, ...]
+    words: tuple[Respelling, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

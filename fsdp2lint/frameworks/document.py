@@ -24,6 +24,7 @@ ASKING = (
     b"fsdp_config",
     b"fsdp:",
     b'"fsdp"',
+    b"'fsdp'",
     b"FSDP",
     b"fsdp_version",
     b"strategy: fsdp",
@@ -86,9 +87,10 @@ class Scalar(Node):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Listing(Node):
-    """A list."""
+    """A list; ``flow`` when it stands in brackets."""
 
     items: tuple[Node, ...]
+    flow: bool = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -141,15 +143,10 @@ def plain(node: Node) -> Any:
 def end_of(node: Node) -> int:
     """Where the last word of a node ends: a block of YAML takes the blank lines and comments behind it too."""
     if isinstance(node, Listing) and node.items:
-        return max(node.end if _closed(node) else 0, end_of(node.items[-1]))
+        return node.end if node.flow else end_of(node.items[-1])
     if isinstance(node, Mapping) and node.entries and not node.flow:
         return end_of(node.entries[-1].value)
     return node.end
-
-
-def _closed(node: Listing) -> bool:
-    """Whether a list stands in brackets: then its items end before it does."""
-    return node.start < node.items[0].start and node.end > node.items[-1].end
 
 
 def read(source: Source) -> Mapping:
@@ -253,7 +250,8 @@ class _Reader:
     def _fresh(self, node: Any, start: int, end: int) -> Node:
         yaml = self._yaml
         if isinstance(node, yaml.SequenceNode):
-            return Listing(start, end, tuple(self._node(one) for one in node.value))
+            items = tuple(self._node(one) for one in node.value)
+            return Listing(start, end, items, bool(node.flow_style))
         if not isinstance(node, yaml.MappingNode):
             return Scalar(start, end, self._value(node), node.style in ("'", '"'))
         entries = []

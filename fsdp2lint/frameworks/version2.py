@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 from fsdp2lint.frameworks.asked import PREFIX, Asked, asked, bare
 from fsdp2lint.frameworks.document import (
     Entry,
+    Listing,
     Mapping,
     NotSettings,
     Scalar,
@@ -98,7 +99,9 @@ _TODO = {
         "`dp_replicate_size: <machines>`"
     ),
 }
-_LIGHTNING = (
+
+LIGHTNING_NEEDS_CODE = "FSDPStrategy is FSDP1, and FSDP2 needs code of the LightningModule"
+LIGHTNING_BY_HAND = (
     "use `class_path: lightning.pytorch.strategies.ModelParallelStrategy` with `data_parallel_size: <GPUs>` and "
     "`tensor_parallel_size: 1` in its `init_args`, and a `configure_model` in the LightningModule that calls fully_shard on "
     "the blocks and on the model"
@@ -151,13 +154,11 @@ def changes(asked: Asked, text: str, *, json: bool) -> list[Change]:
     if asked.version == 2:
         return []
     if asked.framework == "Lightning":
-        assert asked.holder is not None
-        why = "FSDPStrategy is FSDP1, and FSDP2 needs code of the LightningModule"
-        return [_left(asked.holder, why, _LIGHTNING)]
+        return [settings_left(asked, LIGHTNING_NEEDS_CODE, LIGHTNING_BY_HAND)]
     obstacle = _obstacle(asked)
     if obstacle is not None:
         return [obstacle]
-    return sorted(_Rewriting(asked, text, json).changes(), key=lambda c: (c.start, c.end))
+    return sorted(Rewriting(asked, text, json).changes(), key=lambda c: (c.start, c.end))
 
 
 def _left(entry: Entry, why: str, todo: str) -> Change:
@@ -213,6 +214,9 @@ def sizes(asked: Asked) -> tuple[int, int] | None:
     return machines, processes // machines
 
 
+_COMMENT = re.compile(r"(?<=[ \t])#[^\r\n]*(?:\r\n|\n|\r)")
+
+
 def without_key(text: str, section: Mapping, entry: Entry) -> tuple[int, int, str]:
     """The span that an entry takes, alone, and what stays of it: a comment."""
     return (_in_braces if section.flow else _in_lines)(text, section, entry, [entry])
@@ -232,16 +236,17 @@ def _line_end(text: str, at: int) -> int:
 def _in_lines(
     text: str, section: Mapping, entry: Entry, dropped: list[Entry]
 ) -> tuple[int, int, str]:
-    """The lines of an entry; a comment behind it stays, on a line of its own."""
+    """The lines of an entry; comments behind it and behind the items of a list stay, on lines of their own."""
     start = _line_start(text, entry.key.start)
     stop = end_of(entry.value)
     end = _line_end(text, stop)
     end = len(text) if end < 0 else end + 1
-    behind = text[stop:end]
-    if "#" not in behind:
-        return start, end, ""
     indent = text[start : entry.key.start]
-    return start, end, indent + behind[behind.index("#") :]
+    kept = _COMMENT.findall(text, start, stop) if isinstance(entry.value, Listing) else []
+    behind = text[stop:end]
+    if "#" in behind:
+        kept.append(behind[behind.index("#") :])
+    return start, end, "".join(indent + one for one in kept)
 
 
 def _in_braces(
@@ -257,7 +262,7 @@ def _in_braces(
     return start, end_of(entry.value), ""
 
 
-class _Rewriting:
+class Rewriting:
     """The changes of one file."""
 
     def __init__(self, asked: Asked, text: str, json: bool) -> None:

@@ -8,7 +8,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -299,7 +299,8 @@ class _Run:
         if not inner:
             return step
         accounts = tuple(one for one in step.accounts if one.source not in inner)
-        return Step(tuple(one for one in step.edits if one.source not in inner), accounts)
+        edits = tuple(one for one in step.edits if one.source not in inner)
+        return Step(edits, accounts, step.words)
 
     def stuck(self) -> Iterator[Stuck]:
         """The constructors that no codemod could rewrite, and what would break a rule of FSDP2."""
@@ -354,12 +355,14 @@ class _Run:
                     start, end = Layout.of(one.source).span(one.node)
                     for entry in self.ledger.inside(one.source, start, end):
                         self._leave_held(entry, by)
+                self._leave_words(step, self.held.why, by)
                 return False
         begun = [left_before(one.source, one.node) for one in step.accounts]
         for account, todo in zip(step.accounts, begun, strict=True) if any(begun) else ():
             what = "this" if todo else "a part of this"
             why = f"an earlier run left {what} for manual migration"
             self._leave(Left(account.source, account.node, why, todo), by)
+            self._leave_words(step, why, by)
         return not any(begun) and (by != CONTRACT or not self._halves(step))
 
     def _halves(self, step: Step) -> bool:
@@ -465,10 +468,7 @@ class _Run:
             bad = {left.index: left for left in outcome.left if not left.again}
             late = {left.index for left in outcome.left if left.again}
             for index, left in bad.items():
-                step, by = steps[index]
-                for account in step.accounts:
-                    why = f"the rewriting contradicts itself here: {left.why}"
-                    self._leave(Left(account.source, account.node, why, "migrate this by hand"), by)
+                self._refuse(steps[index], f"the rewriting contradicts itself here: {left.why}")
             made = [s for i, s in enumerate(steps) if i not in bad and i not in late]
             broken = self._broken(outcome)
             if broken is None:
@@ -479,7 +479,8 @@ class _Run:
                 self.made.add(by)
             for account in step.accounts:
                 self._account(account, by)
-        return self._take(outcome)
+        respelled = [self._respell(step.words, by) for step, by in made if step.words]
+        return self._take(outcome) or any(respelled)
 
     def _respell(self, words: Sequence[Respelling], by: str) -> bool:
         """Change files that are no Python; whether any text changed."""
@@ -534,10 +535,21 @@ class _Run:
         touching = [s for s in made if any(e.source is broken for e in s[0].edits)]
         alone = [s for s in touching if self._broken(combine([s[0].edits])) is not None]
         dropped = alone[:1] or touching
-        for step, by in dropped:
-            for account in step.accounts:
-                self._leave(Left(account.source, account.node, why, "migrate this by hand"), by)
+        for one in dropped:
+            self._refuse(one, why)
         return [s for s in made if s not in dropped]
+
+    def _refuse(self, made: Made, why: str) -> None:
+        """Leave all of a step to a person."""
+        step, by = made
+        for account in step.accounts:
+            self._leave(Left(account.source, account.node, why, "migrate this by hand"), by)
+        self._leave_words(step, why, by)
+
+    def _leave_words(self, step: Step, why: str, by: str) -> None:
+        """Leave what a step would have changed in files that are no Python."""
+        todo = "migrate this by hand, with the code that goes with it"
+        self.ledger.add([replace(word, why=why, todo=todo) for word in step.words[:1]], by)
 
     def _account(self, account: Account, by: str) -> None:
         start, end = Layout.of(account.source).span(account.node)

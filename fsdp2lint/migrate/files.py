@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
-from fsdp2lint.frameworks.asked import asked
-from fsdp2lint.frameworks.document import NotSettings, read
+from fsdp2lint.frameworks.text import SettingsText
 from fsdp2lint.meanings.fsdp1_symbols import METHODS
 from fsdp2lint.migrate.speaks import holds_fsdp1
 from fsdp2lint.project.links import Finder, Folder
@@ -37,6 +36,9 @@ _TODO = b"TODO(fsdp2lint)"
 
 _ASKED = re.compile(rb"--\w*fsdp|\bfsdp_", re.IGNORECASE)
 """How a launch script asks a framework for FSDP."""
+
+_LIGHTNING = re.compile(rb"\bLightning(?:Module|CLI)\b")
+"""What a file of LightningCLI trains, and who reads it."""
 
 _OLD_PATHS = re.compile(rb"distributed\.(?:_\w+|checkpoint\._)")
 """Where imports lead to that have moved since."""
@@ -82,6 +84,9 @@ def choose(files: Sequence[str], texts: Sequence[str] = ()) -> Chosen:
     sources: list[Source] = []
     if settings or any(map(_ASKED.search, map(_bytes, texts))):
         about |= marked  # a framework may be asked for it from there
+    asking = list(_settings(settings, problems))
+    if any(one.asked is not None and one.asked.framework == "Lightning" for one in asking):
+        about |= {path for path, raw in contents.items() if _LIGHTNING.search(raw)}
     wanted = old | about | _near(contents, about, roots)
     wanted |= {path for path in marked - wanted if not _parses(path, contents[path])}
     for path in sorted(wanted):
@@ -90,20 +95,19 @@ def choose(files: Sequence[str], texts: Sequence[str] = ()) -> Chosen:
         except Unreadable as problem:
             problems.append(Problem(path, f"line {problem.line}: {problem.message}"))
     serving = [path for path in texts if _serves(path, files, marked)]
-    beside = [*_texts(serving), *_settings(settings, problems)]
+    beside = [*_texts(serving), *asking]
     return Chosen(tuple(sources), tuple(beside), tuple(roots), tuple(problems))
 
 
-def _settings(paths: Iterable[str], problems: list[Problem]) -> Iterator[Source]:
+def _settings(paths: Iterable[str], problems: list[Problem]) -> Iterator[SettingsText]:
     """The settings files that ask for FSDP; one that cannot be read is a problem."""
     for path in paths:
         try:
             source = Source.read(path)
-            if asked(read(source)) is not None:
+            if isinstance(source, SettingsText) and source.asked is not None:
                 yield source
-        except (NotSettings, Unreadable) as problem:
-            why = problem.why if isinstance(problem, NotSettings) else problem.message
-            problems.append(Problem(path, f"line {problem.line}: {why}"))
+        except Unreadable as problem:
+            problems.append(Problem(path, f"line {problem.line}: {problem.message}"))
 
 
 def launch_files(paths: Sequence[str], exclusion: Exclusion) -> list[str]:

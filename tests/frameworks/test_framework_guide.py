@@ -135,7 +135,7 @@ def test_the_trainer_gets_version_2(tmp_path: Path) -> None:
 def test_the_module_of_lightning_gets_what_the_page_shows(tmp_path: Path) -> None:
     before_and_after("lightning", tmp_path)
     made = (tmp_path / "train.py").read_text()
-    (shown,) = (body for name, body in examples("lightning") if name != "train.py")
+    (shown,) = (body for name, body in examples("lightning") if name.startswith("the method"))
     method = shown.partition("LightningModule):\n")[2]
     assert "def configure_model" in method
     assert method in made
@@ -143,6 +143,27 @@ def test_the_module_of_lightning_gets_what_the_page_shows(tmp_path: Path) -> Non
     assert strategy is not None
     assert strategy[1] in made
     assert quiet(tmp_path)
+
+
+def with_a_settings_file(folder: Path) -> dict[str, str]:
+    """The files of LightningCLI on the page, and what migrating makes of them; what the page shows of it."""
+    wanted = laid_out("lightning", folder)
+    files = command("lightning", "mkdir before && cp")[2:-1]
+    (folder / "before").mkdir()
+    for file in files:
+        (folder / "before" / file).write_text((folder / file).read_text())
+    assert invoke("migrate", "--write", "-q", *files, cwd=folder).returncode == 0
+    return wanted
+
+
+def test_a_settings_file_of_lightning_becomes_what_the_page_shows(tmp_path: Path) -> None:
+    wanted = with_a_settings_file(tmp_path)
+    assert {file: (tmp_path / file).read_text() for file in wanted} == wanted
+    assert "def configure_model" in (tmp_path / "model.py").read_text()
+    again = invoke("migrate", "config.yaml", "main.py", "model.py", cwd=tmp_path)
+    assert (again.returncode, again.stdout) == (0, "No FSDP1 code found.\n"), again.stdout
+    shown = invoke("check", "--isolated", "config.yaml", "main.py", "model.py", cwd=tmp_path)
+    assert "All checks passed! (FSDP in 3 of 3 files; 1 training program" in shown.stdout
 
 
 def test_the_worker_of_ray_is_followed(tmp_path: Path) -> None:
@@ -307,10 +328,19 @@ def test_a_script_of_trl_trains(tmp_path: Path, version: int) -> None:
 @pytest.mark.skipif(find_spec("lightning") is None, reason="Lightning runs itself")
 def test_lightning_does_the_same(tmp_path: Path) -> None:
     before_and_after("lightning", tmp_path)
-    told = verified(tmp_path, *command("lightning", "fsdp2lint verify"))
+    told = verified(tmp_path, *command("lightning", "fsdp2lint verify before.py"))
     assert equal(told, *TRAINED), told
     assert "Equal: rung 3 of 4 (run on CPU)." in told
     assert "AFTER's module is called with 1 of the 2 tensors" in told
+
+
+@pytest.mark.ranks
+@pytest.mark.skipif(find_spec("jsonargparse") is None, reason="LightningCLI runs itself")
+def test_lightning_cli_does_the_same(tmp_path: Path) -> None:
+    with_a_settings_file(tmp_path)
+    told = verified(tmp_path, *command("lightning", 'fsdp2lint verify "torchrun'))
+    assert equal(told, *TRAINED), told
+    assert "Equal: rung 3 of 4 (run on CPU)." in told
 
 
 # -- side by side with accelerate's own command ------------------------------------------------------------------
@@ -416,7 +446,7 @@ BACKED = {
         *(GATE, FIXTURES, CODEMODS),
         f"{HERE}::test_lightning_does_the_same",
     ),
-    "LightningCLI YAML": (FILES, FIXTURES),
+    "LightningCLI YAML": (FILES, FIXTURES, CODEMODS, f"{HERE}::test_lightning_cli_does_the_same"),
     "Ray Train": (
         *(GATE, f"{HERE}::test_the_worker_of_ray_is_followed"),
         f"{HERE}::test_the_workers_of_ray_train_as_without_sharding",

@@ -76,19 +76,38 @@ def fit(call: Call) -> Value | None:
         return None
     for one in call.each(call.get(0, "model")):
         _refuse(call, one)
-        for name in BEFORE:
-            call.escape(_hook(call, one, name))
-        built = _hook(call, one, "configure_optimizers")
-        optimizers = _optimizers(call, built, 0)
-        if not optimizers:
-            call.escape(built)
-        for name in FITTING:
-            result = _hook(call, one, name)
-        _step(call, one, result, optimizers)
-        for name in AFTER:
-            call.escape(_hook(call, one, name))
+        _fit(call, one)
     call.escape_arguments()
     return nothing(call)
+
+
+def _fit(call: Call, module: Value) -> None:
+    """The hooks of a module, and the steps of its optimizers."""
+    for name in BEFORE:
+        call.escape(_hook(call, module, name))
+    built = _hook(call, module, "configure_optimizers")
+    optimizers = _optimizers(call, built, 0)
+    if not optimizers:
+        call.escape(built)
+    for name in FITTING:
+        result = _hook(call, module, name)
+    _step(call, module, result, optimizers)
+    for name in AFTER:
+        call.escape(_hook(call, module, name))
+
+
+@calls("lightning.pytorch.cli.LightningCLI")
+def cli(call: Call) -> Value | None:
+    """``LightningCLI(Model)`` builds the module by a settings file and runs what the command line says, most often ``fit``.
+
+    With ``run=False`` the script itself calls the trainer that it has built (lightning/pytorch/cli.py).
+    """
+    runs = constant(call.keywords.get("run")) is not False
+    for one in call.each(call.get(0, "model_class")) if runs else ():
+        if isinstance(one, Class):
+            _fit(call, call.machine.call(one, (), {}, call.site, True))
+    call.escape_arguments()
+    return fresh(call)
 
 
 def _refuse(call: Call, module: Value) -> None:
