@@ -41,6 +41,9 @@ from fsdp2lint.frameworks.document import Mapping as SettingsMapping
 from fsdp2lint.frameworks.layers import may_be_defined, said_in_project
 from fsdp2lint.frameworks.layers import meant as meant_layer
 from fsdp2lint.frameworks.lightning import CliStrategy, cli_strategy
+from fsdp2lint.frameworks.options import GONE as REMOVED_OPTION
+from fsdp2lint.frameworks.options import AskingCommand, asking_commands
+from fsdp2lint.frameworks.options import Option as CommandOption
 from fsdp2lint.frameworks.version2 import (
     BUFFERS_KEPT,
     LIGHTNING_BY_HAND,
@@ -85,12 +88,15 @@ __all__ = [
     "PARALLELISM_KEYS",
     "POSITIONS",
     "PREFIX",
+    "REMOVED_OPTION",
     "SETTINGS_KEYS",
     "SYMBOLS",
     "Account",
     "Arguments",
     "Asked",
+    "AskingCommand",
     "CliStrategy",
+    "CommandOption",
     "Edit",
     "Entry",
     "Finding",
@@ -126,6 +132,7 @@ __all__ = [
     "Unimport",
     "Unwrap",
     "Wrap",
+    "asking_commands",
     "asks_by_words",
     "bare_key",
     "canonical",

@@ -8,46 +8,27 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from fsdp2lint.api import (
     DROPPED_SETTINGS,
+    LIGHTNING_BY_HAND,
+    LIGHTNING_NEEDS_CODE,
+    REMOVED_OPTION,
+    AskingCommand,
+    CommandOption,
     Program,
     Respelling,
     Source,
-    asks_by_words,
+    asking_commands,
     strategy_of,
     unread,
     words_of,
 )
 
 _SCRIPTS = re.compile(r"(\.(sh|bash|slurm|sbatch|job|mk)|(^|/)Makefile)\Z")
-_COMMAND = re.compile(r"^(?![ \t]*#)[^\n]*?(?:\\\r?\n[^\n]*?)*$", re.MULTILINE)
-_COMMENT = re.compile(r"[ \t]#")
-_LAUNCHER = re.compile(r"\baccelerate[ \t-]launch\b")
-_STARTS = re.compile(r"\b(?:accelerate[ \t-]launch|torchrun|python[\d.]*)\b")
-_OPTION = re.compile(
-    r"""(?:[ \t]|\\\r?\n)+--(?P<name>(?:use[_-])?fsdp(?:[_-]\w+)*)(?=[\s=]|\Z)"""
-    r"""(?:(?:=|(?:[ \t]|\\\r?\n)+)(?!-)(?P<value>"[^"]*"|'[^']*'|[^\s\\;&|"']+))?"""
-)
-_FILES = re.compile(r"--(?:config[_-]file|fsdp[_-]config)\b")
-_OF_THE_TRAINER = re.compile(
-    r"--(?:per_device_train_batch_size|num_train_epochs|model_name_or_path)\b"
-)
 _RESHARDS = {"FULL_SHARD": "true", "SHARD_GRAD_OP": "false"}
 _SINCE = "version 2 is fully_shard"
-
-
-@dataclass(frozen=True)
-class _Option:
-    """An option of a command: the span with the blanks before it, and that of its value."""
-
-    name: str
-    value: str
-    start: int
-    end: int
-    at: int
-    """Where the option itself begins."""
 
 
 def in_commands(program: Program) -> Iterator[Respelling]:
@@ -55,32 +36,20 @@ def in_commands(program: Program) -> Iterator[Respelling]:
     for text in program.texts:
         if not _SCRIPTS.search(text.path.replace("\\", "/")) or "--" not in text.text:
             continue
-        for command in _COMMAND.finditer(text.text):
-            said = _COMMENT.split(command[0], maxsplit=1)[0]
-            if "fsdp" not in said or _FILES.search(said) or not _STARTS.search(said):
-                continue
-            options = {one.name: one for one in _options(said, command.start())}
-            if "use_fsdp" in options and _LAUNCHER.search(said):
-                yield from _of_accelerate(program, text, options)
-            elif "fsdp" in options and "use_fsdp" not in options:
-                yield from _of_the_trainer(program, text, said, options)
+        for command in asking_commands(text.text):
+            if command.framework == "accelerate":
+                yield from _of_accelerate(program, text, command)
+            elif command.framework == "the Trainer":
+                yield from _of_the_trainer(program, text, command)
+            else:
+                yield _left(text, command.asking, LIGHTNING_NEEDS_CODE, LIGHTNING_BY_HAND)
 
 
-def _options(said: str, start: int) -> Iterator[_Option]:
-    for found in _OPTION.finditer(said):
-        name = found["name"].replace("-", "_")
-        value = "" if name == "use_fsdp" else found["value"] or ""
-        end = found.end("name") if name == "use_fsdp" else found.end()
-        spans = (found.start(), end, found.start("name") - 2)
-        yield _Option(name, value.strip("\"'"), *(start + one for one in spans))
-
-
-def _of_accelerate(
-    program: Program, text: Source, options: dict[str, _Option]
-) -> Iterator[Respelling]:
+def _of_accelerate(program: Program, text: Source, command: AskingCommand) -> Iterator[Respelling]:
     """``accelerate launch --use_fsdp``."""
-    version, use = options.get("fsdp_version"), options["use_fsdp"]
-    if version is not None and version.value != "1":
+    options, use = command.options, command.asking
+    version = options.get("fsdp_version")
+    if command.version != 1:
         return
     chosen, known = options.get("fsdp_sharding_strategy"), options.get("fsdp_reshard_after_forward")
     older = unread("accelerate", program.options.limits)
@@ -138,19 +107,15 @@ def _without_equal(strategy: str) -> tuple[str, str] | None:
     return "a variable chooses the strategy", todo
 
 
-def _of_the_trainer(
-    program: Program, text: Source, said: str, options: dict[str, _Option]
-) -> Iterator[Respelling]:
+def _of_the_trainer(program: Program, text: Source, command: AskingCommand) -> Iterator[Respelling]:
     """``--fsdp "full_shard auto_wrap"`` among the arguments of a script."""
-    words = options["fsdp"]
+    words = command.asking
     named = words_of(words.value)
-    if not asks_by_words(words.value) or not ("auto_wrap" in named or _OF_THE_TRAINER.search(said)):
-        return
     left = unread("transformers", program.options.limits)
     if left is None and any(word.startswith(("hybrid", "no_shard")) for word in named):
         why = "version 2 has no word for this strategy"
         left = why, "leave `--fsdp` out for DDP, or set the sizes of a mesh by `parallelism_config`"
-    classes = options.get("fsdp_transformer_layer_cls_to_wrap")
+    classes = command.options.get(REMOVED_OPTION)
     if left is None and classes is not None and "$" in classes.value:
         left = (
             "a variable names the classes to wrap",
@@ -169,17 +134,17 @@ def _of_the_trainer(
     yield _with_more(text, words, new, why)
 
 
-def _with_more(text: Source, option: _Option, new: str, why: str) -> Respelling:
-    return _changed(text, option, text.text[option.at : option.end] + new, why)
+def _with_more(text: Source, option: CommandOption, new: str, why: str) -> Respelling:
+    return _changed(text, option, text.text[option.start : option.end] + new, why)
 
 
-def _changed(text: Source, option: _Option, new: str, why: str) -> Respelling:
-    return Respelling(text, option.at, option.end, new, f"--{option.name}", why)
+def _changed(text: Source, option: CommandOption, new: str, why: str) -> Respelling:
+    return Respelling(text, option.start, option.end, new, f"--{option.name}", why)
 
 
-def _dropped(text: Source, option: _Option, why: str) -> Respelling:
-    return Respelling(text, option.start, option.end, "", f"--{option.name}", why, fate="dropped")
+def _dropped(text: Source, option: CommandOption, why: str) -> Respelling:
+    return Respelling(text, option.before, option.end, "", f"--{option.name}", why, fate="dropped")
 
 
-def _left(text: Source, option: _Option, why: str, todo: str) -> Respelling:
-    return Respelling(text, option.at, option.end, "", f"--{option.name}", why, todo)
+def _left(text: Source, option: CommandOption, why: str, todo: str) -> Respelling:
+    return Respelling(text, option.start, option.end, "", f"--{option.name}", why, todo)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fsdp2lint.config.settings import Settings
 from fsdp2lint.source.prefilter import relevant, sift, tells
-from fsdp2lint.system.files import SETTINGS, Files
+from fsdp2lint.system.files import TEXTS, Files
 
 if TYPE_CHECKING:
     from fsdp2lint.check.cache import Cache
@@ -92,7 +92,7 @@ class Means(NamedTuple):
             except OSError as error:
                 yield path, error
                 continue
-            holds = relevant(raw) or path.endswith(SETTINGS)
+            holds = relevant(raw) or path.endswith(TEXTS)
             if cache is not None and known is None:
                 cache.learn(full, raw, holds)
             if holds or tells(raw, told):

@@ -15,7 +15,7 @@ from fsdp2lint.config import resolve
 from fsdp2lint.config.files import INLINE, Config, Configs, Fault, inline, without
 from fsdp2lint.config.settings import BadSetting, Settings
 from fsdp2lint.system.discover import discover, is_python
-from fsdp2lint.system.files import SETTINGS
+from fsdp2lint.system.files import SETTINGS, TEXTS
 from fsdp2lint.system.plain import one_line
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class Session:
         return [
             path
             for path in found
-            if not path.endswith(SETTINGS) or self._is_named(path) or self._asks(path)
+            if not path.endswith(TEXTS) or self._is_named(path) or self._asks(path)
         ]
 
     def beside_files(self) -> list[Diagnostic]:
@@ -144,14 +144,12 @@ class Session:
         return path in map(os.path.normpath, self.paths)
 
     def _asks(self, path: str) -> bool:
-        """Whether a settings file asks for FSDP."""
+        """Whether a file of settings or commands asks for FSDP."""
         try:
             raw = self.means.files(digests=False).read(os.path.abspath(path))
         except OSError:
             return False
-        from fsdp2lint.frameworks.document import may_ask
-
-        if not may_ask(raw):
+        if b"fsdp" not in raw.lower():
             return False
         from fsdp2lint.frameworks.text import asks
 
@@ -348,7 +346,7 @@ class Session:
 
     def _is_read(self, path: str, documents: tuple[str, ...]) -> bool:
         """Whether a file that the user named is Python or a document."""
-        if path.endswith(SETTINGS):
+        if path.endswith(TEXTS):
             return self._asks(path)
         suffixes = self._exclusion_in(os.path.dirname(path) or ".").suffixes
         if path.endswith((*suffixes, *documents)):

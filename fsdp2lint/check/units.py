@@ -19,7 +19,7 @@ from fsdp2lint.project.links import Finder, Folder, is_second_rate
 from fsdp2lint.source.prefilter import MAX_BYTES, Content, tells, written
 from fsdp2lint.source.prefilter import relevant as is_relevant
 from fsdp2lint.system.discover import EXCLUDED
-from fsdp2lint.system.files import NOTEBOOK, SETTINGS, Files
+from fsdp2lint.system.files import NOTEBOOK, TEXTS, Files
 
 MAX_PROGRAMS = 40
 """Files without a marker that are run for one unit because imports lead from them to a file of it.
@@ -90,7 +90,7 @@ def units(
         os.path.abspath(path): (path, content)
         for path, content in relevant
         if isinstance(content, OSError)
-        or path.endswith(SETTINGS)
+        or path.endswith(TEXTS)
         or written(content)
         or tells(content, told)
         or _begins(path, content)

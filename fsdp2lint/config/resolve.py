@@ -9,7 +9,7 @@ from fsdp2lint.config.files import INLINE, Config, Fault
 from fsdp2lint.config.settings import OLDEST_TORCH, BadSetting, Plugin, Settings
 from fsdp2lint.model.told import NOTHING_TOLD, Told
 from fsdp2lint.system.discover import EXCLUDED, SUFFIXES, Exclusion
-from fsdp2lint.system.files import SETTINGS
+from fsdp2lint.system.files import TEXTS
 
 if TYPE_CHECKING:
     from fsdp2lint.config.target import Targets
@@ -77,7 +77,7 @@ def exclusion(config: Config, given: Given) -> Exclusion:
             top=config.folder,
             suffixes=(
                 *SUFFIXES,
-                *SETTINGS,
+                *TEXTS,
                 *(f".{extension}" for extension in languages(config, given)),
             ),
         )

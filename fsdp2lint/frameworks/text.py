@@ -1,4 +1,4 @@
-"""A settings file as a source, beside those of Python: its nodes have places, and its comments silence findings."""
+"""Files of settings and commands as sources, beside those of Python: nodes have places, and comments silence findings."""
 
 from __future__ import annotations
 
@@ -8,9 +8,17 @@ from functools import cached_property
 from typing import Any
 
 from fsdp2lint.frameworks.asked import Asked, asked
-from fsdp2lint.frameworks.document import Mapping, NotSettings, read, seems_to_ask
+from fsdp2lint.frameworks.document import (
+    MAX_CHARACTERS,
+    Mapping,
+    NotSettings,
+    may_ask,
+    read,
+    seems_to_ask,
+)
+from fsdp2lint.frameworks.options import AskingCommand, asking_commands
 from fsdp2lint.source.source import Comment, Range, Source, Unreadable
-from fsdp2lint.system.files import SETTINGS
+from fsdp2lint.system.files import COMMANDS, SETTINGS
 
 _COMMENT = re.compile(r"(?:^|(?<=\s))#.*")
 
@@ -23,11 +31,55 @@ class _Text:
     body: tuple[()] = ()
 
 
-class SettingsText(Source):
-    """A YAML or JSON file."""
+class _NoPython(Source):
+    """A file without Python, whose nodes are spans of its text."""
 
     is_settings = True
     faithful = True
+
+    @cached_property
+    def tree(self) -> Any:
+        """The text, when it can be read."""
+        return _Text(self.text)
+
+    def range(self, node: Any) -> Range:
+        """Where a node stands."""
+        return Range(*self._place(node.start), *self._place(node.end))
+
+    def code(self, node: Any) -> str:
+        """The text of a node, on one line."""
+        return " ".join(self.text[node.start : node.end].split())
+
+    @cached_property
+    def comments(self) -> tuple[Comment, ...]:
+        """All comments; a ``#`` within quotes that comes after a blank looks like one."""
+        found = []
+        for number, line in enumerate(self.lines, 1):
+            comment = _COMMENT.search(line)
+            if comment is not None:
+                alone = not line[: comment.start()].strip()
+                found.append(Comment(number, comment.start() + 1, comment[0], alone))
+        return tuple(found)
+
+    def _place(self, offset: int) -> tuple[int, int]:
+        before = self.text[:offset]
+        return before.count("\n") + 1, offset - before.rfind("\n")
+
+
+class CommandText(_NoPython):
+    """A file of commands: of the shell, of Slurm, of make."""
+
+    def with_text(self, text: str) -> CommandText:
+        return CommandText(self.path, text, encoding=self.encoding, bom=self.bom)
+
+    @cached_property
+    def asking(self) -> tuple[AskingCommand, ...]:
+        """The commands that ask for FSDP by their options."""
+        return tuple(asking_commands(self.text))
+
+
+class SettingsText(_NoPython):
+    """A YAML or JSON file."""
 
     def with_text(self, text: str) -> SettingsText:
         return SettingsText(self.path, text, encoding=self.encoding, bom=self.bom)
@@ -59,29 +111,6 @@ class SettingsText(Source):
         self.top  # noqa: B018
         return _Text(self.text)
 
-    def range(self, node: Any) -> Range:
-        """Where a node stands."""
-        return Range(*self._place(node.start), *self._place(node.end))
-
-    def code(self, node: Any) -> str:
-        """The text of a node, on one line."""
-        return " ".join(self.text[node.start : node.end].split())
-
-    @cached_property
-    def comments(self) -> tuple[Comment, ...]:
-        """All comments; a ``#`` within quotes that comes after a blank looks like one."""
-        found = []
-        for number, line in enumerate(self.lines, 1):
-            comment = _COMMENT.search(line)
-            if comment is not None:
-                alone = not line[: comment.start()].strip()
-                found.append(Comment(number, comment.start() + 1, comment[0], alone))
-        return tuple(found)
-
-    def _place(self, offset: int) -> tuple[int, int]:
-        before = self.text[:offset]
-        return before.count("\n") + 1, offset - before.rfind("\n")
-
 
 _DEEPSPEED = re.compile(
     rb"""["']?(?:zero_optimization["']?\s*:|distributed_type["']?\s*:\s*["']?DEEPSPEED\b)"""
@@ -95,15 +124,19 @@ def why_not_checked(path: str, raw: bytes) -> str:
         return "settings of DeepSpeed, which is not FSDP"
     if path.endswith(".toml") and _DEGREES.search(raw):
         return "TOML: the frameworks that read it (torchtitan, prime-rl) know only FSDP2"
-    return "neither Python, a notebook, a document nor settings that ask for FSDP"
+    return "neither Python, a notebook, a document, commands nor settings that ask for FSDP"
 
 
 def asks(raw: bytes, path: str) -> bool:
-    """Whether a settings file asks for FSDP, or cannot be read and has a line that seems to."""
+    """Whether a file of settings or commands asks for FSDP, or settings cannot be read and have a line that seems to."""
+    if not (b"--" in raw and b"fsdp" in raw.lower() if path.endswith(COMMANDS) else may_ask(raw)):
+        return False
     try:
         source = Source.decode(raw, path)
     except Unreadable:
         return False
+    if isinstance(source, CommandText):
+        return len(raw) <= MAX_CHARACTERS and bool(source.asking)
     try:
         return isinstance(source, SettingsText) and source.asked is not None
     except Unreadable:

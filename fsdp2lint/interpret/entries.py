@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from fsdp2lint.frameworks.text import SettingsText
+from fsdp2lint.frameworks.text import CommandText, SettingsText
 from fsdp2lint.interpret.again import Reached, Runs
 from fsdp2lint.interpret.classes import life
 from fsdp2lint.interpret.functions import methods_of, stranger_arguments
@@ -68,8 +68,12 @@ def traces(project: Project, runs: Runs | None = None, *, passing: bool = False)
 
 
 def _of_settings(project: Project) -> Iterator[Trace]:
-    """A trace for each settings file that asks for FSDP: nothing happens in it."""
+    """A trace for each file of settings or commands that asks for FSDP: nothing happens in it."""
     for source in project.settings:
+        if isinstance(source, CommandText):
+            trace = Trace("", source, Memory(), project.files, project.target)
+            trace.commands = source.asking
+            yield trace
         if isinstance(source, SettingsText) and source.asked is not None:
             trace = Trace("", source, Memory(), project.files, project.target)
             trace.settings = source.asked

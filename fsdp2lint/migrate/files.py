@@ -17,7 +17,7 @@ from fsdp2lint.project.links import Finder, Folder
 from fsdp2lint.source.prefilter import MAX_BYTES, relevant
 from fsdp2lint.source.source import NOTEBOOK, Range, Source, Unreadable
 from fsdp2lint.system.discover import Exclusion, project_roots
-from fsdp2lint.system.files import SETTINGS, Files
+from fsdp2lint.system.files import COMMANDS, SETTINGS, TEXTS, Files
 from fsdp2lint.system.files import read as read_bytes
 
 DEPTH = 3
@@ -27,7 +27,7 @@ REQUIREMENTS = (
     *("requirements*.txt", "pyproject.toml", "setup.cfg", "environment*.yml", "environment*.yaml"),
 )
 LAUNCH_FILES = (
-    *("*.sh", "*.bash", "*.slurm", "*.sbatch", "*.job", "*.mk", "Makefile"),
+    *(f"*{end}" for end in COMMANDS),
     *REQUIREMENTS,
 )
 
@@ -71,7 +71,8 @@ def choose(files: Sequence[str], texts: Sequence[str] = ()) -> Chosen:
     contents: dict[str, bytes] = {}
     problems: list[Problem] = []
     settings = [path for path in files if path.endswith(SETTINGS)]
-    files = [path for path in files if path not in settings]
+    texts = list(dict.fromkeys((*texts, *(path for path in files if path.endswith(COMMANDS)))))
+    files = [path for path in files if not path.endswith(TEXTS)]
     for path in files:
         try:
             contents[path] = read_bytes(path)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from libcst import CSTNode
 
     from fsdp2lint.frameworks.asked import Asked, Launch
+    from fsdp2lint.frameworks.options import AskingCommand
     from fsdp2lint.model.guards import Guards
     from fsdp2lint.model.memory import Memory
     from fsdp2lint.model.told import Limits
@@ -50,6 +51,8 @@ class Trace:
         """The newest releases of frameworks that the project allows, as its dependencies say."""
         self.settings: Asked | None = None
         """How the settings file asks for FSDP that this trace is about; nothing happens in it."""
+        self.commands: tuple[AskingCommand, ...] = ()
+        """The commands that ask for FSDP in the file that this trace is about; nothing happens in it."""
         self.launches: tuple[Launch, ...] = ()
         """How this script is launched with FSDP; of a settings file, the launches of scripts that use it."""
         self.truncated = False

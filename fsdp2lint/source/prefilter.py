@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from fsdp2lint.system.files import SETTINGS, read
+from fsdp2lint.system.files import TEXTS, read
 
 Content = bytes | OSError
 """What reading a file gave."""
@@ -107,5 +107,5 @@ def sift(files: Iterable[str], told: Sequence[str] = ()) -> Iterator[tuple[str, 
         except OSError as error:
             yield file, error
             continue
-        if relevant(raw) or file.endswith(SETTINGS) or (told and tells(raw, told)):
+        if relevant(raw) or file.endswith(TEXTS) or (told and tells(raw, told)):
             yield file, raw

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from fsdp2lint.system.files import NOTEBOOK as NOTEBOOK
-from fsdp2lint.system.files import SETTINGS
+from fsdp2lint.system.files import SETTINGS, TEXTS
 from fsdp2lint.system.files import read as read_bytes
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Source:
     """
 
     is_settings = False
-    """Whether it is a settings file of a framework, which holds no Python."""
+    """Whether it holds settings of a framework or commands, and no Python."""
 
     def __init__(
         self,
@@ -130,10 +130,10 @@ class Source:
             raise Unreadable(f"cannot decode the file: {error}") from error
         bom = encoding == "utf-8-sig"
         kind: type[Source] = cls
-        if shown.endswith(SETTINGS):
-            from fsdp2lint.frameworks.text import SettingsText
+        if shown.endswith(TEXTS):
+            from fsdp2lint.frameworks.text import CommandText, SettingsText
 
-            kind = SettingsText
+            kind = SettingsText if shown.endswith(SETTINGS) else CommandText
         return kind(shown, text, encoding="utf-8" if bom else encoding, bom=bom)
 
     def with_text(self, text: str) -> Source:

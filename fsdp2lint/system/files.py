@@ -15,6 +15,12 @@ NOTEBOOK = ".ipynb"
 SETTINGS = (".yaml", ".yml", ".json")
 """Ends of the names of files by which frameworks are set up."""
 
+COMMANDS = (".sh", ".bash", ".slurm", ".sbatch", ".job", ".mk", "Makefile")
+"""Ends of the names of files that hold commands."""
+
+TEXTS = (*SETTINGS, *COMMANDS)
+"""Ends of the names of files that are checked and hold no Python."""
+
 ABSENT, FOLDER, FILE = "", "d", "f"
 
 NAMES = "*"
