@@ -41,6 +41,7 @@ from fsdp2lint.api import (
 )
 
 from .loops import loops_at
+from .norms import is_partial, norms
 from .shared import sharded
 
 _SCOPES = ("global", "local")
@@ -73,7 +74,10 @@ def meetings(trace: Trace) -> tuple[Meeting, ...]:
     for collective in trace.of(Collective):
         if not _local(trace, collective):
             name = collective.name.rpartition(".")[2]
-            found.append(Meeting(collective, name, f"`{name}`"))
+            norm = None if collective.about is None else norms(trace).get(collective.about)
+            old = norm is not None and not norm.infinite
+            of = " (before torch 2.10 each rank holds a part of this norm)" if old else ""
+            found.append(Meeting(collective, name, f"`{name}`{of}"))
     for forward in trace.of(Forward):
         if forward.how == "call" and sharded(trace, forward, forward.module) is not None:
             said = f"the forward of the sharded `{forward.module.words()}`"
@@ -85,18 +89,21 @@ def meetings(trace: Trace) -> tuple[Meeting, ...]:
 
 
 def _local(trace: Trace, collective: Collective) -> bool:
-    """Whether ``full_tensor()`` may need no other rank: of a clipped norm, or where the script asks first
-    whether this is a ``DTensor`` at all, and it is not or nobody knows the answer.
+    """Whether ``full_tensor()`` may need no other rank: of a norm that torch has reduced, or where the script asks
+    first whether this is a ``DTensor`` at all, and it is not or nobody knows the answer.
     """
     root = collective.about
     if not collective.name.endswith("full_tensor") or root is None:
         return False
+    norm = norms(trace).get(root)
     while isinstance(root, Part):
         root = root.owner
-    if isinstance(root, External) and "clip_grad" in root.name:
-        return True
     asked = [g for g in collective.guards if asks_for_dtensor(g.test)]
     if any(not g.taken for g in asked):
+        return True
+    if norm is not None:
+        return not is_partial(trace, norm)
+    if isinstance(root, External) and root.name.endswith(("clip_grad_norm_", "get_total_norm")):
         return True
     if isinstance(root, Parameters | StateDict) and sharded(trace, collective, root.of):
         return False

@@ -17,7 +17,10 @@ from fsdp2lint.api import (
     Container,
     Either,
     Escaped,
+    Event,
+    Exited,
     External,
+    Forward,
     Guard,
     Guards,
     Logic,
@@ -25,6 +28,7 @@ from fsdp2lint.api import (
     Parameters,
     Part,
     Returned,
+    Stepped,
     Trace,
     Unknown,
     Value,
@@ -33,6 +37,7 @@ from fsdp2lint.api import (
     rank_dependent,
 )
 
+from .local_files import local_files
 from .shared import class_name, sharded
 
 _REDUCING = (
@@ -97,7 +102,9 @@ _SEEDED_BY_OTHERS = ("set_seed", "seed_everything", "manual_seed_all", "enable_d
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Something that differs from rank to rank: its ``kind`` is ``loss``, ``data``, ``clock`` or ``chance``."""
+    """Something that differs from rank to rank: its ``kind`` is ``loss``, ``data``, ``clock``, ``chance``, ``disk``
+    or ``port``.
+    """
 
     value: Value
     kind: str
@@ -165,7 +172,7 @@ class _Origins:
         """What a value is made of directly."""
         if isinstance(value, Either):  # a flag or a counter says what decided it
             shown = [(guards, one) for guards, one in value.options if not _of_one_process(guards)]
-            asked = [g.test for guards, _ in shown for g in guards if not is_choice(g.test)]
+            asked = [g.test for guards, _ in shown for g in guards if self._explains(g)]
             return [*(one for _, one in shown), *(asked if wide else ())]
         if isinstance(value, Not):
             return [value.test]
@@ -190,6 +197,13 @@ class _Origins:
             return owner
         return owner + [one for one in operands if isinstance(one, Value)]
 
+    def _explains(self, guard: Guard) -> bool:
+        """Whether a value differs between ranks because of a test.
+
+        Where a rank leaves out a backward, all that is counted behind it differs too: the departure is what is wrong.
+        """
+        return not is_choice(guard.test) and guard.test not in _leaving_out(self.trace)
+
     @staticmethod
     def _given(called: Called) -> list[Value]:
         if called.name.rpartition(".")[2] in _ABOUT_FORM:
@@ -198,6 +212,23 @@ class _Origins:
             return []
         given = [called.receiver, *called.arguments, *called.keywords.values()]
         return [one for one in given if one is not None]
+
+
+@once
+def _leaving_out(trace: Trace) -> frozenset[Value]:
+    """The tests by which a path is left before a backward, a step or a forward that the other side comes to."""
+    left: dict[Guard, int] = {}
+    for exited in trace.of(Exited):
+        if exited.how in ("return", "break", "continue"):
+            for guard in exited.guards:
+                left.setdefault(~guard, exited.order)
+    events: list[Event] = [*trace.of(Backward), *trace.of(Stepped), *trace.of(Forward)]
+    return frozenset(
+        guard.test
+        for event in events
+        for guard in event.guards
+        if left.get(guard, event.order) < event.order
+    )
 
 
 _FUNCTIONS = ("torch", "torch.nn.functional", "torch.linalg", "torch.special", "torch.fft")
@@ -308,22 +339,28 @@ OWN = {
     "clock": "its own clock",
     "chance": "its own random numbers",
     "data": "its own data",
+    "disk": "the files of its own machine",
 }
 """What a rank asks, by the kind of an origin."""
 
 
-def differing_guard(trace: Trace, guards: Iterable[Guard], until: int) -> tuple[Guard, str] | None:
-    """The first test that each rank asks something of its own, and what; None if there is none."""
+def differing_guard(
+    trace: Trace, guards: Iterable[Guard], until: int, *more: str
+) -> tuple[Guard, str] | None:
+    """The first test that each rank asks something of its own, and what; None if there is none.
+
+    Asked for are losses, clocks, random numbers and data, and what is named besides.
+    """
     for guard in guards:
         if guard.site is None or is_choice(guard.test) or rank_dependent(guard.test):
             continue
+        found = differing(trace, guard.test, until, "loss", "clock", "chance", *more)
+        if found is not None:
+            return guard, OWN[found.kind]
         if _asks_for_missing_data(trace, guard.test, until) or _reads_own_share(
             trace, guard.test, until
         ):
             return guard, OWN["data"]
-        found = differing(trace, guard.test, until, "loss", "clock", "chance")
-        if found is not None:
-            return guard, OWN[found.kind]
     return None
 
 
@@ -381,11 +418,15 @@ def _kind(trace: Trace, value: Value) -> str:
         return "loss" if _is_of_rank(trace, value) else ""
     if class_name(value).rpartition(".")[2] in _LOADERS:
         return "data"
+    if value in local_files(trace):
+        return "disk"
     called = _origins(trace).made.get(value)
     if called is None:
         return ""
     if called.name in _CLOCKS:
         return "clock"
+    if called.name == ".getsockname":
+        return "port"
     if called.name.startswith(("random.", "numpy.random.")) and not _seeded(trace):
         return "chance"
     return ""

@@ -125,24 +125,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import libcst as cst
 
 from fsdp2lint.api import (
     Backward,
     Called,
-    Clipped,
     Event,
     Exited,
-    External,
     Finding,
     Fix,
     Forward,
     Guard,
     Literal,
-    Parameters,
-    ParametersUsed,
     Part,
     Replace,
     Resharded,
@@ -151,7 +146,6 @@ from fsdp2lint.api import (
     Unsharded,
     Value,
     of_world_size,
-    once,
     rank_dependent,
     rule,
     tests_in,
@@ -160,6 +154,7 @@ from fsdp2lint.api import (
 from .._common.fixes import call_of
 from .._common.meetings import asks_for_dtensor
 from .._common.meta import way_around
+from .._common.norms import Norm, is_partial, norms
 from .._common.origins import origins
 from .._common.parts import parameter_of
 from .._common.shared import Shard, asks_for_fsdp2, cases, overlap, sharded
@@ -182,10 +177,6 @@ _BY_HAND = (
     ".gather_for_metrics",
     ".reduce",
 )
-_NORMS = ("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.get_total_norm")
-_REDUCED = (2, 10)
-"""The first release whose total norm is reduced, unless it is the infinity norm."""
-_OLDEST = (2, 6)
 
 
 @rule(code="FSDP218", group="correctness")
@@ -213,46 +204,10 @@ def check(trace: Trace) -> Iterator[Finding]:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Norm:
-    """The norm of all gradients of a sharded model."""
-
-    made: Called
-    shard: Shard
-    infinite: bool
-
-
-@once
-def _norms(trace: Trace) -> dict[Value, _Norm]:
-    """The norms that torch returns, of gradients that surely are shards."""
-    taken: dict[object, list[Parameters]] = {}
-    uses: list[Clipped | ParametersUsed] = [*trace.of(Clipped), *trace.of(ParametersUsed)]
-    for used in uses:
-        taken.setdefault(used.at.node, []).extend(used.parameters)
-    found: dict[Value, _Norm] = {}
-    for called in trace.calls(*_NORMS):
-        for parameters in taken.get(called.at.node, ()):
-            here = sharded(trace, called, parameters.of)
-            if here is None or "ignored_params" in here[0].event.options:
-                continue
-            if parameters.taken is None or parameters.taken > here[0].order:
-                found.setdefault(called.result, _Norm(called, here[0], _is_infinite(called)))
-    return found
-
-
-def _is_infinite(called: Called) -> bool:
-    """Whether a norm is the infinity norm."""
-    position = 2 if called.name.endswith("clip_grad_norm_") else 1
-    asked = called.argument(position, "norm_type")
-    if isinstance(asked, Literal):
-        return str(asked.value).strip("+") == "inf"
-    return isinstance(asked, External) and asked.name in ("math.inf", "torch.inf", "numpy.inf")
-
-
-def _norm_of(trace: Trace, event: Event, value: Value) -> _Norm | None:
+def _norm_of(trace: Trace, event: Event, value: Value) -> Norm | None:
     """The norm that a value is on some path to an event, unless the script knows there that it is no DTensor."""
     for guards, one in cases(event, value):
-        norm = _norms(trace).get(_below(one))
+        norm = norms(trace).get(_below(one))
         if norm is not None and not any(_says_plain(g) for g in guards):
             return norm
     return None
@@ -268,11 +223,10 @@ def _says_plain(guard: Guard) -> bool:
 
 def _norms_read(trace: Trace) -> Iterator[Finding]:
     """Numbers of norms that are not reduced yet."""
-    old = (trace.target or _OLDEST) < _REDUCED
-    for read in trace.calls(".item", ".to_local", *_NUMBERS) if _norms(trace) else ():
+    for read in trace.calls(".item", ".to_local", *_NUMBERS) if norms(trace) else ():
         value = read.argument(0, "x") if read.receiver is None else read.receiver
         norm = None if value is None else _norm_of(trace, read, value)
-        if norm is None or not (old or norm.infinite) or _by_hand(trace, read, norm.shard):
+        if norm is None or not is_partial(trace, norm) or _by_hand(trace, read, norm.shard):
             continue
         name = norm.made.name.rpartition(".")[2]
         since = "" if norm.infinite else " before torch 2.10"
@@ -290,7 +244,7 @@ def _norms_read(trace: Trace) -> Iterator[Finding]:
 
 def _norms_formatted(trace: Trace) -> Iterator[Finding]:
     """Norms that are formatted as if they were numbers."""
-    for called in trace.of(Called) if _norms(trace) else ():
+    for called in trace.of(Called) if norms(trace) else ():
         for value in _with_a_spec(called):
             norm = _norm_of(trace, called, value)
             if norm is not None:

@@ -81,6 +81,36 @@ for _ in range(1000):
     trainer.step(torch.randn(4, 8, device="cuda"))
 ```
 
+Found: a loss that two branches make.
+
+```python
+import sys
+
+
+def loss_of(model, x, auxiliary):
+    loss = model(x).square().mean()
+    if auxiliary:
+        loss = loss + 0.1 * x.mean()
+    return loss
+
+
+def train(model, auxiliary):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    total = 0.0
+    for step in range(1000):
+        loss = loss_of(model, torch.randn(4, 8, device="cuda"), auxiliary)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        total += loss.item()
+
+
+dist.init_process_group("nccl")
+model = nn.Linear(8, 8)
+fully_shard(model)
+train(model, auxiliary=len(sys.argv) > 1)
+```
+
 Not found: a loss in a format.
 
 ```python
@@ -135,9 +165,9 @@ from fsdp2lint.api import (
     Backward,
     Called,
     Clipped,
-    Event,
     Finding,
     Forward,
+    Guard,
     Layout,
     Logic,
     Not,
@@ -173,7 +203,12 @@ def check(trace: Trace) -> Iterator[Finding]:
         value = called.receiver or (called.arguments[0] if called.arguments else None)
         stepped = each_step(trace, called)
         loop = step_loop(trace, called)
-        if value is None or stepped is None or loop is None or not _every_time(called, stepped):
+        if (
+            value is None
+            or stepped is None
+            or loop is None
+            or not _every_time(trace, called, stepped)
+        ):
             continue
         if not _trains_shards(trace, stepped, loop):
             continue
@@ -241,11 +276,21 @@ def _said(called: Called) -> str:
     return called.at.source.code(read) if read is not None else "a tensor"
 
 
-def _every_time(read: Event, stepped: Stepped) -> bool:
+@once
+def _sides(trace: Trace) -> dict[cst.CSTNode, set[Guard]]:
+    """The tests under which each call reads: of a value that two branches make it reads one on each side."""
+    found: dict[cst.CSTNode, set[Guard]] = {}
+    for called in trace.calls(*_READERS):
+        found.setdefault(called.at.node, set()).update(*called.guards.clauses)
+    return found
+
+
+def _every_time(trace: Trace, read: Called, stepped: Stepped) -> bool:
     """Whether nothing but tests of the rank, and what the step itself is asked for, keeps a read from happening."""
     asked = stepped.guards.units
+    sides = _sides(trace)[read.at.node]
     return all(
-        rank_dependent(guard.test)
+        rank_dependent(guard.test) or ~guard in sides
         for clause in read.guards.since(stepped.guards)
         if not any(asked.get(guard.test) == guard for guard in clause)
         for guard in clause

@@ -1,16 +1,18 @@
-"""A script that torchrun starts chooses the port of the rendezvous itself.
+"""The ranks choose the port of the rendezvous themselves, and do not meet there.
 
 ## What it does
 
 Finds `os.environ["MASTER_PORT"] = "12355"` before `init_process_group()` in scripts that take `LOCAL_RANK`, and
-the ranks themselves, from the environment that torchrun sets.
+the ranks themselves, from the environment that torchrun sets. Finds ports that each rank draws or looks for on its own
+(`random.randint`, a socket bound to port 0), also in a function that `mp.spawn` runs and in `init_method="tcp://…"`.
 
 ## Why is this bad
 
 torchrun tells every rank where its own store listens (`MASTER_ADDR`, `MASTER_PORT`) and the ranks connect to it;
 none of them starts one. With another port they try to connect where nothing listens, until the process group times out
 ten minutes later. The line is a rest of `mp.spawn`, where the script had to choose. On several hosts
-`MASTER_ADDR = "localhost"` does the same to all but the first.
+`MASTER_ADDR = "localhost"` does the same to all but the first. A port that each rank finds for itself is another one on
+each: with `mp.spawn` too, the first rank listens at its own and the others try theirs.
 
 ## Example
 
@@ -53,10 +55,12 @@ dist.init_process_group("gloo")
 fully_shard(nn.Linear(8, 8))
 ```
 
-Not found: a port that each rank finds for itself.
+Found: a port that each spawned rank finds for itself.
 
 ```python
 import socket
+
+import torch.multiprocessing as mp
 
 
 def free_port():
@@ -65,22 +69,40 @@ def free_port():
         return s.getsockname()[1]
 
 
+def main(rank, world_size):
+    os.environ["MASTER_ADDR"] = "localhost"
+    os.environ["MASTER_PORT"] = str(free_port())
+    dist.init_process_group("gloo", rank=rank, world_size=world_size)
+    fully_shard(nn.Linear(8, 8))
+
+
+if __name__ == "__main__":
+    mp.spawn(main, args=(2,), nprocs=2)
+```
+
+Not found: a port that a command prints.
+
+```python
+import subprocess
+
 local_rank = int(os.environ["LOCAL_RANK"])
-os.environ["MASTER_PORT"] = str(free_port())
+os.environ["MASTER_PORT"] = subprocess.check_output(["free-port"], text=True)
 dist.init_process_group("gloo")
 fully_shard(nn.Linear(8, 8))
 ```
 
 ## Fix safety
 
-Unsafe: `os.environ.setdefault("MASTER_PORT", …)` leaves torchrun's port alone and still serves a start by hand.
+Unsafe: `os.environ.setdefault("MASTER_PORT", …)` leaves torchrun's port alone and still serves a start by hand. There
+is none for a port that each rank finds for itself: the process that starts them has to find it.
 
 ## Known limits
 
-Only constant ports other than torchrun's own default, 29500. Scripts that set `RANK` or `WORLD_SIZE` themselves,
-or give them to `init_process_group`, are started in another way and are left alone, also where that needs one
-process to start the others (`mp.spawn`) and knows no restart. Whoever starts each rank by hand and
-sets `LOCAL_RANK` for it may choose the port here.
+Of constant ports only others than torchrun's own default, 29500, in scripts that take their ranks from the environment.
+Scripts that set `RANK` or `WORLD_SIZE` themselves, or give them to `init_process_group`, are started in another way and
+may choose a constant port. Whoever starts each rank by hand and sets `LOCAL_RANK` for it may choose the port here. A
+port that the process with `mp.spawn` finds is the same for all ranks, and so is a drawn one where the script seeds
+Python's random numbers.
 
 ## References
 
@@ -105,20 +127,26 @@ from fsdp2lint.api import (
     Sharded,
     Trace,
     Value,
+    rank_dependent,
     rule,
 )
 
-from ._common.launch import from_environment, from_torchrun, text
+from .._common.origins import differing, origins
+from ._common.launch import SPAWNING, from_environment, from_torchrun, text
 
 _SET = "os.environ.__setitem__"
 _INIT = "torch.distributed.init_process_group"
+_FINDING = (".getsockname", "random.", "numpy.random.")
 _ENVIRONMENT = ("os.environ", "os.getenv", "torch.distributed.is_")
 
 
 @rule(code="FSDP406", group="suspicious")
 def check(trace: Trace) -> Iterator[Finding]:
     """Rendezvous ports at which nothing listens."""
-    if not trace.of(Sharded) or not from_torchrun(trace):
+    if not trace.of(Sharded):
+        return
+    yield from _found_alone(trace)
+    if not from_torchrun(trace):
         return
     for written in trace.calls(_SET):
         port = written.arguments[1]
@@ -134,6 +162,38 @@ def check(trace: Trace) -> Iterator[Finding]:
             because=((started, "the process group is started here, from the environment"),),
             fix=_left_alone(written),
         )
+
+
+def _found_alone(trace: Trace) -> Iterator[Finding]:
+    """Ports that each rank finds for itself, other ones on each."""
+    spawns = [called.at.node for called in trace.calls(*SPAWNING)]
+    if not spawns and not from_torchrun(trace):
+        return
+    looked_for = {
+        called.result
+        for called in trace.calls_named(lambda name: name.startswith(_FINDING))
+        if _on_each_rank(called, spawns)
+    }
+    for called in trace.calls(_SET, _INIT) if looked_for else ():
+        port = called.argument(1, "init_method")
+        if called.name == _SET and text(called.arguments[0]) != "MASTER_PORT":
+            continue
+        if port is None or _asks(called) or not _on_each_rank(called, spawns):
+            continue
+        made_of = looked_for.intersection(origins(trace, port, called.order))
+        if any(differing(trace, one, called.order, "chance", "port") for one in made_of):
+            yield Finding(
+                at=called,
+                message="each rank finds a port of its own here: the first one listens at its port, and the others "
+                "wait at theirs until the timeout; find it once, before the ranks are started",
+            )
+
+
+def _on_each_rank(called: Called, spawns: list[cst.CSTNode]) -> bool:
+    """Whether every rank makes a call: where a process starts the others, inside what it starts."""
+    if any(rank_dependent(guard.test) for guard in called.guards):
+        return False
+    return not spawns or any(site.node in spawns for site in called.moment.calls)
 
 
 def _asks(written: Called) -> bool:

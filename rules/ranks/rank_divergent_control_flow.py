@@ -5,8 +5,9 @@
 Finds calls of a module with its own `fully_shard`, inside the forward of the sharded model around it, under a
 test that reads values of a tensor (`mask.any()`, `(ids == IMAGE).any()`, `lengths.sum().item() > 0`), with no
 call of it on the other side. Finds collectives, checkpoints and forwards of a sharded model under a test of
-something that each rank has for itself: its loss (`if loss.item() < best:`), its clock, its random numbers, or whether
-its batch has an entry (`batch.get("images") is not None`).
+something that each rank has for itself: its loss (`if loss.item() < best:`), its clock, its random numbers, whether
+its batch has an entry (`batch.get("images") is not None`), or whether a file is there in a folder that each machine has
+for itself (`/tmp`, `$TMPDIR`).
 
 ## Why is this bad
 
@@ -100,6 +101,26 @@ for _ in range(100):
     trainer.maybe_save()
 ```
 
+Found: a resume from a folder that each machine has for itself.
+
+```python
+import os
+import torch.distributed.checkpoint as dcp
+from pathlib import Path
+
+
+def latest():
+    return Path(os.environ.get("TMPDIR", "/tmp")) / "run" / "latest"
+
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+if latest().exists():
+    dcp.load({"model": model.state_dict()}, checkpoint_id=latest())
+model(torch.randn(4, 8)).sum().backward()
+```
+
 Not found: an input that only some batches have.
 
 ```python
@@ -156,8 +177,9 @@ Inside a forward only tests that read values of a tensor are judged: whether an 
 all ranks; an entry of a batch is one that `get` takes out of what a `DataLoader` gives. A loss is what a sharded model
 computed from a `DataLoader` or what is trained on: text that is generated from a prompt is taken for the same on all
 ranks. Silent when the test, or what it is computed from, was reduced or broadcast, where the script seeds Python's and
-numpy's random numbers, and for files that only some ranks see. Tests of the rank itself are FSDP401; a backward or a
-step that is left out is FSDP414, a loop or function that is left FSDP402.
+numpy's random numbers, and for files in other folders, which all machines may share. Tests of the rank itself are
+FSDP401; a backward or a step that is left out is FSDP414, a loop or function that is left FSDP402. What differs only
+because a rank has left out a backward (a counter of steps) is not reported again.
 
 ## References
 
@@ -246,7 +268,7 @@ def _by_own_values(trace: Trace, said: set[object]) -> Iterator[Finding]:
         event = meeting.event
         units = [guard for clause in event.guards.clauses if len(clause) == 1 for guard in clause]
         inside = [guard for guard in units if inside_test(event, guard)]
-        found = differing_guard(trace, inside, event.order)
+        found = differing_guard(trace, inside, event.order, "disk")
         if found is None:
             found = _skipped(trace, units, event)
         if found is None:
@@ -281,7 +303,7 @@ def _skipped(trace: Trace, units: list[Guard], event: Event) -> tuple[Guard, str
             for told in meetings(trace)
         ):
             continue
-        found = None if left is None else differing_guard(trace, [guard], event.order)
+        found = None if left is None else differing_guard(trace, [guard], event.order, "disk")
         if found is not None and found[1] != OWN["loss"]:
             return found
     return None

@@ -77,7 +77,8 @@ net(torch.randn(4, 8)).sum().backward()
 
 As for FSDP401. A rank that leaves by an exception is left alone. What was handed to a collective before counts as the
 same on all ranks; so do Python's and numpy's random numbers where the script seeds them, and torch's, whose default
-seed is a constant. Shapes, lengths and files are not asked about. Tests that join several by `and` or `or` are judged
+seed is a constant. Shapes, lengths and files are not asked about, nor is what differs only because a rank has left out
+a backward (FSDP414). Tests that join several by `and` or `or` are judged
 when each side must hold. A departure that leaves out a backward or a step is FSDP414.
 
 ## References

@@ -8,7 +8,7 @@ from ..._common.shared import is_none
 
 _SET = "os.environ.__setitem__"
 _READ = ("os.getenv", "os.environ.get", "os.environ.__getitem__")
-_SPAWNING = ("torch.multiprocessing.spawn", "torch.multiprocessing.start_processes")
+SPAWNING = ("torch.multiprocessing.spawn", "torch.multiprocessing.start_processes")
 _BY_HAND = ("rank", "world_size", "store")
 _OWN = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 
@@ -23,7 +23,7 @@ def from_outside(trace: Trace) -> bool:
     """Whether the script starts no process and puts no rank into the environment itself."""
     if any(text(c.arguments[0]) in _OWN for c in trace.calls(_SET)):
         return False
-    return not any(trace.calls("os.environ.update", "os.putenv", *_SPAWNING))
+    return not any(trace.calls("os.environ.update", "os.putenv", *SPAWNING))
 
 
 def from_torchrun(trace: Trace) -> bool:

@@ -112,7 +112,9 @@ test and the gather have to do with what it reads.
 
 A collective in a helper is reported at the call under the guard. Silent when a process group is passed, when the
 test is about membership of a group, and when the other side of the test has a collective of the same kind in the same
-`for` loops: a `barrier` after the loop is no counterpart of one inside it.
+`for` loops: a `barrier` after the loop is no counterpart of one inside it. `full_tensor()` of the norm that
+`clip_grad_norm_` and `get_total_norm` return needs the other ranks where the project's oldest torch is older than 2.10,
+and for the infinity norm.
 Code behind a `return` that depends on the rank is FSDP402, an evaluation on one rank is FSDP411.
 
 ## References

@@ -1,0 +1,255 @@
+"""What differs from rank to rank, form by form: where it comes from, and where the rules stop asking."""
+
+from __future__ import annotations
+
+from textwrap import dedent
+
+import pytest
+
+from fsdp2lint.source.source import Source
+from tests.rules.test_rules import findings, marked, named
+
+HEAD = """\
+import glob
+import os
+import random
+import socket
+import tempfile
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+import torch.multiprocessing as mp
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.utils.data import DataLoader, DistributedSampler
+"""
+MODEL = """dist.init_process_group("nccl")
+        model = nn.Linear(8, 8)
+        fully_shard(model)"""
+
+
+ONE_CAUSE = {
+    "a trainer that counts its steps": """
+        class Trainer:
+            def __init__(self, config, dataset):
+                self.config = config
+                self.model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+                for layer in self.model:
+                    fully_shard(layer)
+                fully_shard(self.model)
+                self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
+                self.loader = DataLoader(dataset, sampler=DistributedSampler(dataset))
+                self.steps = 0
+
+            def validate(self):
+                with torch.no_grad():
+                    self.model(torch.zeros(1, 8))
+
+            def fit(self):
+                for epoch in range(self.config.epochs):
+                    self.loader.sampler.set_epoch(epoch)
+                    batches, done, count = iter(self.loader), self.steps % self.config.steps, 0
+                    while done < self.config.steps:
+                        try:
+                            batch = next(batches)
+                        except StopIteration:
+                            break
+                        loss = self.model(batch).mean()
+                        if torch.isnan(loss):  # expect: FSDP414
+                            continue
+                        loss.backward()
+                        if (count + 1) % self.config.accumulate == 0:
+                            torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+                            self.optimizer.step()
+                            self.optimizer.zero_grad()
+                            self.steps += 1
+                            done += 1
+                            if self.steps % self.config.save_every == 0:
+                                dcp.save({"model": self.model.state_dict()}, checkpoint_id="out")
+                            if self.steps % self.config.validate_every == 0:
+                                self.validate()
+                        count += 1
+
+
+        def main(config, dataset):
+            dist.init_process_group("nccl")
+            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+            Trainer(config, dataset).fit()
+
+
+        if __name__ == "__main__":
+            from settings import config, dataset
+
+            main(config, dataset)
+        """,
+    "a counter of bad rounds still stops the loop": """
+        class Patience:
+            def __init__(self, most):
+                self.best, self.bad, self.most = float("inf"), 0, most
+
+            def over(self, value):
+                if value < self.best:
+                    self.best, self.bad = value, 0
+                    return False
+                self.bad += 1
+                return self.bad >= self.most
+
+
+        dist.init_process_group("nccl")
+        model = nn.Linear(8, 8)
+        fully_shard(model)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        patience = Patience(3)
+        for _ in range(10):
+            loss = model(torch.randn(4, 8)).mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if patience.over(loss.item()):
+                break  # expect: FSDP402
+        """,
+}
+
+
+@pytest.mark.parametrize("text", ONE_CAUSE.values(), ids=ONE_CAUSE)
+def test_what_differs_because_of_a_departure_is_reported_once(text: str) -> None:
+    says_what_it_marks(text)
+
+
+FILES = (
+    ('os.path.exists("/tmp/run/latest")', True),
+    ('(Path("/tmp") / "run").exists()', True),
+    ('Path(os.environ["SLURM_TMPDIR"], "run").is_dir()', True),
+    ('os.path.isfile(f"{tempfile.gettempdir()}/run/meta.json")', True),
+    ('os.path.isdir(os.path.join(os.getenv("TMPDIR", "/tmp"), "run"))', True),
+    ('sorted(glob.glob("/dev/shm/run/*"))', True),
+    ('os.path.exists("runs/latest")', False),
+    ('os.path.exists("/tmpfs/latest")', False),
+    ('os.path.exists("/tmp/run" if os.environ.get("LOCAL") else "runs")', False),
+    ('os.path.exists(os.path.join(tempfile.mkdtemp(dir="runs"), "latest"))', False),
+)
+
+
+@pytest.mark.parametrize(("test", "local"), FILES)
+def test_files_are_asked_about_where_each_machine_has_its_own(test: str, local: bool) -> None:
+    says_what_it_marks(
+        f"""
+        {MODEL}
+        if {test}:
+            dcp.load({{"model": model.state_dict()}}, checkpoint_id="x")  # {word(local, "FSDP412")}
+        model(torch.randn(4, 8)).sum().backward()
+        """
+    )
+
+
+def test_a_file_that_the_ranks_have_agreed_on_is_fine() -> None:
+    says_what_it_marks(
+        f"""
+        {MODEL}
+        there = [os.path.exists("/tmp/run/latest")]
+        dist.broadcast_object_list(there, src=0)
+        if there[0]:
+            dcp.load({{"model": model.state_dict()}}, checkpoint_id="x")
+        model(torch.randn(4, 8)).sum().backward()
+        """
+    )
+
+
+FREE = """
+        def free():
+            with socket.socket() as s:
+                s.bind(("", 0))
+                return s.getsockname()[1]
+
+"""
+PORTS = {
+    "each spawned rank looks": """
+        def main(rank, size):
+            os.environ["MASTER_PORT"] = str(free())  # expect: FSDP406
+            dist.init_process_group("nccl", rank=rank, world_size=size)
+            fully_shard(nn.Linear(8, 8))
+
+        if __name__ == "__main__":
+            mp.spawn(main, args=(2,), nprocs=2)
+        """,
+    "each spawned rank draws, for a method": """
+        class Worker:
+            def __init__(self):
+                self.port = random.randint(20000, 30000)
+
+            def start(self, rank, size):
+                where = f"tcp://localhost:{self.port}"
+                dist.init_process_group("nccl", where, rank=rank, world_size=size)  # expect: FSDP406
+
+        def main(rank, size):
+            Worker().start(rank, size)
+            fully_shard(nn.Linear(8, 8))
+
+        if __name__ == "__main__":
+            mp.spawn(main, args=(2,), nprocs=2)
+        """,
+    "the process that starts them has looked": """
+        def main(rank, size, port):
+            os.environ["MASTER_PORT"] = str(port)
+            dist.init_process_group("nccl", rank=rank, world_size=size)
+            fully_shard(nn.Linear(8, 8))
+
+        if __name__ == "__main__":
+            mp.spawn(main, args=(2, free()), nprocs=2)
+        """,
+    "only where none is set": """
+        def main(rank, size):
+            if "MASTER_PORT" not in os.environ:
+                os.environ["MASTER_PORT"] = str(free())
+            dist.init_process_group("nccl", rank=rank, world_size=size)
+            fully_shard(nn.Linear(8, 8))
+
+        if __name__ == "__main__":
+            mp.spawn(main, args=(2,), nprocs=2)
+        """,
+}
+
+
+@pytest.mark.parametrize("text", PORTS.values(), ids=PORTS)
+def test_a_port_is_found_once(text: str) -> None:
+    says_what_it_marks(FREE + text)
+
+
+NORMS = (
+    ("clip_grad_norm_(model.parameters(), 1.0)", (2, 9), True),
+    ("clip_grad_norm_(model.parameters(), 1.0)", (2, 10), False),
+    ("get_total_norm([p.grad for p in model.parameters()])", (2, 9), True),
+    ("get_total_norm([p.grad for p in model.parameters()])", (2, 10), False),
+    ('clip_grad_norm_(model.parameters(), 1.0, norm_type=float("inf"))', (2, 13), True),
+)
+
+
+@pytest.mark.parametrize(("norm", "torch", "partial"), NORMS)
+def test_a_norm_is_gathered_by_all_ranks_while_it_is_partial(
+    norm: str, torch: tuple[int, int], partial: bool
+) -> None:
+    says_what_it_marks(
+        f"""
+        # target: torch {torch[0]}.{torch[1]}
+        def log(norm):
+            if dist.get_rank() == 0:
+                print(norm.full_tensor())  # {word(partial, "FSDP401")}
+
+        {MODEL}
+        model(torch.randn(4, 8)).sum().backward()
+        log(torch.nn.utils.{norm})
+        """
+    )
+
+
+def word(expected: bool, code: str) -> str:
+    """What the comment of a line says of a code."""
+    return f"{'expect' if expected else 'fine'}: {code}"
+
+
+def says_what_it_marks(text: str) -> None:
+    """The script gives the findings that its comments expect, and no other."""
+    sources = [Source("train.py", HEAD + dedent(text))]
+    assert named(list(findings(sources))) == marked(sources, "expect")
