@@ -38,7 +38,12 @@ from fsdp2lint.frameworks.asked import (
 from fsdp2lint.frameworks.asked import bare as bare_key
 from fsdp2lint.frameworks.document import Entry, plain
 from fsdp2lint.frameworks.document import Mapping as SettingsMapping
-from fsdp2lint.frameworks.layers import may_be_defined, said_in_project
+from fsdp2lint.frameworks.layers import (
+    is_named_as_layer,
+    layers_of,
+    may_be_defined,
+    said_in_project,
+)
 from fsdp2lint.frameworks.layers import meant as meant_layer
 from fsdp2lint.frameworks.lightning import CliStrategy, cli_strategy
 from fsdp2lint.frameworks.options import GONE as REMOVED_OPTION
@@ -145,10 +150,12 @@ __all__ = [
     "exported",
     "imported_module",
     "inventory",
+    "is_named_as_layer",
     "is_of_the_project",
     "is_unit",
     "is_unreached",
     "kinds",
+    "layers_of",
     "may_be_defined",
     "meant_layer",
     "name_for",

@@ -149,7 +149,9 @@ class Session:
             raw = self.means.files(digests=False).read(os.path.abspath(path))
         except OSError:
             return False
-        if b"fsdp" not in raw.lower():
+        from fsdp2lint.frameworks.document import may_ask
+
+        if not may_ask(raw, path):
             return False
         from fsdp2lint.frameworks.text import asks
 

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from fsdp2lint.system.files import COMMANDS
+
 if TYPE_CHECKING:
     from fsdp2lint.source.source import Source
 
@@ -47,9 +49,13 @@ _KEY = re.compile(
 )
 
 
-def may_ask(raw: bytes) -> bool:
-    """Whether the bytes of a file may be settings that ask for FSDP."""
-    return len(raw) <= MAX_CHARACTERS and any(word in raw for word in (*ASKING, *ALONE))
+def may_ask(raw: bytes, path: str) -> bool:
+    """Whether the bytes of a file may be settings or commands that ask for FSDP."""
+    if len(raw) > MAX_CHARACTERS:
+        return False
+    if path.endswith(COMMANDS):
+        return b"--" in raw and b"fsdp" in raw.lower()
+    return any(word in raw for word in (*ASKING, *ALONE))
 
 
 def seems_to_ask(text: str) -> bool:

@@ -1,7 +1,8 @@
 """The classes of layers that settings can name: those of transformers, and those that a project defines itself.
 
-``layer_classes.txt`` holds the classes of transformers 5.23 (``transformers/models/*/modeling_*.py``) whose names end in ``Layer`` or ``Block``
-or that are in a ``_no_split_modules``.
+``layer_classes.txt`` has a line for each folder of transformers 5.23 (``transformers/models/*/modeling_*.py``): its classes whose names end
+in ``Layer`` or ``Block`` or that are in a ``_no_split_modules``, and behind the colon its models, if all of their layers are among these: where
+a file imports other models or builds one by AutoModel, none are named.
 """
 
 from __future__ import annotations
@@ -26,7 +27,27 @@ _SAME_PART = 0.6
 @cache
 def known() -> frozenset[str]:
     """The names of transformers' layers."""
-    return frozenset(CLASSES.read_text("utf-8").split())
+    lines = CLASSES.read_text("utf-8").splitlines()
+    return frozenset(name for line in lines for name in line.partition(":")[0].split())
+
+
+@cache
+def _layers_of_models() -> dict[str, frozenset[str]]:
+    found: dict[str, frozenset[str]] = {}
+    for line in CLASSES.read_text("utf-8").splitlines():
+        layers, _, models = line.partition(":")
+        found |= dict.fromkeys(models.split(), frozenset(layers.split()))
+    return found
+
+
+def layers_of(model: str) -> frozenset[str] | None:
+    """The names of the layers that a model of transformers can hold, by the name of its class; None where they are not known."""
+    return _layers_of_models().get(model)
+
+
+def is_named_as_layer(name: str) -> bool:
+    """Whether the name of a class is that of a layer: all of those of a known model are known."""
+    return name in known() or name.endswith(("Layer", "Block"))
 
 
 def meant(name: str) -> str | None:

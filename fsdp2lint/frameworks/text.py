@@ -9,16 +9,14 @@ from typing import Any
 
 from fsdp2lint.frameworks.asked import Asked, asked
 from fsdp2lint.frameworks.document import (
-    MAX_CHARACTERS,
     Mapping,
     NotSettings,
-    may_ask,
     read,
     seems_to_ask,
 )
 from fsdp2lint.frameworks.options import AskingCommand, asking_commands
 from fsdp2lint.source.source import Comment, Range, Source, Unreadable
-from fsdp2lint.system.files import COMMANDS, SETTINGS
+from fsdp2lint.system.files import SETTINGS
 
 _COMMENT = re.compile(r"(?:^|(?<=\s))#.*")
 
@@ -129,14 +127,12 @@ def why_not_checked(path: str, raw: bytes) -> str:
 
 def asks(raw: bytes, path: str) -> bool:
     """Whether a file of settings or commands asks for FSDP, or settings cannot be read and have a line that seems to."""
-    if not (b"--" in raw and b"fsdp" in raw.lower() if path.endswith(COMMANDS) else may_ask(raw)):
-        return False
     try:
         source = Source.decode(raw, path)
     except Unreadable:
         return False
     if isinstance(source, CommandText):
-        return len(raw) <= MAX_CHARACTERS and bool(source.asking)
+        return bool(source.asking)
     try:
         return isinstance(source, SettingsText) and source.asked is not None
     except Unreadable:
