@@ -21,8 +21,8 @@ code calls. A pin to an older release is left.
 
 ## What it leaves
 
-Pins (`torch==2.1`), upper bounds below the target, and requirements with extras or markers that it cannot read:
-each is said.
+Pins (`torch==2.1`), also those of torchvision and torchaudio, whose releases ask for one release of torch each, upper
+bounds below the target, and requirements with extras or markers that it cannot read: each is said.
 
 ## References
 
@@ -49,12 +49,16 @@ from fsdp2lint.api import (
 )
 
 LISTS = re.compile(r"(requirements[^/]*\.txt|pyproject\.toml|setup\.cfg|environment[^/]*\.ya?ml)\Z")
-TORCH = re.compile(
-    r"""(?P<before>^[ \t]*(?:-[ \t]*)?|["'][ \t]*)(?P<name>torch|pytorch)
+TORCH, COMPANIONS = (
+    re.compile(
+        rf"""(?P<before>^[ \t]*(?:-[ \t]*)?|["'][ \t]*)(?P<name>{names})
     (?P<bounds>[ \t]*(?:[<>=!~]=?=?[ \t]*[\w.*+]+[ \t]*(?:,[ \t]*)?)*)
     (?P<after>(?=[ \t]*(?:["';\#]|\r?$)))""",
-    re.MULTILINE | re.VERBOSE,
+        re.MULTILINE | re.VERBOSE,
+    )
+    for names in ("torch|pytorch", "torchvision|torchaudio")
 )
+"""Requirements of torch, and of the libraries of which each release asks for one release of torch."""
 TABLE = re.compile(r"^\[(?P<name>[^\[\]\n]+)\]", re.MULTILINE)
 KEY = re.compile(r"""^(?P<name>[\w"'.-]+)[ \t]*=""", re.MULTILINE)
 SECTION = re.compile(r"^(?P<name>[\w-]+)[ \t]*:", re.MULTILINE)
@@ -81,9 +85,28 @@ def rewrite(program: Program) -> Iterator[Step | Left | Respelling]:
     needed = max(program.options.target_torch, _needed(program))
     for text in program.texts:
         if LISTS.search(text.path.replace("\\", "/")):
+            held = _held_by(text, needed)
             for found in TORCH.finditer(text.text):
                 if _is_requirement(text, found.start("name")):
-                    yield from _raised(text, found, needed)
+                    yield from _raised(text, found, needed, held)
+
+
+def _held_by(text: Source, needed: tuple[int, int]) -> str:
+    """A library that is pinned to a release for an older torch: `torchvision` 0.21 is the one for torch 2.6."""
+    for found in COMPANIONS.finditer(text.text):
+        major, minor = needed
+        asked = (0, minor + 15) if found["name"] == "torchvision" else (major, minor)
+        if _is_requirement(text, found.start("name")) and _is_below(found, asked):
+            return str(found["name"])
+    return ""
+
+
+def _is_below(found: re.Match[str], target: tuple[int, int]) -> bool:
+    """Whether a requirement excludes a release and all later ones."""
+    return any(
+        b["sign"] in ("==", "===", "=", "~=", "<", "<=") and _parts(b) < target
+        for b in BOUND.finditer(found["bounds"])
+    )
 
 
 def _needed(program: Program) -> tuple[int, int]:
@@ -117,17 +140,23 @@ def _is_requirement(text: Source, offset: int) -> bool:
     return wanted.get(table) in (key, "*") if table in wanted else False
 
 
-def _raised(text: Source, found: re.Match[str], target: tuple[int, int]) -> Iterator[Respelling]:
+def _raised(
+    text: Source, found: re.Match[str], target: tuple[int, int], held: str
+) -> Iterator[Respelling]:
     wanted = ".".join(map(str, target))
     bounds = list(BOUND.finditer(found["bounds"]))
     start, end = found.start("name"), found.end("bounds")
     what = found["name"]
     lower = [b for b in bounds if b["sign"] in (">=", ">")]
-    if any(b["sign"] in ("==", "===", "=", "~=", "<", "<=") and _parts(b) < target for b in bounds):
+    if _is_below(found, target):
         todo = f"ask for torch {wanted} or later here"
         yield Respelling(
             text, start, end, "", what, f"`{found[0].strip()}` is kept: a choice of yours", todo
         )
+    elif held and not any(_parts(b) >= target for b in lower):
+        why = f"kept: the `{held}` that is pinned here goes with an older torch"
+        todo = f"ask for torch {wanted} or later here, and for the {held} that goes with it"
+        yield Respelling(text, start, end, "", what, why, todo)
     elif lower and _parts(lower[0]) < target:
         at = found.start("bounds")
         first = lower[0]

@@ -74,7 +74,8 @@ def is_field(program: Program, func: cst.BaseExpression) -> bool:
 def held_by(program: Program, node: cst.BaseExpression | None) -> list[Origin]:
     """All that an attribute can hold, where methods set it and nothing else does, or a property returns it.
 
-    Nothing where that is not known: a field that a class declares may be set by any caller or settings file.
+    Nothing where that is not known: a field that a class declares may be set by any caller or settings file. A plain
+    variable of a class is none.
     """
     if not isinstance(node, cst.Attribute):
         return []
@@ -94,13 +95,20 @@ def held_by(program: Program, node: cst.BaseExpression | None) -> list[Origin]:
             else:
                 value = given_to_field(source, one, name)
                 values = [value] if value is not None else []
-                if values and not isinstance(
-                    scope_of(Layout.of(source).ancestors(one)), cst.FunctionDef
-                ):
+                if values and not _is_set_by_code(source, one):
                     return []
             for value in values:
                 found += origins(program, source, value) if value is not None else []
     return found if all(one.node is not None for one in found) else []
+
+
+def _is_set_by_code(source: Source, statement: cst.CSTNode) -> bool:
+    """Whether a statement is that of a method, or binds a variable of a plain class, which has no fields."""
+    scope = scope_of(Layout.of(source).ancestors(statement))
+    if not isinstance(scope, cst.ClassDef):
+        return isinstance(scope, cst.FunctionDef)
+    plain = not (scope.bases or scope.keywords or scope.decorators)
+    return plain and isinstance(statement, cst.Assign)
 
 
 def given_to_field(source: Source, node: cst.CSTNode, name: str) -> cst.BaseExpression | None:

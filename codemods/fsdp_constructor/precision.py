@@ -25,12 +25,14 @@ from fsdp2lint.api import (
     Source,
     dotted,
     name_for,
+    walk,
 )
 
 from .._common.names import born, class_of, is_none, only_binding, uses
-from .._common.origins import Origin, meaning
+from .._common.origins import Origin, meaning, origins
 from .._common.shared import Helpers
 from .blocks import has_no_batch_norms, has_no_buffers
+from .chosen import held_by
 from .given import only_feeds_fsdp1
 from .helpers import precision_helper
 from .lines import reindented
@@ -284,16 +286,70 @@ def _converted(site: Construction, argument: Argument) -> Precision | str | None
     maybe = bool(nothing)
     buffers = _common_buffers(site, argument, made, maybe)
     casts = {one.inner_casts for one in made}
-    if buffers is None or len(casts) != 1:
+    reads = _reads(site.program, made)
+    if buffers is None or len(casts) != 1 or reads is None:
         return None
     for settings in made:
         become_policy(site, settings)
+    for source, node, field in reads:
+        site.elsewhere[node] = (Replace(source, node, field),)
     text = site.text(argument.value)
     by_policy = not buffers or "{policy}" in buffers
     if nothing and not (by_policy and _become_default(site, argument, nothing)):
         text = _or_default(site, argument.value)
     guard = buffers if "{policy}" in buffers else site.text(argument.value)
     return Precision(text, buffers, guard if maybe else "", casts.pop())
+
+
+def _reads(
+    program: Program, made: list[Settings]
+) -> list[tuple[Source, cst.Attribute, str]] | None:
+    """The reads of what a policy does not hold, and what says the same; None where nothing does, or may not."""
+    found: list[tuple[Source, cst.Attribute, str]] = []
+    calls = {one.call: one for one in made}
+    names = {name for one in made for name in _names(one)}
+    for source in program.sources:
+        if not any(f".{field}" in source.text for field in FIELDS[2:]):
+            continue
+        for node in walk(source.tree):
+            if not isinstance(node, cst.Attribute) or node.attr.value not in FIELDS[2:]:
+                continue
+            owners = origins(program, source, node.value)
+            held = [one for owner in owners for one in held_by(program, owner.node) or [owner]]
+            mine = [
+                calls[one.node]
+                for one in held
+                if isinstance(one.node, cst.Call) and one.node in calls
+            ]
+            unknown = any(not isinstance(one.node, cst.Call) and not one.is_none for one in held)
+            if not mine and not (unknown and dotted(node.value).rpartition(".")[2] in names):
+                continue
+            text = "" if unknown or len(mine) < len(made) else _instead(source, node, made)
+            if not text:
+                return None
+            found.append((source, node, text))
+    return found
+
+
+def _names(one: Settings) -> Iterator[str]:
+    """The names of the variable or the field that settings are bound to where they are made."""
+    assign = Layout.of(one.source).parents.get(one.call)
+    for target in assign.targets if isinstance(assign, cst.Assign) else ():
+        yield dotted(target.target).rpartition(".")[2]
+
+
+def _instead(source: Source, read: cst.Attribute, made: list[Settings]) -> str:
+    """What says the same as the field ``buffer_dtype`` of settings that are a policy now; empty if nothing does."""
+    is_written = isinstance(Layout.of(source).parents[read], cst.AssignTarget | cst.AugAssign)
+    if read.attr.value != "buffer_dtype" or is_written:
+        return ""
+    for field in FIELDS[:2]:
+        if all(one.text(field) == one.text("buffer_dtype") for one in made):
+            return f"{source.code(read.value)}.{field}"
+    said = {one.text("buffer_dtype") for one in made}
+    text = said.pop()
+    is_dtype = re.fullmatch(r"torch\.\w+", text) is not None and "torch." in source.text
+    return text if not said and (is_dtype or text == "None") else ""
 
 
 def _become_default(site: Construction, argument: Argument, nothing: list[Origin]) -> bool:

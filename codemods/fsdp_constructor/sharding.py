@@ -143,6 +143,18 @@ def _at_run_time(
         why = "whether parameters are freed after forward, as a bool; at the root too"
         site.account(argument.node, "changed", why)
         return
+    if members <= HYBRID and not meshed:
+        name = site.free("mesh", "device_mesh", "hsdp_mesh")
+        plan.before += hybrid_mesh(site.name, device.text, name)
+        plan.shared["mesh"] = name
+        text = site.flat(argument.value)
+        text = text if re.fullmatch(r"[\w.\[\]\"']+", text) else f"({text})"
+        plan.shared["reshard_after_forward"] = f"{text} is {site.name(STRATEGY)}.HYBRID_SHARD"
+        why = (
+            "a mesh with shards within a node and copies across nodes, as FSDP1 made it, and a bool"
+        )
+        site.account(argument.node, "changed", why)
+        return
     text = site.flat(argument.value)
     if any(one in text for one in (" if ", "\n", "{")):
         name = site.free("strategy", "sharding_strategy")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import PurePath
 
 import libcst as cst
 
@@ -147,13 +148,17 @@ def _writes(source: Source, assign: Binding) -> list[cst.Assign | cst.Expr]:
 
 
 def _read_elsewhere(program: Program, source: Source, name: str) -> bool:
+    """Whether another file may take a name of a module from it."""
+    module = PurePath(source.path)
+    stem = module.parent.name if module.stem == "__init__" else module.stem
     for other in program.sources:
-        if other is not source:
-            names = Names.of(other)
-            if name in names.uses or any(i.loads.endswith(f".{name}") for i in names.imports):
-                return True
-            if f".{name}" in other.text:
-                return True
+        if other is source or name not in other.text:
+            continue
+        imports = Names.of(other).imports
+        if any(program.comes_from(other, one, source, name) for one in imports):
+            return True
+        if f"{stem}.{name}" in other.text or "import *" in other.text:
+            return True
     return False
 
 

@@ -156,7 +156,7 @@ class Unimport(Edit):
                 found += _without(self.layout, statement, {one.alias for one in imported})
             else:
                 block = self.layout.block(statement)
-                whole.setdefault(block, []).append(Remove(self.source, statement))
+                whole.setdefault(block, []).append(Remove(self.source, statement, comments="lone"))
         for removals in whole.values():
             found += block_changes(self.layout, removals)
         return found

@@ -58,11 +58,15 @@ class Layout:
 
     @cached_property
     def width(self) -> int:
-        """How long a line may get in this file: the common limit that its own lines keep to."""
-        longest = max(map(len, self.text.splitlines()), default=0)
-        if longest < _SHORT:
+        """How long a line may get in this file: the common limit that its own lines keep to.
+
+        A formatter leaves texts and comments as long as they are: one long line in ten says nothing.
+        """
+        long = [length for length in map(len, self.text.splitlines()) if length >= _SHORT]
+        if not long:
             return _WIDTHS[1]  # too few to tell
-        return next((width for width in _WIDTHS if longest <= width), _WIDTHS[-1])
+        fitting = (w for w in _WIDTHS if sum(one > w for one in long) * 10 <= len(long))
+        return next(fitting, _WIDTHS[-1])
 
     @cached_property
     def parents(self) -> dict[cst.CSTNode, cst.CSTNode]:

@@ -84,7 +84,8 @@ total = sum(p.numel() for p in model.parameters()) * mesh.size()
 
 Silent where the product goes on being multiplied (`6 * count * tokens * ranks` is an amount of work), where the
 local shards are counted (`p.to_local().numel()`), and where parameters are ignored by `fully_shard`. Filters that
-ask for `p.ndim` or `p.shape` are not judged: they mean what they say again. There is no fix.
+ask for `p.ndim` or `p.shape` are not judged: they mean what they say again. The fix takes the factor or the sum over
+the ranks away; there is none where the result of the collective is used (`async_op=True`).
 
 ## References
 
@@ -95,23 +96,33 @@ ask for `p.ndim` or `p.shape` are not judged: they mean what they say again. The
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TypeGuard
+
+import libcst as cst
 
 from fsdp2lint.api import (
     Collective,
     Container,
     Event,
     Finding,
+    Fix,
+    Layout,
     Literal,
     Operated,
     Parameters,
     Part,
+    Remove,
     Round,
+    Source,
+    Splice,
     Trace,
     Value,
     of_world_size,
     rule,
+    walk,
 )
 
+from .._common.fixes import stands_alone
 from .._common.shared import Shard, sharded
 from ._common.sums import sums_over_ranks
 
@@ -132,7 +143,56 @@ def check(trace: Trace) -> Iterator[Finding]:
             message=f"the parameters of the sharded `{said}` are {how}: `numel()` is that of the whole "
             "parameter on every rank, and the count is too large by the number of ranks",
             because=((shard.event, f"`{said}` is sharded here"),),
+            fix=_counted_once(event),
         )
+
+
+def _counted_once(event: Event) -> Fix | None:
+    """Without the factor, or without the sum over the ranks."""
+    source, node = event.at.source, event.at.node
+    layout = Layout.of(source)
+    if not isinstance(event, Operated):
+        statement = stands_alone(event.at)
+        return None if statement is None else _without(source, statement, "sum over the ranks")
+    small = node.body[0] if isinstance(node, cst.SimpleStatementLine) else node
+    if isinstance(small, cst.AugAssign):
+        return _without(source, small, "factor")
+    products = [n for n in walk(node, into=False) if _is_product(n)]
+    if len(products) != 1:
+        return None
+    kept = products[0].left if _is_world_size(event.right) else products[0].right
+    start, end = layout.whole(products[0])
+    edit = Splice(source, start, end, source.code(kept))
+    return Fix("count without the factor", (edit,), "unsafe", _NOTE)
+
+
+def _without(source: Source, statement: cst.CSTNode, what: str) -> Fix:
+    """The statement goes, with the comment that explains it."""
+    gone = _all_that_goes(Layout.of(source), statement)
+    return Fix(f"count without the {what}", (Remove(source, gone, comments=True),), "unsafe", _NOTE)
+
+
+_NOTE = "a run that shards nothing counts without it, too"
+
+
+def _is_product(node: cst.CSTNode) -> TypeGuard[cst.BinaryOperation]:
+    return isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Multiply)
+
+
+def _all_that_goes(layout: Layout, statement: cst.CSTNode) -> cst.CSTNode:
+    """The statement, or the `if` around it that does nothing else."""
+    around = next((a for a in layout.ancestors(statement) if isinstance(a, cst.If)), None)
+    if around is None or around.orelse is not None or len(around.body.body) != 1:
+        return statement
+    is_only = layout.block(statement) is around.body
+    calls = [n.func for n in walk(around.test) if isinstance(n, cst.Call)]
+    asks = all(isinstance(f, cst.Attribute) and f.attr.value in _ASKING for f in calls)
+    is_branch = isinstance(layout.parents[around], cst.If)  # `elif`
+    return around if is_only and asks and not is_branch else statement
+
+
+_ASKING = ("is_available", "is_initialized", "get_world_size", "get_rank")
+"""Calls without effects that a test of the run may make."""
 
 
 def _scaled(trace: Trace) -> Iterator[tuple[Event, Value, str]]:
