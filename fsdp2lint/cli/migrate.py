@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +22,11 @@ if TYPE_CHECKING:
     from fsdp2lint.catalogue.declare import Codemod
     from fsdp2lint.check.session import Session
     from fsdp2lint.config.settings import Settings
+    from fsdp2lint.migrate.commits import Commit
     from fsdp2lint.migrate.engine import Migration, Stage
     from fsdp2lint.migrate.files import Chosen
     from fsdp2lint.migrate.show import Applied
+    from fsdp2lint.migrate.units import Stuck
     from fsdp2lint.torch_api import Release
 
 
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 @click.option("--write", is_flag=True, help="Apply the changes: to all files or to none.")
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 if a file would change.")
 @click.option("-i", "--interactive", is_flag=True, help="Show each codemod's changes and ask.")
-@click.option("--create-commits", is_flag=True, help="Apply, with one git commit per codemod.")
+@click.option("--create-commits", is_flag=True, help="Apply, with one git commit per model.")
 @click.option("--allow-dirty", is_flag=True, help="Write even if git has uncommitted changes.")
 @click.option(
     "--allow-no-git", is_flag=True, help="Write files outside git without a backup of them."
@@ -96,7 +98,9 @@ def command(paths: tuple[str, ...], **given: Any) -> int:
         click.echo(one_line(f"{problem.path}: not migrated, {problem.why}"), err=True)
     proving = given["verify"] and migration.changed
     code = _proved(migration, paths or (".",), given["verify"]) if proving else 0
-    applied = _applied(migration, session, given, _PROOFS[min(code, 2)] if proving else "", code)
+    commits = _commits(migration, chosen, codemods, settings, given) if not code else []
+    proof = _PROOFS[min(code, 2)] if proving else ""
+    applied = _applied(migration, commits, session, given, proof, code)
     _save(migration, targets, applied)  # what the reports say of the files is true by now
     _print(migration, targets, given, applied)
     return 2 if said_to_be_wrong(session) else code or _exit_code(migration, chosen, given)
@@ -111,7 +115,12 @@ _PROOFS = (
 
 
 def _applied(
-    migration: Migration, session: Session, given: Given, proof: str, code: int
+    migration: Migration,
+    commits: Sequence[Commit],
+    session: Session,
+    given: Given,
+    proof: str,
+    code: int,
 ) -> Applied:
     """Write or commit what was asked for, unless ``--verify`` failed with ``code``."""
     from fsdp2lint.check.fixing import prepare
@@ -126,7 +135,7 @@ def _applied(
             prepare(switch, migration.changed, named=session.paths)
             backup = "" if given["allow_no_git"] else _back_up(switch, migration)
             if given["create_commits"]:
-                _commit(switch, migration)
+                _commit(switch, migration, commits)
     except (NotWritten, GitProblem) as error:
         raise click.ClickException(str(error)) from error
     return Applied(written=True, backup=backup, proof=proof)
@@ -150,19 +159,44 @@ def _back_up(switch: Switch, migration: Migration) -> str:
         ) from error
 
 
-def _commit(switch: Switch, migration: Migration) -> None:
-    """A commit for each codemod; the branch, the index and the files change together."""
+def _commits(
+    migration: Migration,
+    chosen: Chosen,
+    codemods: Sequence[Codemod],
+    settings: Settings,
+    given: Given,
+) -> list[Commit]:
+    """What each commit is to hold; nothing where none was asked for."""
+    if not given["create_commits"] or not migration.changed:
+        return []
+    from fsdp2lint.ask.program import Program
+    from fsdp2lint.migrate.commits import commits
+    from fsdp2lint.migrate.units import models
+
+    def without(staying: Collection[Stuck]) -> Migration:
+        return _migrate(chosen, codemods, settings, given, staying)
+
+    apart: list[tuple[Stuck, ...]] = []
+    if migration.ledger.complete and not given["interactive"]:
+        program = Program(tuple(chosen.sources), tuple(chosen.roots), told=settings.told)
+        apart = models(program)
+    keeps = given["launch"] == "keep"
+    return list(commits(migration, apart, without, settings_first=keeps))
+
+
+def _commit(switch: Switch, migration: Migration, commits: Sequence[Commit]) -> None:
+    """Make the commits; the branch, the index and the files change together."""
     from fsdp2lint.migrate.show import message
-    from fsdp2lint.system.git import commits, root_of
+    from fsdp2lint.system import git
     from fsdp2lint.system.journal import Ref
 
-    root = root_of(migration.changed[0][0].path) or "."
+    root = git.root_of(migration.changed[0][0].path) or "."
     stages = [
-        ({new.path: new.encode(new.text) for _, new in stage.changed}, message(stage))
-        for stage in migration.stages
-        if stage.changed
+        ({new.path: new.encode(new.text) for _, new in one.changed}, message(one))
+        for one in commits
+        if one.changed
     ]
-    made = commits(root, stages)
+    made = git.commits(root, stages)
     switch.put(made.index_file, made.raw, lock=f"{made.index_file}.lock")
     switch.move_branch(Ref(root, made.branch, made.old, made.new))
 
@@ -236,7 +270,11 @@ def _refuse_dirty(chosen: Chosen, given: Given) -> None:
 
 
 def _migrate(
-    chosen: Chosen, codemods: Sequence[Codemod], settings: Settings, given: Given
+    chosen: Chosen,
+    codemods: Sequence[Codemod],
+    settings: Settings,
+    given: Given,
+    staying: Collection[Stuck] = (),
 ) -> Migration:
     from fsdp2lint.ask.program import Options
     from fsdp2lint.migrate.engine import migrate
@@ -258,9 +296,9 @@ def _migrate(
             whole=whole,
             progress=progress.step,
             accept=_Asking(given).accept if given["interactive"] else None,
-            apart=bool(given["create_commits"]),
             texts=chosen.texts,
             told=settings.told,
+            staying=staying,
         )
 
 

@@ -6,7 +6,7 @@ import gc
 import re
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -128,6 +128,7 @@ def migrate(
     apart: bool = False,
     texts: Sequence[Source] = (),
     told: Told = NOTHING_TOLD,
+    staying: Collection[Stuck] = (),
 ) -> Migration:
     """Run the codemods over the sources; nothing is written.
 
@@ -135,13 +136,13 @@ def migrate(
     otherwise (some codemods were left out) it stays open. ``accept`` is asked for each stage: what it
     refuses is undone, and then the migration is not a whole one. Codemods that need not wait for each other
     run together and are one stage, unless ``apart``. ``told`` is what the configuration says of functions of
-    the project.
+    the project. The models of the constructors ``staying`` stay FSDP1's.
     """
     before = (*sources, *texts)
     apart = apart or accept is not None
     stuck = frozenset[Stuck]()
     if whole and accept is None:
-        stuck = frozenset(left_stuck(sources))
+        stuck = frozenset(left_stuck(sources)).union(staying)
     by_hand: frozenset[Place] = frozenset()
     distant = interests(Program(tuple(sources), tuple(roots)))
     for _ in range(MAX_ATTEMPTS):

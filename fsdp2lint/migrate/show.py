@@ -14,8 +14,9 @@ from fsdp2lint.ask.wrapped import BOTH_CLASSES
 from fsdp2lint.catalogue.findings import Finding
 from fsdp2lint.check.diagnostics import Place
 from fsdp2lint.check.fixing import diff
+from fsdp2lint.migrate.commits import Commit
 from fsdp2lint.migrate.contract import site_of
-from fsdp2lint.migrate.engine import Migration, Stage
+from fsdp2lint.migrate.engine import Migration
 from fsdp2lint.migrate.ledger import FATES, Entry, Status
 from fsdp2lint.system.plain import encoded, in_json, no_command, one_line
 
@@ -159,11 +160,11 @@ def render(migration: Migration, kind: str, columns: int = 0, applied: Applied =
     return in_json(made) if kind == "json" else no_command(made)
 
 
-def message(stage: Stage) -> str:
-    """The message of the commit that holds what one codemod did."""
-    lines = [f"fsdp2lint: {stage.codemod}", ""]
-    for entry in stage.entries:
-        lines.append(f"{entry.path}:{entry.place} {_what(entry)} {entry.fate}: {entry.why}")
+def message(commit: Commit) -> str:
+    """The message of a commit: what it is about, and its part of the ledger."""
+    lines = [f"fsdp2lint: {commit.title}", ""]
+    for row in rows(commit.entries):
+        lines.append(f"{row.path}:{row.place} {row.what} {row.fate}: {row.note}")
     return "\n".join(lines).rstrip() + "\n"
 
 

@@ -133,10 +133,10 @@ def test_a_dirty_tree_is_refused(repository: Path) -> None:
     assert "nn.utils.clip_grad_norm_" in (repository / "train.py").read_text()
 
 
-def test_a_commit_for_each_codemod(repository: Path) -> None:
+def test_the_commit_of_some_codemods(repository: Path) -> None:
     program("migrate", *ONLY, "--create-commits", cwd=repository)
     log = git(repository, "log", "--format=%s", "-1").strip()
-    assert log == "fsdp2lint: clip-grad-norm"
+    assert log == "fsdp2lint: FSDP2 for FSDP1"
     assert "train.py:7 clip_grad_norm_ changed:" in git(repository, "log", "--format=%b", "-1")
     assert git(repository, "status", "--porcelain") == ""
 
