@@ -80,12 +80,16 @@ mesh = dist.device_mesh.init_device_mesh("cpu", (2,))
 total = sum(p.numel() for p in model.parameters()) * mesh.size()
 ```
 
+## Fix safety
+
+Unsafe: the factor or the sum over the ranks goes, also for runs that shard nothing, where it was as wrong. There is no
+fix where the result of the collective is used (`async_op=True`), or where a statement has several products.
+
 ## Known limits
 
 Silent where the product goes on being multiplied (`6 * count * tokens * ranks` is an amount of work), where the
 local shards are counted (`p.to_local().numel()`), and where parameters are ignored by `fully_shard`. Filters that
-ask for `p.ndim` or `p.shape` are not judged: they mean what they say again. The fix takes the factor or the sum over
-the ranks away; there is none where the result of the collective is used (`async_op=True`).
+ask for `p.ndim` or `p.shape` are not judged: they mean what they say again.
 
 ## References
 
