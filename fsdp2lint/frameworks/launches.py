@@ -34,8 +34,8 @@ _OF_ACCELERATE = b"distributed_type"
 _DEFAULT = tuple(f"/accelerate/default_config{end}" for end in (".yaml", ".yml", ".json"))
 """Ends of the path that ``accelerate launch`` reads by itself, below ``~/.cache/huggingface`` or ``$HF_HOME``."""
 
-_BUILDS = re.compile(rb"\bAccelerator\(|Trainer[()]|Trainer,[^()\n]*\):")
-"""What the settings are for: an accelerator, a trainer, or a class that is derived from one."""
+_BUILDS = re.compile(rb"\bAccelerator\(|Trainer[()]|Trainer,[^()\n]*\):|LightningCLI[()]")
+"""What the settings are for: an accelerator, a trainer, LightningCLI, or a class that is derived from one."""
 
 _NAMED = re.compile(rb"""["']([^"'\n]{1,200}\.(?:ya?ml|json))["']""")
 _OPTIONS = {
@@ -61,7 +61,7 @@ class _Known(NamedTuple):
 
     accelerate: dict[str, Launch]
     trainer: dict[str, Launch]
-    """Arguments of a training, or the file of their ``fsdp_config`` alone."""
+    """Arguments of a training, the file of their ``fsdp_config`` alone, or a file of LightningCLI."""
 
     @property
     def default(self) -> Launch | None:
@@ -176,7 +176,11 @@ def _known(paths: Iterable[str], files: Files) -> _Known:
                 efficient_loading=asked.value("cpu_ram_efficient_loading") is True,
                 mixed_precision=_precision(asked.top.value("mixed_precision")),
             )
-        elif asked.framework in ("the Trainer", "ms-swift"):  # one file may be either
+        elif asked.framework in (
+            "the Trainer",
+            "ms-swift",
+            "Lightning",
+        ):  # one file may be either of two
             known.trainer[path] = Launch(
                 asked.version,
                 _type(asked),

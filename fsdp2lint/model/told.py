@@ -13,6 +13,7 @@ Role = Literal["shards", "optimizers", "rank_guards", "collectives", "models"]
 
 _ENGINES = (
     *("accelerate.Accelerator", "transformers.Trainer", "transformers.Seq2SeqTrainer"),
+    "lightning.pytorch.cli.LightningCLI",
     *(f"trl.{kind}Trainer" for kind in ("SFT", "DPO", "GRPO", "KTO", "ORPO", "Reward", "RLOO")),
 )
 """What shards a model by the settings that the launch gives."""
@@ -34,7 +35,7 @@ class Told(NamedTuple):
     """Build a model and return it."""
 
     launched: tuple[tuple[str, Launch], ...] = ()
-    """Not functions: scripts (absolute paths) that accelerate launches with FSDP, and how; settings files around
+    """Not functions: scripts (absolute paths) that are launched with FSDP, and how; settings files around
     them say so."""
 
     @property

@@ -4,7 +4,7 @@
 
 Reports calls of accelerate, the Trainer and Lightning that raise under FSDP: `Accelerator.prepare` with a model and without
 its optimizer, or with two models, under FSDP2; `Accelerator.clip_grad_value_`; a `FullyShardedDataParallelPlugin` whose arguments are those of the other version; a model in which there is no class of a name that the settings or the plugin ask to
-wrap; Lightning's `ModelParallelStrategy` with a LightningModule that has no `configure_model`, or with `precision="16-mixed"` or `"64-true"`; a Trainer whose arguments and `fsdp_config` both ask for activation
+wrap; Lightning's `ModelParallelStrategy` (in the script, or in the file of its LightningCLI) with a LightningModule that has no `configure_model`, or with `precision="16-mixed"` or `"64-true"`; a Trainer whose arguments and `fsdp_config` both ask for activation
 checkpointing; `save_only_model` beside `load_best_model_at_end` or beside SHARDED_STATE_DICT; a Trainer that gets an optimizer
 by `optimizers=`.
 

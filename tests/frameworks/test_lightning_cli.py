@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from fsdp2lint.frameworks.lightning import CliStrategy, cli_strategy
 from fsdp2lint.frameworks.version2 import Change, settings_of
 from fsdp2lint.migrate.engine import Migration, migrate
 from fsdp2lint.source.source import Source
+from tests.support.running import invoke
 
 MODEL = """\
 import lightning.pytorch as pl
@@ -190,3 +192,58 @@ def test_a_second_run_changes_nothing(settings: str) -> None:
     again = both(texts[0], texts[1])
     assert again.changed == []
     assert again.ledger.entries == []
+
+
+FSDP2 = "trainer:\n  devices: 2\n  strategy:\n    class_path: ModelParallelStrategy\n"
+SIZES = "    init_args: {data_parallel_size: 2, tensor_parallel_size: 1}\n"
+MAIN = (
+    "from lightning.pytorch.cli import LightningCLI\nfrom model import Model\n\n"
+    "if __name__ == '__main__':\n    LightningCLI(Model{more})\n"
+)
+SAVES = """\
+    def configure_model(self):
+        fully_shard(self, mesh=self.device_mesh["data_parallel"])
+
+    def on_train_end(self):
+        torch.save(self.state_dict(), "model.pt")
+"""
+
+
+def found(folder: Path, command: str, model: str = MODEL, more: str = "", file: str = FSDP2) -> str:
+    """What is reported of a script of LightningCLI with a command that starts it."""
+    (folder / "config.yaml").write_text(file + SIZES)
+    (folder / "model.py").write_text(model)
+    (folder / "main.py").write_text(MAIN.format(more=more))
+    (folder / "run.sh").write_text(f"{command}\n")
+    return invoke("check", "--isolated", "-f", "concise", ".", cwd=folder).stdout
+
+
+@pytest.mark.parametrize(
+    ("command", "more", "file", "raises"),
+    [
+        ("python main.py fit --config config.yaml", "", FSDP2, True),
+        ("torchrun main.py fit -c config.yaml", "", FSDP2, True),
+        ("make", ", parser_kwargs={'default_config_files': ['config.yaml']}", FSDP2, True),
+        ("python main.py fit --config other.yaml", "", FSDP2, False),
+        ("python main.py fit --config config.yaml", ", run=False", FSDP2, False),
+        (
+            "python main.py fit --config config.yaml",
+            "",
+            FSDP2.replace("ModelParallel", "FSDP"),
+            False,
+        ),
+    ],
+)
+def test_a_module_without_configure_model_under_its_file(
+    tmp_path: Path, command: str, more: str, file: str, raises: bool
+) -> None:
+    shown = found(tmp_path, command, more=more, file=file)
+    assert ("main.py:5:5: FSDP607" in shown) is raises, shown
+
+
+def test_the_hooks_of_the_module_are_followed(tmp_path: Path) -> None:
+    model = MODEL.replace("import lightning", "import torch\nimport lightning") + "\n" + SAVES
+    model = "from torch.distributed.fsdp import fully_shard\n" + model
+    shown = found(tmp_path, "python main.py fit --config config.yaml", model)
+    assert "model.py:19:9: FSDP301" in shown, shown
+    assert "FSDP607" not in shown

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from fsdp2lint.interpret.classes import outside
 from fsdp2lint.meanings.call import MAX_DEPTH, Call
+from fsdp2lint.meanings.frameworks.accelerate import launched_version
 from fsdp2lint.meanings.registry import calls, method
 from fsdp2lint.meanings.results import (
     choices,
@@ -105,7 +106,10 @@ def cli(call: Call) -> Value | None:
     runs = constant(call.keywords.get("run")) is not False
     for one in call.each(call.get(0, "model_class")) if runs else ():
         if isinstance(one, Class):
-            _fit(call, call.machine.call(one, (), {}, call.site, True))
+            module = call.machine.call(one, (), {}, call.site, True)
+            if launched_version(call) == 2:
+                _refuse_undefined(call, module)
+            _fit(call, module)
     call.escape_arguments()
     return fresh(call)
 
@@ -113,7 +117,12 @@ def cli(call: Call) -> Value | None:
 def _refuse(call: Call, module: Value) -> None:
     """``ModelParallelStrategy.setup`` raises a TypeError for a module that does not define ``configure_model``."""
     strategy = setting(call, call.receiver, "strategy")
-    if not made_by(strategy, *_MODEL_PARALLEL) or not isinstance(module, Instance):
+    if made_by(strategy, *_MODEL_PARALLEL):
+        _refuse_undefined(call, module)
+
+
+def _refuse_undefined(call: Call, module: Value) -> None:
+    if not isinstance(module, Instance):
         return
     bases = {base.name for base in outside(module.cls)}
     defined = call.machine.method(module, "configure_model") is not None
