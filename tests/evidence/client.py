@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -14,6 +15,9 @@ from pathlib import Path
 from .results import RankResult, Run, run_from
 
 _ROOT = Path(__file__).resolve().parents[2]
+_FRAMEWORK = re.compile(
+    r"^\s*(?:from|import) (?:accelerate|lightning|peft|pytorch_lightning|transformers|trl)\b", re.M
+)
 
 
 def run_script(
@@ -53,17 +57,23 @@ def run(
         "slow_saves": slow_saves,
         "full_storage": full_storage,
     }
-    _server().ask(request)
+    _server(_uses_framework(path)).ask(request)
     return run_from(path, json.loads((scratch / "result.json").read_text()))
 
 
-class ForkServer:
-    """The other end of the pipe to `tests.evidence.server`."""
+def _uses_framework(script: Path) -> bool:
+    """Whether a script, or a file beside a script that is entered at its `main.py`, imports one."""
+    files = script.parent.rglob("*.py") if script.name == "main.py" else [script]
+    return any(_FRAMEWORK.search(file.read_text("utf-8")) for file in files)
 
-    def __init__(self) -> None:
+
+class ForkServer:
+    """The other end of the pipe to `tests.evidence.server`; ranks of frameworks wait for no import."""
+
+    def __init__(self, frameworks: bool) -> None:
         environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.evidence.server"],
+            [sys.executable, "-m", "tests.evidence.server", *["frameworks"] * frameworks],
             cwd=_ROOT,
             env=environment,
             stdin=subprocess.PIPE,
@@ -89,6 +99,6 @@ class ForkServer:
         self._process.wait(timeout=10)
 
 
-@lru_cache(maxsize=1)
-def _server() -> ForkServer:
-    return ForkServer()
+@lru_cache(maxsize=2)
+def _server(frameworks: bool) -> ForkServer:
+    return ForkServer(frameworks)

@@ -35,6 +35,16 @@ _EARLY = (
     "torch.optim.swa_utils",
     "torch.utils.data.distributed",
 )
+_FRAMEWORKS = (
+    "accelerate.utils",
+    "lightning.pytorch.strategies",
+    "peft",
+    "transformers.models.auto.modeling_auto",
+    "transformers.models.llama.modeling_llama",
+    "transformers.trainer",
+    "trl.trainer.sft_trainer",
+)
+"""What scripts of frameworks wait for, 5 s a rank; one that is not installed fails in the script."""
 _MARGIN = 20.0
 """Seconds beyond a job's own limit after which even its supervisor is killed."""
 
@@ -44,6 +54,9 @@ def main() -> None:
     torch.set_num_threads(1)
     for name in _EARLY:
         importlib.import_module(name)
+    for name in _FRAMEWORKS if sys.argv[1:] == ["frameworks"] else ():
+        with contextlib.suppress(ModuleNotFoundError):
+            importlib.import_module(name)
     gc.collect()
     gc.freeze()
     for line in sys.stdin:
