@@ -78,7 +78,9 @@ optimizer = accelerator.prepare(torch.optim.AdamW(model.parameters()))
 
 The version must be known: from the plugin, or from the settings that the script is launched with. A call below a
 condition that names FSDP is left alone, and so is one with an object that may be an optimizer. Wrap classes are looked for only
-in models whose layers are all known: a model of a library may have any.
+in models whose layers are all known: a model of a library may have any. Only the Trainer refuses activation checkpointing that is asked for
+twice. In a loop of accelerate, `gradient_checkpointing_enable()` beside `fsdp_activation_checkpointing: true` raises nothing and is not reported: with
+checkpointing that is not reentrant, the default of transformers 5.23, each layer's forward runs as often as with accelerate's alone (measured).
 
 ## References
 

@@ -70,13 +70,17 @@ Safe: the backend becomes `"cpu:gloo,cuda:nccl"`; collectives of GPU tensors use
 
 ## Known limits
 
-Only backends that are written as a constant. The damage needs a GPU and is known from reports
+Only backends that are written as a constant. Where accelerate starts the group itself, nothing is reported. `accelerate launch` with
+`fsdp_offload_params: true`, or with FULL_STATE_DICT, makes it start `cuda:nccl,cpu:gloo`. Without such a launch, under `torchrun` for example,
+`FullyShardedDataParallelPlugin(fsdp_version=2, cpu_offload=True)` and the Trainer's `fsdp="full_shard offload"` get NCCL alone (accelerate 1.15 and
+transformers 5.23): clipping fails there, but a script does not show how it is launched. The damage needs a GPU and is known from reports
 (https://github.com/huggingface/accelerate/issues/3574), it was not run here.
 
 ## References
 
 - https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html (`CPUOffloadPolicy`)
 - https://docs.pytorch.org/docs/stable/distributed.html (`init_process_group`: several backends)
+- https://github.com/huggingface/accelerate/blob/v1.15.0/src/accelerate/state.py (`PartialState.__init__`)
 """
 
 from __future__ import annotations

@@ -1,0 +1,61 @@
+"""Which backend accelerate starts the process group with: the page of FSDP234 and the guide say it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import pytest
+
+STARTS = """\
+import os
+
+import torch
+import torch.distributed as dist
+from accelerate import Accelerator, FullyShardedDataParallelPlugin
+from accelerate.state import AcceleratorState
+
+ranks = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
+os.environ |= {**ranks, "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
+torch.cuda.is_available = lambda: True
+torch.cuda.device_count = lambda: 2
+torch.cuda.set_device = lambda device: None
+
+
+class Started(Exception):
+    pass
+
+
+def started(backend=None, **options):
+    raise Started(backend)
+
+
+dist.init_process_group = started
+
+
+def backend(plugin=None, **launch):
+    AcceleratorState._reset_state(reset_partial_state=True)
+    os.environ |= launch
+    try:
+        Accelerator(fsdp_plugin=plugin)
+    except Started as with_backend:
+        print(with_backend)
+    for name in ("ACCELERATE_USE_FSDP", *launch):
+        os.environ.pop(name, None)
+
+
+asked = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}
+backend(**asked, FSDP_STATE_DICT_TYPE="SHARDED_STATE_DICT")
+backend(**asked, FSDP_OFFLOAD_PARAMS="true")
+backend(**asked, FSDP_STATE_DICT_TYPE="FULL_STATE_DICT")
+backend(FullyShardedDataParallelPlugin(fsdp_version=2, cpu_offload=True))
+"""
+
+
+@pytest.mark.skipif(find_spec("accelerate") is None, reason="accelerate chooses the backend")
+def test_only_the_launch_makes_accelerate_start_a_backend_for_the_cpu() -> None:
+    words = [sys.executable, "-c", STARTS]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=600, check=False)
+    both = "cuda:nccl,cpu:gloo"
+    assert done.stdout.split() == ["nccl", both, both, "nccl"], done.stderr
