@@ -3,7 +3,9 @@
 ## What it does
 
 Finds `MixedPrecisionPolicy(output_dtype=…)` on a module inside a sharded root, when it differs from the
-`param_dtype` of both and a layer in the root's own group (a norm, a head) computes after that module.
+`param_dtype` of both and a layer in the root's own group (a norm, a head) computes after that module. Finds inner
+modules that compute in float32 (`param_dtype=torch.float32`, for norms) without an `output_dtype`, whose output a layer
+of a group in low precision takes.
 
 ## Why is this bad
 
@@ -93,6 +95,31 @@ shard(model)
 model(torch.randn(4, 8)).sum().backward()
 ```
 
+Found: norms that compute in float32.
+
+```python
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.up = nn.LayerNorm(8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        return x + self.up(self.norm(x))
+
+
+dist.init_process_group("gloo")
+model = nn.Sequential(Block(), Block())
+high = MixedPrecisionPolicy(param_dtype=torch.float32)
+low = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+for module in model.modules():
+    if isinstance(module, nn.LayerNorm):
+        fully_shard(module, mp_policy=high)
+for block in model:
+    fully_shard(block, mp_policy=low)
+fully_shard(model, mp_policy=low)
+model(torch.randn(4, 8)).sum().backward()
+```
+
 Not found: layers of an `nn.Sequential`, whose forward is not in the project.
 
 ```python
@@ -134,7 +161,9 @@ the call by name (`**kwargs`), or where one call shards the root and its parts.
 ## Known limits
 
 Only policies and layers that can be resolved: the root's forward must be in the project and call a layer of `torch.nn`
-after the inner module.
+after the inner module. Of modules that compute in float32 only layers of `torch.nn`, and classes that cast nothing and
+whose forward is followed to its end; the next layer must take their output as it is, in the same call of the group
+around them and without `torch.autocast`. These findings have no fix.
 
 ## References
 
@@ -150,6 +179,7 @@ from fsdp2lint.api import Finding, Forward, Trace, Value, options, rule, unwrapp
 
 from ..._common.policies import around, dtype_of, policy_of
 from ..._common.shared import Shard, class_name, shards, shards_before
+from .implied import implied_outputs
 from .policies import for_the_root_only
 
 _STRICT = (
@@ -188,6 +218,7 @@ def check(trace: Trace) -> Iterator[Finding]:
                 fix=for_the_root_only(trace, shard),
             )
             break
+    yield from implied_outputs(trace, _STRICT)
 
 
 def _next_layer(trace: Trace, shard: Shard, root: Shard) -> Forward | None:
