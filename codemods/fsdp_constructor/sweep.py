@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import PurePath
 
 import libcst as cst
 
@@ -148,17 +147,25 @@ def _writes(source: Source, assign: Binding) -> list[cst.Assign | cst.Expr]:
 
 
 def _read_elsewhere(program: Program, source: Source, name: str) -> bool:
-    """Whether another file may take a name of a module from it."""
-    module = PurePath(source.path)
-    stem = module.parent.name if module.stem == "__init__" else module.stem
+    """Whether another file may take a name of a module from it, be it one that only the run chooses."""
     for other in program.sources:
         if other is source or name not in other.text:
             continue
-        imports = Names.of(other).imports
-        if any(program.comes_from(other, one, source, name) for one in imports):
+        names = Names.of(other)
+        if any(program.comes_from(other, one, source, name) for one in names.imports):
             return True
-        if f"{stem}.{name}" in other.text or "import *" in other.text:
+        if "import *" in other.text or _may_read(other, names, name):
             return True
+    return False
+
+
+def _may_read(source: Source, names: Names, name: str) -> bool:
+    """Whether a file reads an attribute of that name of what may be a module: no object's own, no field's."""
+    for node in walk(source.tree):
+        if isinstance(node, cst.Attribute) and node.attr.value == name:
+            root, _, rest = dotted(node.value).partition(".")
+            if root not in ("self", "cls") and (not rest or root in names.imports_of):
+                return True
     return False
 
 

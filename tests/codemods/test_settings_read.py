@@ -79,7 +79,7 @@ def test_settings_of_which_more_is_read_stay_as_data() -> None:
 
 
 def test_a_strategy_of_a_class_and_hybrid_ones_need_no_table() -> None:
-    text = migrated(train=STRATEGIES, other="def asked(other):\n    return other.KIND\n")
+    text = migrated(train=STRATEGIES, other="def asked(self):\n    return self.KIND\n")
     assert "sharding_options" not in text
     assert "self.kept = fully_shard(nn.Linear(8, 8), reshard_after_forward=False)" in text
     assert 'reshard_after_forward=self.kind == "HYBRID_SHARD"' in text
@@ -88,4 +88,12 @@ def test_a_strategy_of_a_class_and_hybrid_ones_need_no_table() -> None:
 
 def test_a_constant_that_another_file_takes_stays() -> None:
     text = migrated(train=STRATEGIES, other="from train import KIND\n\nprint(KIND)\n")
+    assert 'KIND = "FULL_SHARD"\n' in text
+
+
+def test_a_constant_of_a_module_that_only_the_run_chooses_stays() -> None:
+    text = migrated(
+        train=STRATEGIES,
+        other="import importlib\n\n\ndef asked(name):\n    plan = importlib.import_module(name)\n    return plan.KIND\n",
+    )
     assert 'KIND = "FULL_SHARD"\n' in text
