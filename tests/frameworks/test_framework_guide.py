@@ -142,6 +142,7 @@ def test_the_module_of_lightning_gets_what_the_page_shows(tmp_path: Path) -> Non
     strategy = re.search(r"`(ModelParallelStrategy\(.*\))`", (GUIDES / "lightning.md").read_text())
     assert strategy is not None
     assert strategy[1] in made
+    (tmp_path / "config.yaml").unlink()  # of the page's other script
     assert quiet(tmp_path)
 
 
@@ -162,6 +163,7 @@ def test_a_settings_file_of_lightning_becomes_what_the_page_shows(tmp_path: Path
     assert "def configure_model" in (tmp_path / "model.py").read_text()
     again = invoke("migrate", "config.yaml", "main.py", "model.py", cwd=tmp_path)
     assert (again.returncode, again.stdout) == (0, "No FSDP1 code found.\n"), again.stdout
+    (tmp_path / "run.sh").write_text("python main.py fit --config config.yaml\n")
     shown = invoke("check", "--isolated", "config.yaml", "main.py", "model.py", cwd=tmp_path)
     assert "All checks passed! (FSDP in 3 of 3 files; 1 training program" in shown.stdout
 
