@@ -16,18 +16,24 @@ from libcst.helpers import get_full_name_for_node
 from fsdp2lint.interpret import classes
 from fsdp2lint.interpret.imports import Namespace, Promise, kept, namespace
 from fsdp2lint.model.memory import ANNOTATED
+from fsdp2lint.model.trace import options
 from fsdp2lint.model.values import (
     Class,
     External,
     Function,
     Instance,
     Literal,
+    Module,
     Optimizer,
+    Part,
     Unknown,
     Value,
+    Wrapped,
     lineage,
+    of_model,
 )
 from fsdp2lint.project.bindings import bindings
+from fsdp2lint.source.walk import walk
 
 if TYPE_CHECKING:
     from fsdp2lint.interpret.machine import Machine
@@ -65,10 +71,79 @@ def annotated(
     return None
 
 
+def believed(
+    machine: Machine, value: Value, node: cst.BaseExpression, scope: Scope, *, load: bool
+) -> Value:
+    """A value of which nothing is known, as an object of the class of the project that an annotation says."""
+    twin = machine.memory.twins.get(options(value)[0])
+    if twin is not None and all(type(one) in (Unknown, Part) for one in options(value)):
+        return twin
+    if not _may_name_a_class(node) or not _is_blank(machine, value):
+        return value
+    lives = machine.lives
+    if _is_held_by_a_model(machine, value):
+        machine.lives = MAX_LIVES  # a part of that model is no model of its own
+    said = annotated(machine, node, scope, "", load=load)
+    machine.lives = lives
+    return _twin(machine, value, said)
+
+
+def of_class(machine: Machine, value: Value, cls: Class) -> Value:
+    """A value of which nothing is known, as an object of a class."""
+    if not _is_blank(machine, value):
+        return value
+    return _twin(machine, value, stranger(machine, cls, ""))
+
+
+def _is_blank(machine: Machine, value: Value) -> bool:
+    """Whether nothing is known of a value, and nobody asked for anything of it: a test of a part is a test of that part."""
+    return all(
+        type(one) in (Unknown, Part)
+        and not one.parts()
+        and not machine.is_module(one)
+        and not of_model(one)
+        and machine.memory.is_blank(one)
+        for one in options(value)
+    )
+
+
+def _is_held_by_a_model(machine: Machine, value: Value) -> bool:
+    holders = (holder for one in options(value) for holder in machine.memory.holders(one))
+    return any(isinstance(holder, Module | Wrapped) for holder in holders)
+
+
+def _twin(machine: Machine, value: Value, made: Value | None) -> Value:
+    if not isinstance(made, Instance):
+        return value
+    made.label = value.label
+    return machine.memory.twins.setdefault(options(value)[0], made)
+
+
+_OF_NO_CLASS = frozenset(
+    {
+        *("Any", "Callable", "Dict", "Iterable", "List", "Literal", "None", "Optional", "Sequence"),
+        *("Tensor", "Tuple", "Type", "Union", "bool", "bytes", "dict", "float", "int", "list"),
+        *("np", "object", "optim", "set", "str", "torch", "tuple", "type", "typing"),
+    }
+)
+"""Names in annotations that stand for no class of the project."""
+
+
+@lru_cache(maxsize=10_000)
+def _may_name_a_class(node: cst.BaseExpression) -> bool:
+    """Whether an annotation holds a name that may be that of a class of the project."""
+    if isinstance(node, cst.SimpleString):
+        return True
+    if isinstance(node, cst.Attribute):
+        return _may_name_a_class(node.value)
+    names = (n.value for n in walk(node) if isinstance(n, cst.Name))
+    return any(name not in _OF_NO_CLASS for name in names)
+
+
 def _generic(
     machine: Machine, node: cst.Subscript, scope: Scope, name: str, load: bool
 ) -> Value | None:
-    head = (get_full_name_for_node(node.value) or "").rpartition(".")[2]
+    head = _last_name(node.value)
     inner = [e.slice.value for e in node.slice if isinstance(e.slice, cst.Index)]
     if head in _TRANSPARENT:
         options = (annotated(machine, one, scope, name, load=load) for one in inner)
@@ -193,6 +268,52 @@ def annotations_of(node: cst.ClassDef) -> dict[str, cst.BaseExpression]:
         for small in statement.body
         if isinstance(small, cst.AnnAssign) and isinstance(small.target, cst.Name)
     }
+
+
+@lru_cache(maxsize=5_000)
+def gives_its_own_kind(node: cst.FunctionDef) -> bool:
+    """Whether a method says that it returns an object of the class on which it is called: ``-> Self``, or
+    ``(self: T) -> T`` and ``(cls: type[T]) -> T``.
+    """
+    said = _name_said(node.returns)
+    if said.rpartition(".")[2] == "Self":
+        return True
+    first = next(iter((*node.params.posonly_params, *node.params.params)), None)
+    mine = None if first is None else first.annotation
+    if mine is None or not said:
+        return False
+    inner = mine.annotation
+    if isinstance(inner, cst.Subscript) and _last_name(inner.value) in ("Type", "type"):
+        element = inner.slice[0].slice
+        return isinstance(element, cst.Index) and get_full_name_for_node(element.value) == said
+    return _name_said(mine) == said
+
+
+def _name_said(annotation: cst.Annotation | None) -> str:
+    """The name that an annotation is, quoted or not; empty when it is more than that."""
+    if annotation is None:
+        return ""
+    node: cst.BaseExpression | None = annotation.annotation
+    if isinstance(node, cst.SimpleString):
+        node = _parsed(str(node.evaluated_value))
+    is_name = isinstance(node, cst.Name | cst.Attribute)
+    return (get_full_name_for_node(node) or "") if is_name and node is not None else ""
+
+
+def made_by_one_of(machine: Machine, cls: Class) -> Value | None:
+    """``getattr(Settings, name)(…)``: an object of the class that all class methods of ``Settings`` say to return."""
+    said = set()
+    for variable in cls.scope.names.values():
+        for _, one in variable.bindings:
+            if isinstance(one, Function) and one.kind == "classmethod" and one.name[:1] != "_":
+                node = one.node
+                own = isinstance(node, cst.FunctionDef) and gives_its_own_kind(node)
+                said.add(cls.name if own else _name_said(getattr(node, "returns", None)))
+    return stranger(machine, cls, "") if said == {cls.name} else None
+
+
+def _last_name(node: cst.BaseExpression) -> str:
+    return (get_full_name_for_node(node) or "").rpartition(".")[2]
 
 
 def _taken_by_init(cls: Class, name: str) -> cst.BaseExpression | None:

@@ -49,6 +49,7 @@ def get(machine: Machine, value: Value, name: str, site: Site) -> Value:
         return value.read(machine, name)
     if isinstance(value, Super):
         return _above(machine, value, name)
+    value = machine.memory.twins.get(value, value)
     if name in machine.memory.tags and of_parameters(value):
         machine.record(Read(machine.moment(site), value, name))
     stored = machine.memory.read(value, f".{name}", machine.here)
@@ -170,6 +171,7 @@ def set_(machine: Machine, owner: Value, name: str, value: Value, site: Site) ->
     if isinstance(owner, Namespace):
         owner.write(machine, name, value)
         return
+    owner = machine.memory.twins.get(owner, owner)
     if isinstance(owner, Instance):
         found = classes.find(machine, owner.cls, name)
         if isinstance(found, Function) and found.kind == "property":

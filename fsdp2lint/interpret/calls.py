@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from fsdp2lint.interpret import classes, functions
+from fsdp2lint.interpret.annotations import made_by_one_of
 from fsdp2lint.interpret.imports import Namespace, module_like, module_named
 from fsdp2lint.interpret.unseen import unseen
 from fsdp2lint.meanings.call import Call
@@ -235,9 +236,17 @@ def _call_method(
         if result is not None:
             break
     else:
-        result = library_method(what) or unseen(what)
+        result = library_method(what) or _as_said(machine, receiver, name, unseen(what))
     _called(machine, f".{name}", receiver, what, result)
     return result
+
+
+def _as_said(machine: Machine, receiver: Value, name: str, result: Value) -> Value:
+    """What a method gives that the class of an object leaves to its subclasses."""
+    found = classes.find(machine, receiver.cls, name) if isinstance(receiver, Instance) else None
+    if not isinstance(found, Function):
+        return result
+    return functions.as_annotated(machine, found, (receiver,), result)
 
 
 def _called(machine: Machine, name: str, receiver: Value | None, what: Call, result: Value) -> None:
@@ -288,6 +297,10 @@ def _call_object(machine: Machine, target: Value, given: Given) -> Value:
     if isinstance(target, (Literal, Namespace)):
         return machine.unknown()
     made = unseen(given.asked_of(machine, target.words(), target))
+    if isinstance(target.owner, Class) and isinstance(
+        target.key, tuple
+    ):  # a name that is not known
+        return made_by_one_of(machine, target.owner) or made
     if _CRITERION.search(target.words()):
         inputs = (*given.args, *given.keywords.values())
         machine.record(Returned(machine.moment(given.site), target, inputs, made))
@@ -301,12 +314,22 @@ def enter_forward(
     keywords: dict[str, Value],
     site: Site,
 ) -> Value:
-    """Run the ``forward`` of a project class."""
+    """Run the ``forward`` of a project class.
+
+    In the second round of a loop the same call computes what it has computed in the first, so it is not run again.
+    """
     inner = unwrapped(module)
     if isinstance(inner, Instance):
         found = classes.find(machine, inner.cls, "forward") or classes.find(
             machine, inner.cls, "__call__"
         )
         if isinstance(found, Function):
-            return functions.invoke(machine, found, (inner, *args), keywords, site, False)
+            known = machine.forwards.get((inner, site.node))
+            if machine.repeating and known is not None:
+                return known
+            before = machine.entered
+            result = functions.invoke(machine, found, (inner, *args), keywords, site, False)
+            if machine.entered > before:
+                machine.forwards[inner, site.node] = result
+            return result
     return machine.unknown()

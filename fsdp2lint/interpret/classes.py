@@ -267,11 +267,23 @@ def _fill_fields(
         if default is not None and not isinstance(default, Function):
             given[name] = default
     for name, value in given.items():
+        value = _as_field(machine, cls, name, value)
         machine.memory.write(made, f".{name}", machine.here, value)
         value.sit(made, f".{name}")
     post = find(machine, cls, "__post_init__")
     if isinstance(post, Function):
         machine.call(post, (made,), {}, made.born or Site(cls.scope.source, cls.node, cls.node))
+
+
+def _as_field(machine: Machine, cls: Class, name: str, value: Value) -> Value:
+    """What a field holds: where nothing is known of it, what its annotation says."""
+    from fsdp2lint.interpret.annotations import annotations_of, believed
+
+    for one in lineage(cls):
+        said = annotations_of(one.node).get(name) if isinstance(one, Class) else None
+        if isinstance(one, Class) and said is not None:
+            return believed(machine, value, said, one.scope, load=machine.ration.program)
+    return value
 
 
 def annotated_names(node: cst.ClassDef) -> list[str]:
@@ -287,7 +299,7 @@ def annotated_names(node: cst.ClassDef) -> list[str]:
 
 def life(machine: Machine, cls: Class, name: str = "self") -> Instance:
     """An instance of a class that nobody in sight makes: ``__init__`` with arguments of unknown origin."""
-    from fsdp2lint.interpret.functions import stranger_arguments
+    from fsdp2lint.interpret.functions import stranger_arguments, stranger_keywords
 
     made = empty(cls, None)
     made.label = name
@@ -296,7 +308,7 @@ def life(machine: Machine, cls: Class, name: str = "self") -> Instance:
     site = Site(cls.scope.source, cls.node, cls.node)
     if isinstance(init, Function):
         args = stranger_arguments(machine, init, 1)
-        machine.call(init, (made, *args), {}, site)
+        machine.call(init, (made, *args), stranger_keywords(machine, init), site)
     elif annotated_names(cls.node):
         machine.memory.strangers.add(made)
     return made

@@ -16,12 +16,21 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import libcst as cst
+
 from fsdp2lint.frameworks.text import CommandText, SettingsText
 from fsdp2lint.interpret.again import Reached, Runs
 from fsdp2lint.interpret.classes import life
-from fsdp2lint.interpret.functions import methods_of, stranger_arguments
+from fsdp2lint.interpret.functions import (
+    methods_of,
+    speaks_of_sharding,
+    stranger_arguments,
+    stranger_keywords,
+)
 from fsdp2lint.interpret.imports import Namespace, namespace
 from fsdp2lint.interpret.machine import MAX_STEPS, Machine
+from fsdp2lint.interpret.scopes import Scope
+from fsdp2lint.interpret.statements import run_body
 from fsdp2lint.meanings import load
 from fsdp2lint.meanings.frameworks.lightning import hooks_of
 from fsdp2lint.model.basic_values import forget, noted, spare
@@ -30,6 +39,7 @@ from fsdp2lint.model.memory import Memory
 from fsdp2lint.model.trace import Trace
 from fsdp2lint.model.values import Class, Function, Value, lineage
 from fsdp2lint.project.links import is_second_rate
+from fsdp2lint.source.deferred import unread
 from fsdp2lint.source.source import Site
 from fsdp2lint.system.collector import no_collector
 
@@ -53,7 +63,8 @@ def traces(project: Project, runs: Runs | None = None, *, passing: bool = False)
     load()
     reached = Reached()
     mains = sorted([*filter(_is_main, project.asked), *project.programs], key=_training_first)
-    todo = [(_program, source) for source in mains] + [(_rest, one) for one in project.asked]
+    others = sorted(project.asked, key=lambda source: is_second_rate(source.path))
+    todo = [(_program, source) for source in mains] + [(_rest, source) for source in others]
     yield from _of_settings(project)
     with _deep_recursion():
         for way, source in todo:
@@ -266,8 +277,14 @@ def _entry(
         return
     trace = machine.trace = loaded.begun(value.words())
     machine.here, machine.steps, machine.entered, machine.stage = ALWAYS, 0, 0, 0
-    machine.ration = machine.project.budget.ration(MAX_STEPS // 2, interest=machine.interest)
+    shards = isinstance(value, Class) and speaks_of_sharding(value.node)
+    usual = (
+        MAX_STEPS if shards else MAX_STEPS // 2
+    )  # a worker that shards and trains is a program of its own
+    machine.ration = machine.project.budget.ration(usual, interest=machine.interest)
     machine.run_bodies = set()
+    machine.idle.clear()
+    machine.forwards.clear()
     if module.scope is None:
         return
     machine.push(module.scope)
@@ -294,7 +311,8 @@ def _unreached_methods(cls: Class, reached: Reached) -> list[Function]:
 def _live(machine: Machine, cls: Class, methods: list[Function]) -> None:
     """``__init__``, then the methods that nothing else has called by then, bases' methods included.
 
-    The hooks that a framework calls in a known order run in it, as one stage. Half of the ration is
+    A private method that the class calls is left to those calls, as long as the run gets to them: on its own it
+    would run under no condition. The hooks that a framework calls in a known order run in it, as one stage. Half of the ration is
     there for each method, whatever those before it took, until all together have used it up; from
     then on only the methods themselves run, not what they call.
     """
@@ -304,8 +322,13 @@ def _live(machine: Machine, cls: Class, methods: list[Function]) -> None:
     names = {f.name: f for f in every}
     todo = [f for f in every if names[f.name] is f or f in methods]
     hooks = [names[name] for name in hooks_of(cls) if name in names]
-    for stage, function in enumerate([*hooks, *(f for f in todo if f not in hooks)], 1):
+    others = [f for f in todo if f not in hooks]
+    others.sort(key=lambda f: _is_called_by_its_class(cls, f))
+    for stage, function in enumerate([*hooks, *others], 1):
         if function.node in machine.run_bodies:
+            continue
+        if machine.trace.cut is None and _is_called_by_its_class(cls, function):
+            _see(machine, function)
             continue
         machine.stage = 1 if function in hooks else stage
         kept = machine.ration.half_of(machine.steps)
@@ -317,6 +340,25 @@ def _live(machine: Machine, cls: Class, methods: list[Function]) -> None:
     machine.stage = 0
 
 
+def _is_called_by_its_class(cls: Class, function: Function) -> bool:
+    """Whether a private method is called on ``self`` in the files of a class and its bases."""
+    if not function.name.startswith("_") or function.name.startswith("__"):
+        return False
+    call = re.compile(rf"\b(?:self|cls|super\(\))\.{function.name}\(")
+    files = {c.scope.source for c in lineage(cls) if isinstance(c, Class)}
+    return any(call.search(source.text) for source in files)
+
+
+def _see(machine: Machine, function: Function) -> None:
+    """Walk a method to which no run comes, so that each of its calls is seen."""
+    if unread(function.node) or isinstance(function.node, cst.Lambda):
+        return
+    body = function.node.body
+    machine.push(Scope("function", function.scope.source, function.scope), function)
+    machine.dead(lambda: run_body(machine, body))
+    machine.pop()
+
+
 def _run_stranger(machine: Machine, function: Function, first: tuple[Value, ...]) -> None:
     """Run a function with arguments of unknown origin; what it returns goes out of sight."""
     from fsdp2lint.interpret.functions import Generator, generate
@@ -325,11 +367,8 @@ def _run_stranger(machine: Machine, function: Function, first: tuple[Value, ...]
     args = (*first, *stranger_arguments(machine, function, len(first)))
     machine.memory.foreign.update(args)
     site = Site(function.scope.source, function.node, function.node)  # perhaps of a base elsewhere
-    keywords = {
-        p.name.value: machine.stranger(p.name.value)
-        for p in function.node.params.kwonly_params
-        if p.default is None
-    }
+    keywords = stranger_keywords(machine, function)
+    machine.memory.foreign.update(keywords.values())
     result = machine.call(function, args, keywords, site, open_=True)
     if isinstance(result, Generator):
         generate(machine, result, lambda value: machine.escape(value, site, "its caller"), site)

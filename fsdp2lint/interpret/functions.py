@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from fsdp2lint.interpret.annotations import annotated
+from fsdp2lint.interpret.annotations import annotated, believed, gives_its_own_kind, of_class
 from fsdp2lint.interpret.classes import is_of_project
 from fsdp2lint.interpret.scopes import Frame, Scope, name_value
 from fsdp2lint.meanings.attributes import NAMED_RANKS, rank
@@ -20,6 +20,7 @@ from fsdp2lint.model.values import (
     Bound,
     Class,
     Container,
+    Either,
     External,
     Function,
     Instance,
@@ -52,6 +53,10 @@ _ACCESSORS = ("getter", "setter", "deleter")
 _STARTING = frozenset({"fastcore.script.call_parse", "fastcore.all.call_parse"})
 """Decorators that call their function in the program that runs (``fastcore/script.py``)."""
 _KEEPING = frozenset({"functools.cache", "functools.cached_property", "functools.lru_cache"})
+
+
+_BLANK = (Unknown, Part, Either)
+"""What may be known by an annotation alone."""
 
 
 class Generator(Value):
@@ -196,7 +201,10 @@ def enter(
     if not machine.may_enter(function, args[0] if args else None) or unread(function.node):
         for value in (*args, *keywords.values()):
             machine.escape(value, site, function.name)
-        return machine.unknown(site)
+        return as_annotated(machine, function, args, machine.unknown(site))
+    if on_yield is None and machine.knows_idle(function, (*args, *keywords.values())):
+        return as_annotated(machine, function, args, machine.unknown(site))
+    since = machine.deeds, machine.memory.writes
     machine.entered += 1
     machine.run_bodies.add(function.node)
     scope = Scope("function", function.scope.source, function.scope)
@@ -210,12 +218,31 @@ def enter(
     if function.only is not None:
         machine.here = here.also(unit(Guard(function.only, True, _head(function))))
     try:
-        return _run_body(machine, function, frame, here)
+        result = _run_body(machine, function, frame, here)
     finally:
         machine.pop()
         machine.call_path, machine.running = path, running
         machine.here = _after(here, frame)
         machine.frame.exited += frame.exited
+        machine.has_run(function, since)
+    return result if on_yield is not None else as_annotated(machine, function, args, result)
+
+
+def as_annotated(
+    machine: Machine, function: Function, args: tuple[Value, ...], result: Value
+) -> Value:
+    """What a call gives: an object of the class that the function says where its body does not show one."""
+    node = function.node
+    if not isinstance(node, cst.FunctionDef) or node.returns is None or machine.here.impossible:
+        return result
+    if type(result) not in _BLANK:
+        return result
+    if gives_its_own_kind(node):
+        receiver = args[0] if args else None
+        cls = receiver.cls if isinstance(receiver, Instance) else receiver
+        return of_class(machine, result, cls) if isinstance(cls, Class) else result
+    load = _may_shard(machine.frame.function)
+    return believed(machine, result, node.returns.annotation, function.scope, load=load)
 
 
 def _head(function: Function) -> Site:
@@ -266,13 +293,15 @@ def _bind_parameters(
     positional = [p.name.value for p in (*params.posonly_params, *params.params)]
     rest = dict(keywords)
     here = machine.here
-    for index, (name, value) in enumerate(zip(positional, args, strict=False)):
+    taken = (*params.posonly_params, *params.params)
+    for index, (param, value) in enumerate(zip(taken, args, strict=False)):
+        name = param.name.value
         if index or function.home is None:  # an object is not called what its methods call it
             name_value(value, name)
-        scope.write(name, here, value)
-    for param in (*(*params.posonly_params, *params.params)[len(args) :], *params.kwonly_params):
+        scope.write(name, here, _believed(machine, function, param, value))
+    for param in (*taken[len(args) :], *params.kwonly_params):
         value = _argument(machine, function, param, rest, open_)
-        scope.write(param.name.value, here, value)
+        scope.write(param.name.value, here, _believed(machine, function, param, value))
     for name in positional[: len(args)]:
         rest.pop(name, None)
     if isinstance(params.star_arg, cst.Param):
@@ -280,6 +309,14 @@ def _bind_parameters(
         scope.write(params.star_arg.name.value, here, extra)
     if params.star_kwarg is not None:
         scope.write(params.star_kwarg.name.value, here, machine.container("dict", rest, open_))
+
+
+def _believed(machine: Machine, function: Function, param: cst.Param, value: Value) -> Value:
+    """An argument of which nothing is known but what its annotation says."""
+    if param.annotation is None or type(value) not in _BLANK:
+        return value
+    load = _may_shard(function)
+    return believed(machine, value, param.annotation.annotation, function.scope, load=load)
 
 
 def _argument(
@@ -303,6 +340,15 @@ def _unpacked(machine: Machine, function: Function, param: cst.Param) -> Value:
     node = param.annotation.annotation
     known = annotated(machine, node, function.scope, name, load=_may_shard(function))
     return known if type(known) is Instance else Unknown(name)
+
+
+def stranger_keywords(machine: Machine, function: Function) -> dict[str, Value]:
+    """What such an entry gets by keyword only; what has a default is left to it."""
+    return {
+        param.name.value: _stranger(machine, function, param)
+        for param in function.node.params.kwonly_params
+        if param.default is None
+    }
 
 
 def stranger_arguments(machine: Machine, function: Function, bound: int) -> tuple[Value, ...]:
@@ -335,10 +381,17 @@ def _stranger(machine: Machine, function: Function, param: cst.Param) -> Value:
 _SHARDING = ("fully_shard", "fsdp", "parallelize")
 
 
-def _may_shard(function: Function) -> bool:
-    """Whether a function is worth to read the files of its arguments' classes: it, or what it makes, may shard one."""
+def _may_shard(function: Function | None) -> bool:
+    """Whether a function is worth to read files for the classes of what it gets: it, or what it makes, may shard one."""
+    if function is None:
+        return True
     made = function.home if function.name == "__init__" else None
-    words = _words_of(function.node if made is None else made.node)
+    return speaks_of_sharding(function.node if made is None else made.node)
+
+
+def speaks_of_sharding(node: cst.CSTNode) -> bool:
+    """Whether the names in a function or a class say that it may shard something."""
+    words = _words_of(node)
     return any(word in words for word in _SHARDING)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -172,10 +173,19 @@ def namespace(machine: Machine, path: str, spelled: str) -> Namespace:
     return known
 
 
+_COPY_OF_TORCH = re.compile(
+    r"/(?:third_?party|_?vendor|_?vendored|3rdparty)/(torch(?:/\w+)*?)(?:/__init__)?\.py$"
+)
+"""A file of torch that a project keeps a copy of: it means what torch's own does."""
+
+
 def module_named(machine: Machine, dotted: str, level: int) -> Value:
     """The module that an import names: of the project when a file is there, else outside."""
     source = machine.source
     path = machine.project.resolve(dotted, level, source)
+    copied = None if path is None else _COPY_OF_TORCH.search(path.replace(os.sep, "/"))
+    if copied is not None:
+        return machine.external(copied[1].replace("/", "."))
     if path is not None:
         _register(machine, path)
         found = namespace(machine, path, dotted or os.path.basename(os.path.dirname(path)))

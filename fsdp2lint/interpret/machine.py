@@ -11,7 +11,7 @@ Whoever asks "did this never happen?" gets no for an answer wherever something w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -28,11 +28,12 @@ from fsdp2lint.interpret import (  # displays, expressions and operators fill th
 from fsdp2lint.interpret.handlers import HANDLERS
 from fsdp2lint.interpret.scopes import Frame, Scope
 from fsdp2lint.meanings.registry import canonical
-from fsdp2lint.model.events import Escaped, Event, Moment, Wrapping
+from fsdp2lint.model.events import Called, Escaped, Event, Exited, Moment, Wrapping
 from fsdp2lint.model.guards import ALWAYS, NEVER, Guards, forget_joins
 from fsdp2lint.model.memory import Memory, choose
-from fsdp2lint.model.trace import Trace
+from fsdp2lint.model.trace import Trace, options
 from fsdp2lint.model.values import (
+    Bound,
     Container,
     Either,
     External,
@@ -48,6 +49,7 @@ from fsdp2lint.model.values import (
     Unknown,
     Value,
     Wrapped,
+    of_model,
 )
 from fsdp2lint.source.source import Site, Source
 
@@ -73,10 +75,21 @@ STEPS_OF_JOINS = 8_000
 """For so many steps it is kept what guards were joined with: later it is rarely asked for again, and a third of the
 memory."""
 
+IDLE_RUNS = 24
+"""A function that has run so often and did nothing but ask and compute is not run again for the same entry."""
+
 MAX_RECEIVERS = 3
 """A method that runs already is entered for objects of so many other classes."""
 
 _TOLD_WHEN_ESCAPED = (Instance, Wrapped, Optimizer, Parameters, StateDict, Container)
+
+
+_NO_DEEDS = (Called, Exited)
+
+
+def _is_list_given_away(event: Event) -> bool:
+    """Whether a list or a dictionary went out of sight: what it holds was told of, if it is more than settings."""
+    return isinstance(event, Escaped) and isinstance(event.value, Container)
 
 
 class Machine:
@@ -103,6 +116,12 @@ class Machine:
         """Whether the innermost loop around the present point is walked as often as it runs, or there is none."""
         self.catching = 0
         """How many handlers around the present point may keep the program going when something is raised here."""
+        self.deeds = 0
+        """How many events were written down that are more than a call."""
+        self.idle: dict[cst.CSTNode, int] = {}
+        """How often bodies of functions have run in which nothing happened but calls, and nothing was stored."""
+        self.forwards: dict[tuple[Instance, cst.CSTNode], Value] = {}
+        """What the ``forward`` of models gave, by the call that ran it."""
         self.lives = 0
         """How many models that are known by an annotation are being built inside each other."""
         self.frames: list[Frame] = []
@@ -158,6 +177,8 @@ class Machine:
         """Write an event down, unless Python could never get here."""
         if not self.here.impossible:
             self.order += 1
+            if not isinstance(event, _NO_DEEDS) and not _is_list_given_away(event):
+                self.deeds += 1
             self.trace.add(event)
 
     def escape(self, value: Value, site: Site, to: str) -> None:
@@ -198,12 +219,14 @@ class Machine:
     ) -> Container:
         """A new list, tuple, set (of ``items``) or dict (from string keys)."""
         made = Container(kind, open_)
+        writes = self.memory.writes
         if isinstance(items, dict):
             for key, value in items.items():
                 self.memory.write(made, f"[{key!r}]", self.here, value)
         else:
             for index, value in enumerate(items):
                 self.memory.write(made, f"[{index}]", self.here, value)
+        self.memory.writes = writes  # what is new changes nothing that was there
         return made
 
     def take(self, parameters: Parameters) -> Parameters:
@@ -321,6 +344,23 @@ class Machine:
             statement = self.frame.statement or function.node
             self.trace.cut_short(limit, Site(self.source, statement, statement))
         return not limit
+
+    def knows_idle(self, function: Function, given: Iterable[Value]) -> bool:
+        """Whether a function has run so often, and done nothing, that it need not run again with these arguments."""
+        if self.idle.get(function.node, 0) < IDLE_RUNS:
+            return False
+        return not any(
+            isinstance(one, Container | Function | Bound) or of_model(one) or self.is_module(one)
+            for value in given
+            for one in options(value)
+        )
+
+    def has_run(self, function: Function, since: tuple[int, int]) -> None:
+        """A function has run; ``since`` is what there was of :attr:`deeds` and stores before."""
+        if since == (self.deeds, self.memory.writes):
+            self.idle[function.node] = self.idle.get(function.node, 0) + 1
+        else:
+            self.idle[function.node] = -MAX_ENTERED
 
     def _recurs(self, function: Function, receiver: Value | None) -> bool:
         """Whether a function runs already; a method that all classes inherit may run for each of them."""

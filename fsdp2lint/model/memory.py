@@ -123,6 +123,10 @@ class Memory:
         self.foreign: set[Value] = set()
         self.strangers: set[Value] = set()
         """Objects of which an annotation alone says the class."""
+        self.writes = 0
+        """How often something was stored."""
+        self.twins: dict[Value, Value] = {}
+        """Values of which nothing is known, as the objects that annotations say they are."""
         self.made_of: dict[Value, Making] = {}
         """What code that was not followed made, when it was given parameters."""
         self.tags: set[str] = set()
@@ -142,6 +146,7 @@ class Memory:
 
         ``before`` stands there already where nothing was stored yet, and stays where ``here`` does not hold.
         """
+        self.writes += 1
         fields = self.fields.get(owner)
         if fields is None:
             fields = self.fields[owner] = {}
@@ -183,6 +188,10 @@ class Memory:
             value = variable.value(here)
             if value is not None:
                 yield key, value
+
+    def is_blank(self, value: Value) -> bool:
+        """Whether nothing was stored in a value, nor made of parameters by whoever gave it."""
+        return value not in self.fields and value not in self.made_of
 
     def children(self, module: Value) -> Iterator[tuple[str, Value]]:
         """The submodules that the script has assigned to a module or put into a module list."""

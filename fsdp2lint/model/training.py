@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fsdp2lint.model.basic_values import MAX_DEPTH, External, Logic, Not, Part, Value, is_whole
-from fsdp2lint.model.code import Instance
+from fsdp2lint.model.code import Instance, Module
 
 
 class Wrapped(Value):
@@ -190,6 +190,13 @@ def unwrapped(value: Value) -> Value:
     while isinstance(value, Wrapped):
         value = value.of
     return value
+
+
+def of_model(value: Value) -> bool:
+    """Whether a value is a model, an optimizer, parameters or a state, or something inside one."""
+    while isinstance(value, Part):
+        value = value.owner
+    return isinstance(value, Module | Wrapped | Optimizer | Parameters | StateDict)
 
 
 def of_parameters(value: Value | None) -> bool:
