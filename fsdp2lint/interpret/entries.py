@@ -283,8 +283,8 @@ def _entry(
     )  # a worker that shards and trains is a program of its own
     machine.ration = machine.project.budget.ration(usual, interest=machine.interest)
     machine.run_bodies = set()
-    machine.idle.clear()
-    machine.forwards.clear()
+    for kept in (machine.idle, machine.telling, machine.forwards):
+        kept.clear()
     if module.scope is None:
         return
     machine.push(module.scope)

@@ -202,8 +202,10 @@ def enter(
         for value in (*args, *keywords.values()):
             machine.escape(value, site, function.name)
         return as_annotated(machine, function, args, machine.unknown(site))
-    if on_yield is None and machine.knows_idle(function, (*args, *keywords.values())):
-        return as_annotated(machine, function, args, machine.unknown(site))
+    given = (*(("", value) for value in args), *keywords.items())
+    idle = None if on_yield is not None else machine.idle_result(function, given)
+    if idle is not None:
+        return as_annotated(machine, function, args, idle)
     since = machine.deeds, machine.memory.writes
     machine.entered += 1
     machine.run_bodies.add(function.node)
@@ -224,8 +226,10 @@ def enter(
         machine.call_path, machine.running = path, running
         machine.here = _after(here, frame)
         machine.frame.exited += frame.exited
-        machine.has_run(function, since)
-    return result if on_yield is not None else as_annotated(machine, function, args, result)
+    if on_yield is None:
+        machine.has_run(function, given, since, result)
+        result = as_annotated(machine, function, args, result)
+    return result
 
 
 def as_annotated(

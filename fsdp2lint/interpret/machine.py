@@ -11,7 +11,7 @@ Whoever asks "did this never happen?" gets no for an answer wherever something w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -50,12 +50,16 @@ from fsdp2lint.model.values import (
     Value,
     Wrapped,
     of_model,
+    rank_dependent,
 )
 from fsdp2lint.source.source import Site, Source
 
 if TYPE_CHECKING:
     from fsdp2lint.interpret.imports import Namespace
     from fsdp2lint.project.project import Interest, Project
+
+Given = tuple[tuple[str, Value], ...]
+"""The arguments of a call, each with its keyword or none."""
 
 Kept = tuple[Function, tuple[Value, ...], tuple[tuple[str, Value], ...]]
 """A function that keeps its results, and the arguments of a call."""
@@ -85,6 +89,8 @@ _TOLD_WHEN_ESCAPED = (Instance, Wrapped, Optimizer, Parameters, StateDict, Conta
 
 
 _NO_DEEDS = (Called, Exited)
+_PLAIN = (Literal, Part, Unknown)
+"""What a function gives of which no rule asks where it comes from."""
 
 
 def _is_list_given_away(event: Event) -> bool:
@@ -120,6 +126,8 @@ class Machine:
         """How many events were written down that are more than a call."""
         self.idle: dict[cst.CSTNode, int] = {}
         """How often bodies of functions have run in which nothing happened but calls, and nothing was stored."""
+        self.telling: dict[cst.CSTNode, dict[Given, tuple[Guards, Value]]] = {}
+        """Those of them that tell one rank from another: what they gave, by their arguments, and under which guards."""
         self.forwards: dict[tuple[Instance, cst.CSTNode], Value] = {}
         """What the ``forward`` of models gave, by the call that ran it."""
         self.lives = 0
@@ -345,22 +353,35 @@ class Machine:
             self.trace.cut_short(limit, Site(self.source, statement, statement))
         return not limit
 
-    def knows_idle(self, function: Function, given: Iterable[Value]) -> bool:
-        """Whether a function has run so often, and done nothing, that it need not run again with these arguments."""
-        if self.idle.get(function.node, 0) < IDLE_RUNS:
-            return False
-        return not any(
-            isinstance(one, Container | Function | Bound) or of_model(one) or self.is_module(one)
-            for value in given
-            for one in options(value)
-        )
+    def idle_result(self, function: Function, given: Given) -> Value | None:
+        """What a function gives that has run so often and done nothing that it need not run again: something new, or
+        the test of the rank that it gave for the same arguments.
+        """
+        node = function.node
+        if self.idle.get(node, 0) < IDLE_RUNS:
+            return None
+        if node in self.telling:
+            here, known = self.telling[node].get(given, (NEVER, None))
+            return known if self.here.implies(here) else None
+        every = (one for _, value in given for one in options(value))
+        if any(isinstance(v, Container | Function | Bound) or self._is_model(v) for v in every):
+            return None
+        return self.unknown()
 
-    def has_run(self, function: Function, since: tuple[int, int]) -> None:
+    def has_run(
+        self, function: Function, given: Given, since: tuple[int, int], result: Value
+    ) -> None:
         """A function has run; ``since`` is what there was of :attr:`deeds` and stores before."""
-        if since == (self.deeds, self.memory.writes):
-            self.idle[function.node] = self.idle.get(function.node, 0) + 1
-        else:
-            self.idle[function.node] = -MAX_ENTERED
+        node = function.node
+        is_idle = since == (self.deeds, self.memory.writes)
+        if is_idle and any(map(rank_dependent, options(result))):
+            self.telling.setdefault(node, {})[given] = self.here, result
+        elif not all(isinstance(v, _PLAIN) and not self._is_model(v) for v in options(result)):
+            is_idle = False
+        self.idle[node] = self.idle.get(node, 0) + 1 if is_idle else -MAX_ENTERED
+
+    def _is_model(self, value: Value) -> bool:
+        return of_model(value) or self.is_module(value)
 
     def _recurs(self, function: Function, receiver: Value | None) -> bool:
         """Whether a function runs already; a method that all classes inherit may run for each of them."""
