@@ -27,7 +27,7 @@ from fsdp2lint.interpret.functions import (
     stranger_arguments,
     stranger_keywords,
 )
-from fsdp2lint.interpret.imports import Namespace, namespace
+from fsdp2lint.interpret.imports import Namespace, copied_from_torch, namespace
 from fsdp2lint.interpret.machine import MAX_STEPS, Machine
 from fsdp2lint.interpret.scopes import Scope
 from fsdp2lint.interpret.statements import run_body
@@ -63,7 +63,7 @@ def traces(project: Project, runs: Runs | None = None, *, passing: bool = False)
     load()
     reached = Reached()
     mains = sorted([*filter(_is_main, project.asked), *project.programs], key=_training_first)
-    others = sorted(project.asked, key=lambda source: is_second_rate(source.path))
+    others = sorted(project.asked, key=_of_the_project_first)
     todo = [(_program, source) for source in mains] + [(_rest, source) for source in others]
     yield from _of_settings(project)
     with _deep_recursion():
@@ -130,6 +130,11 @@ def _training_first(source: Source) -> tuple[bool, bool, int]:
     named = "train" in path or "finetune" in path
     trains = named or "optimizer" in source.text
     return is_second_rate(source.path), not trains, path.count("/")
+
+
+def _of_the_project_first(source: Source) -> bool:
+    """Tests and copies of torch come last: with what is theirs they would use up what all share."""
+    return is_second_rate(source.path) or copied_from_torch(source.path) != ""
 
 
 def _is_main(source: Source) -> bool:

@@ -174,18 +174,23 @@ def namespace(machine: Machine, path: str, spelled: str) -> Namespace:
 
 
 _COPY_OF_TORCH = re.compile(
-    r"/(?:third_?party|_?vendor|_?vendored|3rdparty)/(torch(?:/\w+)*?)(?:/__init__)?\.py$"
+    r"(?:^|/)(?:third_?party|_?vendor|_?vendored|3rdparty)/(torch(?:/\w+)*?)(?:/__init__)?\.py$"
 )
 """A file of torch that a project keeps a copy of: it means what torch's own does."""
+
+
+def copied_from_torch(path: str) -> str:
+    """The module of torch of which a file is a copy; empty when it is none."""
+    found = _COPY_OF_TORCH.search(path.replace(os.sep, "/"))
+    return "" if found is None else found[1].replace("/", ".")
 
 
 def module_named(machine: Machine, dotted: str, level: int) -> Value:
     """The module that an import names: of the project when a file is there, else outside."""
     source = machine.source
     path = machine.project.resolve(dotted, level, source)
-    copied = None if path is None else _COPY_OF_TORCH.search(path.replace(os.sep, "/"))
-    if copied is not None:
-        return machine.external(copied[1].replace("/", "."))
+    if path is not None and (copied := copied_from_torch(path)):
+        return machine.external(copied)
     if path is not None:
         _register(machine, path)
         found = namespace(machine, path, dotted or os.path.basename(os.path.dirname(path)))
