@@ -449,6 +449,11 @@ BACKED = {
         f"{HERE}::test_lightning_does_the_same",
     ),
     "LightningCLI YAML": (FILES, FIXTURES, CODEMODS, f"{HERE}::test_lightning_cli_does_the_same"),
+    "options of a command: `accelerate launch --use_fsdp`, the Trainer's `--fsdp`, `--trainer.strategy fsdp`": (
+        "test_asking_commands.py::test_how_a_command_asks",
+        "test_asking_commands.py::test_each_command_is_reported_where_it_asks",
+        CODEMODS,
+    ),
     "Ray Train": (
         *(GATE, f"{HERE}::test_the_worker_of_ray_is_followed"),
         f"{HERE}::test_the_workers_of_ray_train_as_without_sharding",
