@@ -12,7 +12,13 @@ from typing import NamedTuple
 
 from fsdp2lint.frameworks.asked import Asked, strategy_of
 from fsdp2lint.frameworks.document import Entry, Mapping, plain
-from fsdp2lint.frameworks.version2 import LIGHTNING_BY_HAND, Change, Rewriting, settings_left
+from fsdp2lint.frameworks.version2 import (
+    LIGHTNING_BY_HAND,
+    Change,
+    Rewriting,
+    settings_left,
+    written_twice,
+)
 
 _SHARDS = "ModelParallelStrategy is FSDP2; `configure_model` shards the module"
 _SAYS_IT = "`configure_model` says it"
@@ -43,13 +49,20 @@ def cli_strategy(asked: Asked, text: str, *, json: bool) -> CliStrategy | Change
     assert isinstance(trainer, Mapping)
     given = plain(entry.value)
     whole = given if isinstance(given, Mapping) else None
-    if (
-        trainer.merged
-        or trainer.shared
-        or any(m and (m.merged or m.shared) for m in (whole, section))
-    ):
+    places = [one for one in (trainer, whole, section) if one is not None]
+    if any(one.merged or one.shared for one in places):
         why = "the settings come from a YAML anchor that other places use"
         return settings_left(asked, why, LIGHTNING_BY_HAND)
+    double = next((one for place in places if (one := written_twice(place)) is not None), None)
+    if double is not None:
+        return settings_left(asked, f"`{double.name}` is written twice", "keep one of the two")
+    arguments = None if whole is None else whole.value("init_args")
+    if not (arguments is None or isinstance(arguments, Mapping)):
+        return settings_left(
+            asked, "`init_args` is no mapping", "write a mapping of names to values"
+        )
+    if not (model is None or isinstance(model, Mapping | str)):
+        return settings_left(asked, "`model` is no mapping", "write a mapping of names to values")
     why = _without_equal(asked, trainer)
     processes = None if why else _processes(trainer)
     if processes is None:

@@ -176,7 +176,7 @@ def _obstacle(asked: Asked) -> Change | None:
     if section is not None and asked.holder is not None and (section.merged or section.shared):
         why = "the settings come from a YAML anchor that other places use"
         return _left(asked.holder, why, "write the settings of version 2 here")
-    double = _written_twice(section) or _written_twice(
+    double = written_twice(section) or written_twice(
         [e for e in asked.top if bare(e.name) in ("version", "config") or e.name == "fsdp"]
     )
     if double is not None:
@@ -189,7 +189,8 @@ def _obstacle(asked: Asked) -> Change | None:
     return None
 
 
-def _written_twice(section: Iterable[Entry] | None) -> Entry | None:
+def written_twice(section: Iterable[Entry] | None) -> Entry | None:
+    """The second entry of a key, with or without its prefix."""
     seen: set[str] = set()
     for entry in section or ():
         if bare(entry.name) in seen:

@@ -449,7 +449,7 @@ BACKED = {
         f"{HERE}::test_lightning_does_the_same",
     ),
     "LightningCLI YAML": (FILES, FIXTURES, CODEMODS, f"{HERE}::test_lightning_cli_does_the_same"),
-    "options of a command: `accelerate launch --use_fsdp`, the Trainer's `--fsdp`, `--trainer.strategy fsdp`": (
+    "commands: `accelerate launch --use_fsdp`, `train.py --fsdp full_shard`, `main.py fit --trainer.strategy fsdp`": (
         "test_asking_commands.py::test_how_a_command_asks",
         "test_asking_commands.py::test_each_command_is_reported_where_it_asks",
         CODEMODS,

@@ -104,6 +104,14 @@ def test_comments_of_what_goes_stay() -> None:
 @pytest.mark.parametrize(
     ("trainer", "why"),
     [
+        ("strategy: fsdp\n  devices: 2\n  strategy: fsdp", "`strategy` is written twice"),
+        ("devices: 2\n  strategy: {class_path: FSDPStrategy, init_args: [1]}", "no mapping"),
+        ("devices: 2\n  strategy: fsdp\nmodel: [1]", "no mapping"),
+        ("devices: 2\n  strategy: {class_path: FSDPStrategy, class_path: FSDPStrategy}", "twice"),
+        (
+            "devices: 2\n  strategy: {class_path: FSDPStrategy, init_args: {auto_wrap_policy: [1]}}",
+            "no list of classes",
+        ),
         ("strategy: fsdp", "number of GPUs"),
         ("strategy: fsdp\n  devices: auto", "number of GPUs"),
         ("strategy: fsdp\n  devices: 2\n  num_nodes: ${N}", "number of GPUs"),
