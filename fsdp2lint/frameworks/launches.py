@@ -31,6 +31,7 @@ Launched = tuple[tuple[str, Launch], ...]
 
 _OTHERWISE = ("cpu", "multi_gpu", "use_deepspeed", "tpu", "use_megatron_lm")
 _OF_ACCELERATE = b"distributed_type"
+_CLI, _OF_CLI = b"LightningCLI", b"trainer"
 _DEFAULT = tuple(f"/accelerate/default_config{end}" for end in (".yaml", ".yml", ".json"))
 """Ends of the path that ``accelerate launch`` reads by itself, below ``~/.cache/huggingface`` or ``$HF_HOME``."""
 
@@ -62,6 +63,8 @@ class _Known(NamedTuple):
     accelerate: dict[str, Launch]
     trainer: dict[str, Launch]
     """Arguments of a training, the file of their ``fsdp_config`` alone, or a file of LightningCLI."""
+    lightning: set[str]
+    """Those of LightningCLI."""
 
     @property
     def default(self) -> Launch | None:
@@ -117,8 +120,10 @@ def launched(
                 chosen[path] = found
     used.update(launch.settings for of in chosen.values() for launch in of)
     unused = {*map(os.path.abspath, settings), *beside} & {*known.accelerate, *known.trainer}
-    left = [path for path in paths if path not in chosen]
-    alone = sorted(unused - used) if any(_is_launched(path, files) for path in left) else ()
+    left = [path for path in paths if path not in chosen and _is_launched(path, files)]
+    if not any(_CLI in read(path, files) for path in left):
+        unused -= known.lightning
+    alone = sorted(unused - used) if left else ()
     return Launches(tuple(sorted((path, _agreed(of)) for path, of in chosen.items())), tuple(alone))
 
 
@@ -151,7 +156,7 @@ def _agreed(launches: Sequence[Launch]) -> Launch:
 
 
 def _known(paths: Iterable[str], files: Files) -> _Known:
-    known = _Known({}, {})
+    known = _Known({}, {}, set())
     for path in dict.fromkeys(map(os.path.abspath, paths)):
         if not path.endswith(SETTINGS):
             continue
@@ -176,11 +181,10 @@ def _known(paths: Iterable[str], files: Files) -> _Known:
                 efficient_loading=asked.value("cpu_ram_efficient_loading") is True,
                 mixed_precision=_precision(asked.top.value("mixed_precision")),
             )
-        elif asked.framework in (
-            "the Trainer",
-            "ms-swift",
-            "Lightning",
-        ):  # one file may be either of two
+        elif asked.framework in ("the Trainer", "ms-swift", "Lightning"):
+            # one file may be the Trainer's or ms-swift's
+            if asked.framework == "Lightning":
+                known.lightning.add(path)
             known.trainer[path] = Launch(
                 asked.version,
                 _type(asked),
@@ -230,19 +234,24 @@ def _classes(asked: Asked) -> tuple[str, ...]:
 
 
 def _beside(script: str, known: _Known, files: Files, *, by_accelerate: bool) -> list[Launch]:
-    """The settings that a script reads without a command: arguments of the Trainer whose files it names, and accelerate's in
-    its folder, if no others of accelerate lie there, the script builds what they are for and no command starts it without them.
+    """The settings that a script reads without a command: arguments of the Trainer whose files it names, and accelerate's or LightningCLI's in
+    its folder, if no others of the same lie there, the script builds what they are for and no command starts it without them.
     """
     named = [known.trainer[path] for path in _named_in(script, files) if path in known.trainer]
     if named:
         return named
     folder = os.path.dirname(script)
-    here = [path for path in known.accelerate if os.path.dirname(path) == folder]
+    by_cli = _CLI in read(script, files)
+    settings = (
+        {path: known.trainer[path] for path in known.lightning} if by_cli else known.accelerate
+    )
+    here = [path for path in settings if os.path.dirname(path) == folder]
     if not by_accelerate or len(here) != 1 or not _is_launched(script, files):
         return []
     rivals = (p for p in _listed([folder]) if p.endswith(SETTINGS) and p not in here)
-    rival = any(_OF_ACCELERATE in read(path, files) for path in rivals)
-    return [] if rival else [known.accelerate[here[0]]]
+    mark = _OF_CLI if by_cli else _OF_ACCELERATE
+    rival = any(mark in read(path, files) for path in rivals)
+    return [] if rival else [settings[here[0]]]
 
 
 def _named_in(script: str, files: Files) -> list[str]:

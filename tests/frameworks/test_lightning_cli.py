@@ -249,6 +249,14 @@ def test_a_module_without_configure_model_under_its_file(
     assert ("main.py:5:5: FSDP607" in shown) is raises, shown
 
 
+@pytest.mark.parametrize("rival", [False, True])
+def test_the_only_file_in_the_folder_is_the_scripts_own(tmp_path: Path, rival: bool) -> None:
+    (tmp_path / "ddp.yaml").write_text("trainer:\n  strategy: ddp\n" if rival else "x: 1\n")
+    shown = found(tmp_path, "make")
+    assert ("main.py:5:5: FSDP607" in shown) is not rival, shown
+    assert ("No script was analysed under the settings in config.yaml" in shown) is rival
+
+
 def test_the_hooks_of_the_module_are_followed(tmp_path: Path) -> None:
     model = MODEL.replace("import lightning", "import torch\nimport lightning") + "\n" + SAVES
     model = "from torch.distributed.fsdp import fully_shard\n" + model
