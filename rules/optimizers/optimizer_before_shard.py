@@ -65,6 +65,24 @@ dist.init_process_group("gloo")
 Trainer(nn.Linear(8, 8)).step(torch.randn(4, 8))
 ```
 
+Found: a helper function that builds the optimizers of two models.
+
+```python
+def build(net):
+    return torch.optim.AdamW(net.parameters(), lr=1e-3)
+
+
+dist.init_process_group("gloo")
+generator, critic = nn.Linear(8, 8), nn.Linear(8, 1)
+first = build(generator)
+fully_shard(generator)
+fully_shard(critic)
+second = build(critic)
+critic(generator(torch.randn(4, 8))).sum().backward()
+first.step()
+second.step()
+```
+
 Not found: an optimizer that code outside of the project may have rebuilt.
 
 ```python
@@ -213,10 +231,19 @@ def _harmless(trace: Trace, built: OptimizerBuilt, shard: Shard) -> bool:
 
 
 def _made_again(trace: Trace, built: OptimizerBuilt, shard: Shard) -> bool:
-    """Whether the call that built the optimizer builds another one whenever the model was sharded."""
+    """Whether the call that built the optimizer builds another one whenever the model was sharded.
+
+    One of another model does not count where the first optimizer goes on to make its own steps.
+    """
     both = shard.guards.and_(built.guards)
+    steps = any(
+        list(options(stepped.optimizer)) == [built.optimizer]
+        for stepped in trace.after(shard.event, Stepped)
+    )
     return any(
-        again.at.node is built.at.node and both.implies(again.guards)
+        again.at.node is built.at.node
+        and both.implies(again.guards)
+        and not (steps and all(overlap(trace, p.of, shard.module) is None for p in again.over))
         for again in trace.after(shard.event, OptimizerBuilt)
     )
 
