@@ -53,6 +53,7 @@ from fsdp2lint.api import (
     DROPPED_SETTINGS,
     FRAMEWORK_ARGUMENTS,
     FRAMEWORKS,
+    PACKAGES,
     Account,
     Arguments,
     Edit,
@@ -588,15 +589,26 @@ def _of_hidden_wrappers(program: Program) -> Iterator[Step | Left]:
         else:
             why = f"{program.framework} wraps the model, by FSDP1 or FSDP2 as its own settings say"
             instead = "test for FSDPModule" if one.code == "FSDP110" else one.instead
-            yield Left(one.source, one.node, why, _later(program.framework, instead))
+            yield Left(one.source, one.node, why, _later(program, instead))
 
 
-def _later(framework: str, instead: str) -> str:
-    """What a person has to do when the framework's settings have changed."""
-    when = f"once the settings of {framework} ask for FSDP2"
+def _later(program: Program, instead: str) -> str:
+    """What a person has to do when the framework's settings have changed, which may be now."""
+    when = f"once the settings of {program.framework} ask for FSDP2"
+    if _asks_for_fsdp2(program):
+        when = f"the settings of {program.framework} ask for FSDP2 now"
     if instead.startswith("nothing: "):
         return f"{when}, take this away: {instead.removeprefix('nothing: ')}"
     return f"{when}: {instead or 'look at this'}"
+
+
+def _asks_for_fsdp2(program: Program) -> bool:
+    """Whether a settings file of the project asks for FSDP2, or does so once it is migrated."""
+    found = [one for one in map(settings_of, program.texts) if one is not None]
+    return any(
+        one.version == 2 or unread(PACKAGES.get(one.framework, ""), program.options.limits) is None
+        for one in found
+    )
 
 
 def _asks(arg: cst.Arg) -> bool:

@@ -17,7 +17,7 @@ from fsdp2lint.ask.wrapped import (
 from fsdp2lint.catalogue.declare import EVERY_OTHER, codemod, rule
 from fsdp2lint.catalogue.findings import Finding, Fix
 from fsdp2lint.edits.arguments import Arguments
-from fsdp2lint.edits.imports import Name, Unimport, name_for
+from fsdp2lint.edits.imports import AddImport, Name, Unimport, name_for
 from fsdp2lint.edits.layout import NEWLINE, Layout
 from fsdp2lint.edits.names import Names, dotted, imported_module, quoted, scope_of
 from fsdp2lint.edits.negation import negated
@@ -97,6 +97,7 @@ __all__ = [
     "SETTINGS_KEYS",
     "SYMBOLS",
     "Account",
+    "AddImport",
     "Arguments",
     "Asked",
     "AskingCommand",

@@ -71,6 +71,12 @@ def _from(
                 yield Origin(source, None)
             else:
                 yield from _from(program, other, each, index, depth + 1)
+        if isinstance(node, cst.Call):
+            default = node.args[1].value if len(node.args) > 1 else None
+            if default is None:
+                yield Origin(source, cst.Name("None"))
+            else:
+                yield from _from(program, source, default, index, depth + 1)
     elif isinstance(node, cst.Call) and isinstance(node.func, cst.Name | cst.Attribute):
         yield from _of_call(program, source, node, index, depth)
     elif index is not None:
@@ -82,21 +88,25 @@ def _from(
 def table_of(
     program: Program, source: Source, node: cst.BaseExpression
 ) -> tuple[Source, cst.Dict] | None:
-    """The dictionary display that ``{…}[key]`` or ``TABLE[key]`` takes an entry of."""
-    if not isinstance(node, cst.Subscript):
-        return None
-    if isinstance(node.value, cst.Dict):
-        return source, node.value
-    if not isinstance(node.value, cst.Name):
+    """The dictionary display that ``{…}[key]``, ``TABLE[key]`` or ``TABLE.get(key)`` takes an entry of."""
+    table: cst.BaseExpression | None = None
+    if isinstance(node, cst.Subscript):
+        table = node.value
+    elif isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+        plain = len(node.args) in (1, 2) and not any(a.keyword or a.star for a in node.args)
+        table = node.func.value if plain and node.func.attr.value == "get" else None
+    if isinstance(table, cst.Dict):
+        return source, table
+    if not isinstance(table, cst.Name):
         return None
     names = Names.of(source)
-    scope = names.owner(node.value.value, scope_of(Layout.of(source).ancestors(node)))
-    found = list(definitions(program, source, node.value.value, scope or source.tree))
+    scope = names.owner(table.value, scope_of(Layout.of(source).ancestors(node)))
+    found = list(definitions(program, source, table.value, scope or source.tree))
     if len(found) != 1:
         return None
     other, binding = found[0]
-    bound = _bound_value(other, binding, node.value.value)
-    if bound is None or not isinstance(bound[0], cst.Dict) or _grows(other, node.value.value):
+    bound = _bound_value(other, binding, table.value)
+    if bound is None or not isinstance(bound[0], cst.Dict) or _grows(other, table.value):
         return None
     return other, bound[0]
 

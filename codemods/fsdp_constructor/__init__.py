@@ -61,10 +61,14 @@ from collections.abc import Iterator
 
 from fsdp2lint.api import EVERY_OTHER, Kept, Left, Program, Step, codemod
 
+from .._common.together import together
 from .steps import steps
 
 
 @codemod(after=(EVERY_OTHER, "wrap-context"))
 def rewrite(program: Program) -> Iterator[Step | Left | Kept]:
     """Every call that wraps a module by FSDP1."""
-    yield from steps(program)
+    made = list(steps(program))
+    yield from made
+    if not any(isinstance(one, Step) and one.edits for one in made):
+        yield from together(program)

@@ -16,6 +16,7 @@ import libcst as cst
 from fsdp2lint.api import (
     Account,
     Called,
+    Container,
     Edit,
     External,
     Layout,
@@ -39,6 +40,7 @@ from .imports import unimports
 
 NAMED = "the name of the strategy, as a string"
 PREFETCH = "torch.distributed.fsdp.BackwardPrefetch"
+UNCALLED = "removed with its function: nothing calls it any more"
 PREFETCH_NAMED = "its name, as a string: FSDP2 has no such setting"
 _KEEPING = cst.DictElement | cst.Assign | cst.AnnAssign | cst.IfExp | cst.Return
 """What a member of an enumeration stands in where it is only kept or chosen."""
@@ -60,7 +62,10 @@ def leavings(program: Program) -> Iterator[Step]:
         accounts.append(Account(source, node, "changed", NAMED))
     for source, node, edit in _prefetches(program):
         edits.setdefault(source, []).append(edit)
-        accounts.append(Account(source, node, "changed", PREFETCH_NAMED))
+        if isinstance(edit, Remove):
+            accounts.append(Account(source, node, "dropped", UNCALLED))
+        else:
+            accounts.append(Account(source, node, "changed", PREFETCH_NAMED))
     if edits:
         every = [edit for one in edits.values() for edit in one]
         yield Step((*every, *unimports(program, set(edits))), tuple(accounts))
@@ -109,11 +114,27 @@ def _names(program: Program) -> list[tuple[Source, cst.CSTNode, Edit]]:
     return found if chosen_here else []
 
 
+def is_uncalled(program: Program, source: Source, function: cst.FunctionDef) -> bool:
+    """Whether nothing in the project names a function of a module; a decorator may have kept it."""
+    name = function.name.value
+    word = re.compile(rf"\b{name}\b")
+    is_of_module = function_scope(source, function) is source.tree
+    return (
+        is_of_module
+        and not function.decorators
+        and sum(len(word.findall(one.text)) for one in program.sources) == 1
+    )
+
+
 def _prefetches(program: Program) -> list[tuple[Source, cst.CSTNode, Edit]]:
     """The same for ``BackwardPrefetch``, where it is only kept in tables and fields, and nothing tests it."""
     found: list[tuple[Source, cst.CSTNode, Edit]] = []
     for reference in program.references(PREFETCH, f"{PREFETCH}.*"):
         source, layout = reference.source, Layout.of(reference.source)
+        function = function_scope(source, reference.node)
+        if isinstance(function, cst.FunctionDef) and is_uncalled(program, source, function):
+            found.append((source, reference.node, Remove(source, function, comments=True)))
+            continue
         parent, member = layout.parents[reference.node], reference.name.removeprefix(f"{PREFETCH}.")
         if member in ("BACKWARD_PRE", "BACKWARD_POST"):
             call = layout.parents[parent] if isinstance(parent, cst.Arg) else None
@@ -203,10 +224,15 @@ def _is_given_away(program: Program) -> bool:
         isinstance(one, External) and one.name.startswith(STRATEGY)
         for trace in program.traces
         for called in trace.of(Called)
-        if called.name != "builtins.print"
+        if called.name != "builtins.print" and not _asks_a_table(called)
         for value in (*called.arguments, *called.keywords.values())
         for one in options(value)
     )
+
+
+def _asks_a_table(called: Called) -> bool:
+    """Whether this is ``table.get(key, default)`` of a dictionary of the script."""
+    return called.name == ".get" and isinstance(called.receiver, Container)
 
 
 def _fields(program: Program, source: Source) -> Iterator[cst.AnnAssign | cst.Assign]:

@@ -225,6 +225,7 @@ def _given_mesh(site: Construction, plan: Plan, helpers: Helpers, device: Device
     if group is None:
         return "mesh" if mesh is not None else ""
     asked = isinstance(group.written or group.value, cst.Call)  # a run may answer otherwise
+    asked |= _is_parameter(site, group.value)  # so may a caller outside of the project
     if group.values and all(is_none(v) for v in group.values) and not asked:
         site.account(group.node, "dropped", "all ranks are the default in both")
         return "mesh" if mesh is not None else ""
@@ -234,6 +235,16 @@ def _given_mesh(site: Construction, plan: Plan, helpers: Helpers, device: Device
     if mesh is not None:
         return "!it is given both a mesh and a process group"
     return _grouped(site, plan, helpers, group, device)
+
+
+def _is_parameter(site: Construction, node: cst.BaseExpression) -> bool:
+    """Whether an expression is a parameter of the function, with a default that all its callers leave."""
+    scope = site.scope
+    if not isinstance(node, cst.Name) or not isinstance(scope, cst.FunctionDef):
+        return False
+    params = (*scope.params.params, *scope.params.kwonly_params)
+    named = next((one for one in params if one.name.value == node.value), None)
+    return named is not None and named.default is not None
 
 
 def is_default_group(site: Construction, group: Argument) -> bool:
@@ -389,13 +400,18 @@ def _chooses(site: Construction, source: Source, node: cst.BaseExpression, found
     table = table_of(site.program, source, node)
     if table is not None:
         other, display = table
-        assert isinstance(node, cst.Subscript)
-        if isinstance(node.value, cst.Name) and not _is_read_once(site.program, other, display):
+        asked = isinstance(node, cst.Call)
+        held = node.func if isinstance(node, cst.Call) else node
+        held = held.value if isinstance(held, cst.Attribute | cst.Subscript) else held
+        default = [one.value for one in node.args[1:]] if isinstance(node, cst.Call) else []
+        if isinstance(held, cst.Name) and not _is_read_once(site.program, other, display):
             return False
+        if asked and not default:
+            return False  # `get` gives None for others
         return all(
             isinstance(one, cst.DictElement) and _chooses(site, other, one.value, found)
             for one in display.elements
-        )
+        ) and all(_chooses(site, source, one, found) for one in default)
     if isinstance(node, cst.Name) and source is site.source:
         return _is_local(site, node) and all(
             _chooses(site, source, value, found) for value in _bound(source, node)

@@ -97,3 +97,50 @@ def test_a_constant_of_a_module_that_only_the_run_chooses_stays() -> None:
         other="import importlib\n\n\ndef asked(name):\n    plan = importlib.import_module(name)\n    return plan.KIND\n",
     )
     assert 'KIND = "FULL_SHARD"\n' in text
+
+
+TABLE = """\
+import os
+import torch
+from torch import nn
+from torch.distributed.fsdp import BackwardPrefetch, FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp import ShardingStrategy
+
+
+def strategy(name):
+    table = {"zero2": ShardingStrategy.SHARD_GRAD_OP, "ddp": ShardingStrategy.NO_SHARD}
+    return table.get(name, ShardingStrategy.FULL_SHARD)
+
+
+def prefetch(name):
+    return BackwardPrefetch.BACKWARD_PRE if name == "pre" else BackwardPrefetch.BACKWARD_POST
+
+
+def shard(model, device, process_group=None):
+    return FSDP(model, device_id=device, process_group=process_group)
+
+
+device = torch.cuda.current_device()
+first = FSDP(
+    nn.Linear(8, 8),
+    sharding_strategy=strategy(os.environ["STRATEGY"]),
+    backward_prefetch=prefetch(os.environ["PREFETCH"]),
+    device_id=device,
+)
+second = shard(nn.Linear(8, 8), device)
+"""
+
+
+def test_only_the_strategies_of_a_table_are_written_out() -> None:
+    text = migrated(train=TABLE)
+    assert 'if strategy == "SHARD_GRAD_OP":' in text
+    assert 'if strategy == "NO_SHARD":' in text
+    assert "HYBRID" not in text
+
+
+def test_a_function_that_chose_what_fsdp2_does_not_have_goes() -> None:
+    assert "prefetch" not in migrated(train=TABLE).lower()
+
+
+def test_a_group_that_callers_may_give_is_not_forgotten() -> None:
+    assert "DeviceMesh.from_group(process_group, " in migrated(train=TABLE)
