@@ -309,3 +309,23 @@ def test_what_only_one_rank_can_do_stays(body: str) -> None:
     new, left = changed(TRAINED, FULL + body)
     assert new == FULL + body
     assert "FSDP401" in left
+
+
+@pytest.mark.parametrize(
+    ("setting", "codes"),
+    [
+        ("", {"FSDP306"}),
+        ("set_optimizer_state_dict(model, optimizer, optim_state_dict=state)", set()),
+        ("set_optimizer_state_dict(model, optimizer=optimizer, optimizer_state_dict=state)", set()),
+    ],
+)
+def test_a_state_that_is_set_by_wrong_names_is_not_called_lost(
+    setting: str, codes: set[str]
+) -> None:
+    text = (
+        "state = get_optimizer_state_dict(model, optimizer)\n"
+        'dcp.load({"optim": state}, checkpoint_id="step_1")\n'
+        f"{setting}\nmodel(batch).sum().backward()\noptimizer.step()\n"
+    )
+    source = Source("train.py", TRAINED + text)
+    assert {rule.code for rule, _ in findings([source])} == codes

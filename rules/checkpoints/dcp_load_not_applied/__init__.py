@@ -101,6 +101,8 @@ from fsdp2lint.api import Finding, Loaded, Restored, StateDict, Trace, rule
 from ..._common.shared import DCP
 from .states import set_below
 
+_SETTERS = ("torch.distributed.checkpoint.state_dict.set_", ".load_state_dict")
+
 
 @rule(code="FSDP306", group="correctness")
 def check(trace: Trace) -> Iterator[Finding]:
@@ -143,4 +145,9 @@ def _is_copy(state: StateDict) -> bool:
 def _applied(trace: Trace, loaded: Loaded, state: StateDict) -> bool:
     """Whether a state of that kind is restored after the load, or at a time that is not known."""
     after = (*trace.after(loaded, Restored), *trace.beside(loaded, Restored))
-    return any(e.kind in (state.kind, "both") for e in after)
+    if any(e.kind in (state.kind, "both") for e in after):
+        return True
+    return any(  # with arguments that torch does not know the call raises: that is another mistake
+        called.order > loaded.order and state in (*called.arguments, *called.keywords.values())
+        for called in trace.calls_named(lambda name: name.startswith(_SETTERS))
+    )
