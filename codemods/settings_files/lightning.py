@@ -18,6 +18,7 @@ from fsdp2lint.api import (
     Program,
     Respelling,
     SettingsChange,
+    SettingsMapping,
     Source,
     Step,
     cli_strategy,
@@ -63,6 +64,8 @@ def of_the_cli(program: Program) -> Iterator[Step | Respelling]:
             yield _left(
                 text, LIGHTNING_NEEDS_CODE, _WITH_THE_MODULE.format(by_hand=LIGHTNING_BY_HAND)
             )
+        elif not (_has_class_path(text) or any(True for _ in program.references(_CLI))):
+            yield _left(text, "no script that calls LightningCLI is among these files")
         else:
             of_modules.setdefault(module[1], (module, []))[1].append((text, plan))
     for module, planned in of_modules.values():
@@ -82,6 +85,16 @@ def _left(text: Source, why: str, todo: str = LIGHTNING_BY_HAND) -> Respelling:
     asked = settings_of(text)
     assert asked is not None
     return as_respelling(text, settings_left(asked, why, todo))
+
+
+def _has_class_path(text: Source) -> bool:
+    """Whether the strategy is written as LightningCLI reads it, and not as a word that any script may pass on."""
+    asked = settings_of(text)
+    return (
+        asked is not None
+        and asked.holder is not None
+        and isinstance(asked.holder.value, SettingsMapping)
+    )
 
 
 def _module_of(program: Program, named: str) -> Module | None:

@@ -144,6 +144,7 @@ def test_what_has_no_equal_is_left(trainer: str, why: str) -> None:
 
 def both(model: str, *files: str, **more: str) -> Migration:
     """What the codemods make of a LightningModule with settings files, and more files of Python."""
+    more = {"main": "from lightning.pytorch.cli import LightningCLI\n\nLightningCLI()\n", **more}
     sources = [Source("model.py", model), *(Source(f"{n}.py", text) for n, text in more.items())]
     texts = [Source(f"{number}.yaml", text) for number, text in enumerate(files)]
     names = ("framework-wrappers", "settings-files")
@@ -193,11 +194,19 @@ def test_the_module_is_the_one_that_the_cli_is_given() -> None:
     assert [old.path for old, _ in made.changed] == ["other.py", "0.yaml"]
 
 
+@pytest.mark.parametrize(("settings", "converted"), [(FSDP, False), (KEEPS, True)])
+def test_a_word_may_be_read_by_another_script(settings: str, converted: bool) -> None:
+    made = both(MODEL, settings, main="import yaml\n\nTrainer(**yaml.safe_load(open('0.yaml')))\n")
+    assert bool(made.changed) is converted
+    (first, *_) = (one for one in made.ledger.entries if one.path == "0.yaml")
+    assert ("no script that calls LightningCLI" in first.why) is not converted
+
+
 @pytest.mark.parametrize("settings", [FSDP, KEEPS])
 def test_a_second_run_changes_nothing(settings: str) -> None:
     made = both(MODEL, settings)
     texts: list[Any] = [one.text for one in made.after]
-    again = both(texts[0], texts[1])
+    again = both(texts[0], texts[-1])
     assert again.changed == []
     assert again.ledger.entries == []
 
