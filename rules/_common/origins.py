@@ -201,8 +201,11 @@ class _Origins:
         """Whether a value differs between ranks because of a test.
 
         Where a rank leaves out a backward, all that is counted behind it differs too: the departure is what is wrong.
+        So does the number of the step behind a resume that only some machines make.
         """
-        return not is_choice(guard.test) and guard.test not in _leaving_out(self.trace)
+        if is_choice(guard.test) or guard.test in local_files(self.trace):
+            return False
+        return guard.test not in _leaving_out(self.trace)
 
     @staticmethod
     def _given(called: Called) -> list[Value]:
