@@ -190,7 +190,7 @@ class _Origins:
             return [] if value.key in FORMS or value.owner is None else [value.owner]
         how, *operands = value.key if isinstance(value.key, tuple) else ("",)
         name = str(how).strip(".()")
-        if is_choice(value) or how in ("is", "is not", "call") or name in _ABOUT_FORM:
+        if is_choice(value) or how in ("is", "is not", "isinstance", "call") or name in _ABOUT_FORM:
             return []
         owner = [] if value.owner is None else [value.owner]
         if how in ("/", "//") and not wide:
