@@ -190,7 +190,7 @@ class _Origins:
             return [] if value.key in FORMS or value.owner is None else [value.owner]
         how, *operands = value.key if isinstance(value.key, tuple) else ("",)
         name = str(how).strip(".()")
-        if is_choice(value) or how in ("is", "is not", "isinstance", "call") or name in _ABOUT_FORM:
+        if is_choice(value) or how in ("is", "is not", "call") or name in _ABOUT_FORM:
             return []
         owner = [] if value.owner is None else [value.owner]
         if how in ("/", "//") and not wide:
@@ -357,6 +357,8 @@ def differing_guard(
     for guard in guards:
         if guard.site is None or is_choice(guard.test) or rank_dependent(guard.test):
             continue
+        if written(guard).startswith(("isinstance(", "not isinstance(")):
+            continue  # whatever its argument was chosen by: all ranks have an object of the same class
         found = differing(trace, guard.test, until, "loss", "clock", "chance", *more)
         if found is not None:
             return guard, OWN[found.kind]
