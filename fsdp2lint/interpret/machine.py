@@ -376,8 +376,8 @@ class Machine:
         is_idle = since == (self.deeds, self.memory.writes)
         if is_idle and any(map(rank_dependent, options(result))):
             self.telling.setdefault(node, {})[given] = self.here, result
-        elif not all(isinstance(v, _PLAIN) and not self._is_model(v) for v in options(result)):
-            is_idle = False
+        elif not isinstance(result, _PLAIN) or self._is_model(result):
+            is_idle = False  # one of several answers tells what it was asked of
         self.idle[node] = self.idle.get(node, 0) + 1 if is_idle else -MAX_ENTERED
 
     def _is_model(self, value: Value) -> bool:
