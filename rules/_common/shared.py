@@ -547,9 +547,12 @@ def serves_both(trace: Trace, module: Value) -> bool:
     if any(trace.concerns(e, module) for e in trace.of(SyncSwitched)):
         return True
     for called in trace.calls("builtins.isinstance", "builtins.hasattr"):
-        if called.arguments and module in options(called.arguments[0]):
-            result = called.result
-            if isinstance(result, Part) and asks_for_fsdp2(result):
+        asked = options(called.arguments[0]) if called.arguments else ()
+        if any(unwrapped(one) is unwrapped(module) for one in asked):
+            classes = options(called.arguments[1]) if len(called.arguments) == 2 else ()
+            if any(isinstance(one, External) and one.name == _FSDP2 for one in classes):
+                return True
+            if any(isinstance(v, Part) and asks_for_fsdp2(v) for v in options(called.result)):
                 return True
     return False
 

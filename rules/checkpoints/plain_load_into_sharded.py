@@ -148,7 +148,7 @@ def _plain(trace: Trace, restored: Restored) -> tuple[Loaded | None, str]:
         while isinstance(root, Part) and not _results(trace, root):
             root = root.owner
         for loaded in _results(trace, root):
-            if loaded.path is None or not differs_by_rank(loaded.path):
+            if not any(map(differs_by_rank, options(loaded.path) if loaded.path else ())):
                 return loaded, f"`{loaded.via}` on {line_of(loaded, restored)}"
     return None, ""
 
