@@ -67,6 +67,21 @@ fully_shard(model)
 model.load_state_dict(read("model.pt"))
 ```
 
+Not found: a file of each rank's own, wherever a helper has put it.
+
+```python
+def local(path):
+    if path.startswith("hdfs:"):
+        return "/tmp/copy.pt"
+    return path
+
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+model.load_state_dict(torch.load(local(f"rank_{dist.get_rank()}.pt")))
+```
+
 ## Fix safety
 
 Unsafe: the call becomes `set_model_state_dict` with a broadcast from rank 0, which every rank must reach.

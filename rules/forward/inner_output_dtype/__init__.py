@@ -107,14 +107,25 @@ class Block(nn.Module):
         return x + self.up(self.norm(x))
 
 
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(2))
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
 dist.init_process_group("gloo")
-model = nn.Sequential(Block(), Block())
+model = Net()
 high = MixedPrecisionPolicy(param_dtype=torch.float32)
 low = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
 for module in model.modules():
     if isinstance(module, nn.LayerNorm):
         fully_shard(module, mp_policy=high)
-for block in model:
+for block in model.blocks:
     fully_shard(block, mp_policy=low)
 fully_shard(model, mp_policy=low)
 model(torch.randn(4, 8)).sum().backward()
