@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
@@ -101,6 +102,7 @@ def command(paths: tuple[str, ...], **given: Any) -> int:
     commits = _commits(migration, chosen, codemods, settings, given) if not code else []
     proof = _PROOFS[min(code, 2)] if proving else ""
     applied = _applied(migration, commits, session, given, proof, code)
+    applied = replace(applied, unread=len(chosen.problems))
     _save(migration, targets, applied)  # what the reports say of the files is true by now
     _print(migration, targets, given, applied)
     return 2 if said_to_be_wrong(session) else code or _exit_code(migration, chosen, given)

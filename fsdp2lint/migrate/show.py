@@ -43,6 +43,8 @@ class Applied:
     """The folder that holds the files as they were, where there is one."""
     proof: str = ""
     """What ``--verify`` found, in one sentence."""
+    unread: int = 0
+    """How many files could not be read, whatever they hold of FSDP1."""
 
 
 DRY = Applied()
@@ -230,7 +232,8 @@ def _verdict(migration: Migration, applied: Applied) -> Iterator[str]:
             "Nothing changes." if ledger.manual or not ledger.complete else "Nothing has to change."
         )
     elif applied.written:
-        done = ledger.complete and not ledger.manual and not migration.todos
+        left = ledger.manual or migration.todos or applied.unread
+        done = ledger.complete and not left
         yield f"All FSDP1 code is migrated; {files} changed." if done else f"{files} changed."
         if applied.backup:
             yield f"Backup of the {files}: {applied.backup}"

@@ -246,6 +246,18 @@ def test_a_file_that_cannot_be_read_is_said(tree: Path) -> None:
     assert "broken.py: not migrated, line 2:" in shown.stderr
 
 
+def test_not_all_is_migrated_where_a_file_could_not_be_read(tmp_path: Path) -> None:
+    use = "from torch import nn\nfrom torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\nmodel = FSDP(nn.Linear(8, 8))\n"
+    (tmp_path / "x.py").write_text(use)
+    words = ("migrate", "--write", "--allow-no-git")
+    assert "All FSDP1 code is migrated; 1 file changed." in program(*words, cwd=tmp_path).stdout
+    (tmp_path / "x.py").write_text(use)
+    (tmp_path / "y.py").write_text(f"{use}def f(:\n")
+    shown = program(*words, cwd=tmp_path).stdout
+    assert "1 file changed." in shown
+    assert "All FSDP1 code is migrated" not in shown
+
+
 def test_nothing_of_fsdp1(tmp_path: Path) -> None:
     (tmp_path / "x.py").write_text("import torch\n")
     shown = program("migrate", cwd=tmp_path)
