@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from fsdp2lint.interpret import classes, conditions, loops
@@ -246,12 +247,11 @@ def item(machine: Machine, value: Value, key: Value, site: Site) -> Value:
         return stored
     if isinstance(value, Container) and value.kind == "dict" and isinstance(key.owner, Instance):
         default = machine.memory.read(key.owner, key.key, machine.here)
-        if isinstance(
-            default, Literal
-        ):  # a setting that can be another: it chooses what it is by default
+        if isinstance(default, Literal):  # a setting that can be another
             stored = _constant_entry(machine, value, default)
             if stored is not None:
-                return stored
+                several = _one_of_dtypes(machine, value, key, site)
+                return stored if several is None else several
     if isinstance(value, Container) and value.kind == "dict":
         factory = value.part(".default_factory")
         if not isinstance(factory, Part):  # a `defaultdict`: it has what it is asked for
@@ -293,6 +293,22 @@ def _one_of_registered(machine: Machine, table: Container, key: Value, site: Sit
     found = _one_of_entries(machine, table, key, site, MAX_OPTIONS - 1)
     rest = table.part(("[]", key))
     return Either((*found.options, (ALWAYS, rest))) if isinstance(found, Either) else None
+
+
+def _one_of_dtypes(
+    machine: Machine, table: Container, key: Value, site: Site
+) -> Either | None:
+    """``DTYPES[cfg.dtype]``: each dtype of a small table. Of classes, builders and sizes the default is followed alone."""
+    every = [value for _, value in machine.memory.entries(table, machine.here)]
+    if table.open or not 1 < len(every) <= MAX_OPTIONS:
+        return None
+    if not all(isinstance(value, External) and _DTYPE.fullmatch(value.name) for value in every):
+        return None
+    found = _one_of_entries(machine, table, key, site)
+    return found if isinstance(found, Either) else None
+
+
+_DTYPE = re.compile(r"torch\.(bool|double|half|(b?float|u?int|complex)\d+\w*)")
 
 
 def _makes(value: Value) -> bool:

@@ -37,9 +37,10 @@ class Part:
 NETS = """
 from dataclasses import dataclass
 
+import torch
 from parts import Part
 from torch import nn
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 
 class Layer(Part, nn.Module):
@@ -72,10 +73,12 @@ class Net(Part, nn.Module):
         return x
 
 
-def split(net: Net, mesh):
+def split(net: Net, dtype):
+    policy = MixedPrecisionPolicy(param_dtype=dtype)
+    options = {"mp_policy": policy}
     for layer in net.layers.values():
-        fully_shard(layer, mesh=mesh)
-    fully_shard(net, mesh=mesh)
+        fully_shard(layer, **options)
+    fully_shard(net, **options)
     return net
 """
 
@@ -87,6 +90,8 @@ from dataclasses import dataclass, field
 import torch
 from nets import Net
 from parts import Part
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 @dataclass
@@ -121,12 +126,13 @@ class Trainer(Part):
         spec: Spec | None = None
         optim: Optimizers.Settings = field(default_factory=Optimizers.Settings)
         steps: int = 10
+    dtype: str = "bfloat16"
 
     def __init__(self, settings: Settings):
         assert settings.spec is not None
         self.settings = settings
         net = settings.spec.net.make()
-        net = settings.spec.split(net, None)
+        net = settings.spec.split(net, DTYPES[settings.dtype])
         self.parts = [net]
         self.optim = settings.optim.make(parts=self.parts)
 
@@ -230,22 +236,27 @@ MISTAKES = {
         "FSDP201",
         "trainer",
         (
-            "        net = settings.spec.split(net, None)\n        self.parts = [net]\n"
+            "        net = settings.spec.split(net, DTYPES[settings.dtype])\n        self.parts = [net]\n"
             "        self.optim = settings.optim.make(parts=self.parts)\n",
             "        self.parts = [net]\n"
             "        self.optim = settings.optim.make(parts=self.parts)\n"
-            "        settings.spec.split(net, None)\n",
+            "        settings.spec.split(net, DTYPES[settings.dtype])\n",
         ),
     ),
     "root-first": (
         "FSDP207",
         "nets",
         (
-            "    for layer in net.layers.values():\n        fully_shard(layer, mesh=mesh)\n"
-            "    fully_shard(net, mesh=mesh)\n",
-            "    fully_shard(net, mesh=mesh)\n"
-            "    for layer in net.layers.values():\n        fully_shard(layer, mesh=mesh)\n",
+            "    for layer in net.layers.values():\n        fully_shard(layer, **options)\n"
+            "    fully_shard(net, **options)\n",
+            "    fully_shard(net, **options)\n"
+            "    for layer in net.layers.values():\n        fully_shard(layer, **options)\n",
         ),
+    ),
+    "no-policy-for-one-dtype": (
+        "FSDP241",
+        "nets",
+        ('{"mp_policy": policy}', '{"mp_policy": policy if dtype != torch.float32 else None}'),
     ),
     "forward": ("FSDP203", "trainer", ("self.parts[0](torch", "self.parts[0].forward(torch")),
 }
