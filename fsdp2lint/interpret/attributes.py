@@ -295,9 +295,7 @@ def _one_of_registered(machine: Machine, table: Container, key: Value, site: Sit
     return Either((*found.options, (ALWAYS, rest))) if isinstance(found, Either) else None
 
 
-def _one_of_dtypes(
-    machine: Machine, table: Container, key: Value, site: Site
-) -> Either | None:
+def _one_of_dtypes(machine: Machine, table: Container, key: Value, site: Site) -> Either | None:
     """``DTYPES[cfg.dtype]``: each dtype of a small table. Of classes, builders and sizes the default is followed alone."""
     every = [value for _, value in machine.memory.entries(table, machine.here)]
     if table.open or not 1 < len(every) <= MAX_OPTIONS:

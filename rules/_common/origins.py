@@ -421,7 +421,9 @@ def _kind(trace: Trace, value: Value) -> str:
     """How a value differs from rank to rank; nothing when it does not, for all that is known."""
     if value in _outputs(trace):
         return "loss" if _is_of_rank(trace, value) else ""
-    if class_name(value).rpartition(".")[2] in _LOADERS:
+    if value in _weighed_losses(trace):
+        return "loss"
+    if _is_loader(value):
         return "data"
     if value in local_files(trace):
         return "disk"
@@ -459,24 +461,61 @@ def _outputs(trace: Trace) -> frozenset[Value]:
 @once
 def _losses(trace: Trace) -> frozenset[Value]:
     """What a backward begins with, and what that is a part or a mean of: no flag or counter beside it."""
+    return frozenset(one for backward in trace.of(Backward) for one in _loss_of(backward))
+
+
+def _loss_of(backward: Backward) -> set[Value]:
     found: set[Value] = set()
-    for backward in trace.of(Backward):
-        todo = _alternatives(backward.of)
-        while todo:
-            one = todo.pop()
-            if one in found:
-                continue
-            found.add(one)
-            how = one.key[0] if isinstance(one, Part) and isinstance(one.key, tuple) else ""
-            if isinstance(one, Part) and (how == "/" or str(how).endswith("()")):
-                todo += _alternatives(one.owner)  # of a product either side may be the number
+    todo = _alternatives(backward.of)
+    while todo:
+        one = todo.pop()
+        if one in found:
+            continue
+        found.add(one)
+        how = one.key[0] if isinstance(one, Part) and isinstance(one.key, tuple) else ""
+        if isinstance(one, Part) and (how == "/" or str(how).endswith("()")):
+            todo += _alternatives(one.owner)  # of a product either side may be the number
+    return found
+
+
+@once
+def _weighed_losses(trace: Trace) -> frozenset[Value]:
+    """The losses that data of this rank weighs or masks after code that cannot be followed had the outputs.
+
+    Whatever that code made of the outputs, the ranks differ again: `(per_token(out) * batch["mask"]).sum()`.
+    """
+    handed = {
+        called.result
+        for called in trace.of(Called)
+        if not _is_followed(called)
+        and any(
+            one in _outputs(trace)
+            for given in (*called.arguments, *called.keywords.values())
+            for one in _alternatives(given)
+        )
+    }
+    found: set[Value] = set()
+    for backward in trace.of(Backward) if handed else ():
+        for loss in _loss_of(backward):
+            made_of = set(_origins(trace).of(loss, backward.order, beyond=True, wide=False))
+            if not handed.isdisjoint(made_of) and any(map(_is_loader, made_of)):
+                found.add(loss)
     return frozenset(found)
+
+
+def _is_loader(value: Value) -> bool:
+    return class_name(value).rpartition(".")[2] in _LOADERS
+
+
+def _is_followed(called: Called) -> bool:
+    """Whether it is known what a call computes, or that ranks meet in it."""
+    return called.name in _METHODS or called.name.startswith(_FOLLOWED) or is_collective(called)
 
 
 def _is_of_rank(trace: Trace, output: Value) -> bool:
     """Whether an output was computed from data of this rank, for all that is known: a loader's, or what is trained on."""
     return output in _trained_on(trace) or any(
-        class_name(one).rpartition(".")[2] in _LOADERS
+        _is_loader(one)
         for returned in _origins(trace).returned.get(output, ())
         for given in returned.given
         for one in origins(trace, given, returned.order)

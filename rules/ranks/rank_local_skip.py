@@ -99,7 +99,8 @@ for _ in range(3):
 Only tests of values are judged, not of shapes, types or `None`. A norm of the gradients from `clip_grad_norm_` is left
 alone (FSDP218). Silent when the loss or the test was handed to a collective or to code that cannot be followed, when
 the other side ends the program, and when it has a backward of its own. A loss that functions of other libraries
-compute is not followed through them, unless they are of torch, numpy or `math`.
+compute is not followed through them, unless they are of torch, numpy or `math`, or a mask or weights of the rank's own
+batch are applied to it afterwards.
 
 ## References
 

@@ -244,6 +244,37 @@ def test_a_norm_is_gathered_by_all_ranks_while_it_is_partial(
     )
 
 
+WEIGHED = (
+    ("loss = (per_token(out) * batch['mask']).sum()", True),
+    ("loss = per_token(out)[batch['mask']].sum() / 4", True),
+    ("loss = masked(per_token(out), batch)", True),
+    ("loss = per_token(out, batch['mask']).sum()", False),  # may have been reduced in there
+    ("loss = (per_token(out) * batch['mask']).sum(); dist.all_reduce(loss)", False),
+)
+
+
+@pytest.mark.parametrize(("loss", "differs"), WEIGHED)
+def test_a_loss_of_another_library_differs_where_data_of_the_rank_weighs_it(
+    loss: str, differs: bool
+) -> None:
+    says_what_it_marks(
+        f"""
+        from elsewhere import dataset, per_token
+
+        def masked(scores, batch):
+            return scores[batch["mask"] > 0].mean()
+
+        {MODEL}
+        for batch in DataLoader(dataset, sampler=DistributedSampler(dataset, shuffle=False)):
+            out = model(batch["input"])
+            {loss}
+            if not torch.isnan(loss):  # {word(differs, "FSDP414")}
+                loss.backward()
+        dist.destroy_process_group()
+        """
+    )
+
+
 def word(expected: bool, code: str) -> str:
     """What the comment of a line says of a code."""
     return f"{'expect' if expected else 'fine'}: {code}"
