@@ -22,7 +22,7 @@ code calls. A pin to an older release is left.
 ## What it leaves
 
 Pins (`torch==2.1`), also those of torchvision and torchaudio, whose releases ask for one release of torch each, upper
-bounds below the target, and requirements with extras or markers that it cannot read: each is said.
+bounds below the target, and requirements with extras or markers that it cannot read. The ledger names each.
 
 ## References
 

@@ -53,10 +53,11 @@ def settings(config: Config, given: Given) -> Settings:
 
 
 def aimed(settings_: Settings, folder: str, targets: Targets) -> Settings:
-    """The settings with what the project around ``folder`` asks for: its torch release, if none was named, and
-    the newest releases of frameworks.
+    """The settings with what the project around ``folder`` asks for: its torch release, if none was named,
+    the newest releases of frameworks, and what the Trainer means by FSDP in those that are allowed.
     """
-    settings_ = settings_._replace(limits=targets.limits(folder))
+    told = settings_.told._replace(trainer_version=targets.trainer_version(folder))
+    settings_ = settings_._replace(limits=targets.limits(folder), told=told)
     if settings_.target_torch:
         return settings_
     found = targets.around(folder)
@@ -144,4 +145,5 @@ def _told(config: Config) -> Told:
     said = config.given.get("knowledge")
     if not said:
         return NOTHING_TOLD
-    return Told(**{key.replace("-", "_"): tuple(names) for key, names in said.items()})
+    named: dict[str, Any] = {key.replace("-", "_"): tuple(names) for key, names in said.items()}
+    return Told(**named)

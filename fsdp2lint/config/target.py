@@ -21,6 +21,8 @@ _REPOSITORY = ".git"
 _BOUND = re.compile(r"(>=|==|~=|>|\^|~)\s*v?(\d{1,9}(?:\.\d{1,9}){0,9})(?!\d)")
 _LIMIT = re.compile(r"(==|<=|<|~=|\^|~)\s*v?(\d{1,9}(?:\.\d{1,9}){0,9})(?!\d)")
 _FRAMEWORKS = ("accelerate", "transformers", "lightning", "pytorch-lightning")
+_VERSION_2_BY_DEFAULT = (5, 10, 0)
+"""The first release of transformers whose ``fsdp_config`` means version 2 where it says none (``_process_fsdp_args``)."""
 _REQUIREMENTS = re.compile(r"requirements.*\.(in|txt)")
 _FOLDER = "requirements"
 _WORKFLOWS = (".github", "workflows")
@@ -57,11 +59,22 @@ class Targets:
     def limits(self, folder: str) -> Limits:
         """The frameworks that the nearest project around a folder keeps below some release."""
         if folder not in self._limits:
-            homes = _homes(os.path.abspath(folder))
-            places = [one for home in homes for one in self._in_folder(home)]
-            places += (self._installed_in(home) for home in homes)
-            self._limits[folder] = limits_in(*places)
+            self._limits[folder] = limits_in(*self._every(folder))
         return self._limits[folder]
+
+    def trainer_version(self, folder: str) -> int | None:
+        """The version of FSDP that the Trainer means without one, in all releases of transformers that the project allows."""
+        limit = dict(self.limits(folder)).get("transformers")
+        if limit is not None and limit.lacks(_VERSION_2_BY_DEFAULT):
+            return 1
+        oldest = _oldest(self._every(folder), "transformers")
+        return 2 if oldest is not None and (*oldest, 0, 0) >= _VERSION_2_BY_DEFAULT else None
+
+    def _every(self, folder: str) -> list[list[str]]:
+        """All lists of requirements that may speak for a folder, the most binding one first."""
+        homes = _homes(os.path.abspath(folder))
+        places = [one for home in homes for one in self._in_folder(home)]
+        return [*places, *(self._installed_in(home) for home in homes)]
 
     def _installed_in(self, folder: str) -> list[str]:
         """What the commands in a folder install, and its environments of conda."""
@@ -84,6 +97,18 @@ def _lowest(requirements: Iterable[str]) -> str | None:
     """The lower bound on torch in one place; of several the lowest."""
     bounds = [b for one in requirements if (b := _bound(one)) is not None]
     return min(bounds, key=_numbers) if bounds else None
+
+
+def _oldest(places: Sequence[list[str]], name: str) -> tuple[int, ...] | None:
+    """The oldest release of a package that the first place which names it allows; None where that has no beginning."""
+    for requirements in places:
+        named = [one for one in requirements if _is_about(one, name)]
+        if named:
+            bounds = [_BOUND.findall(one.partition(";")[0]) for one in named]
+            if not all(bounds):
+                return None
+            return min(max(_numbers(version) for _, version in found) for found in bounds)
+    return None
 
 
 def limits_in(*places: list[str]) -> Limits:

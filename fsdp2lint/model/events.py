@@ -275,6 +275,26 @@ class GroupStarted(Event):
 
 
 @dataclass(slots=True, eq=False)
+class VersionOpen(Event):
+    """A framework shards here, and nothing in sight says by which version of FSDP: ``why``."""
+
+    why: str
+
+    def words(self) -> str:
+        return f"sharded by a version of FSDP that is not known: {self.why}"
+
+
+@dataclass(slots=True, eq=False)
+class NcclAlone(Event):
+    """A framework starts the process group, with NCCL alone unless it is launched in another way, and offloads to the CPU: ``by`` says what asks for it."""
+
+    by: str
+
+    def words(self) -> str:
+        return f"process group started on NCCL alone, and {self.by} offloads"
+
+
+@dataclass(slots=True, eq=False)
 class GroupEnded(Event):
     """The process group was destroyed."""
 

@@ -38,6 +38,10 @@ class Told(NamedTuple):
     """Not functions: scripts (absolute paths) that are launched with FSDP, and how; settings files around
     them say so."""
 
+    trainer_version: int | None = None
+    """The version of FSDP that the Trainer means where nothing says one, in all releases of transformers that the project
+    allows; None where they differ."""
+
     @property
     def marks(self) -> tuple[str, ...]:
         """Dotted names whose call makes a file worth looking at."""

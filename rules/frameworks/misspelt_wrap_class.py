@@ -185,7 +185,7 @@ def _class_of(call: Called) -> str:
 
 
 def _absent(trace: Trace, names: list[str], models: list[Called]) -> Iterator[str]:
-    """What is said of the layers that none of the models has."""
+    """Messages about layers that none of the models has."""
     layers = [layers_of(_class_of(call)) or frozenset[str]() for call in models]
     for name in names if models else ():
         if any(name in one for one in layers) or not is_named_as_layer(name):

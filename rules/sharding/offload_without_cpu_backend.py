@@ -70,17 +70,13 @@ Safe: the backend becomes `"cpu:gloo,cuda:nccl"`; collectives of GPU tensors use
 
 ## Known limits
 
-Only backends that are written as a constant. Where accelerate starts the group itself, nothing is reported. `accelerate launch` with
-`fsdp_offload_params: true`, or with FULL_STATE_DICT, makes it start `cuda:nccl,cpu:gloo`. Without such a launch, under `torchrun` for example,
-`FullyShardedDataParallelPlugin(fsdp_version=2, cpu_offload=True)` and the Trainer's `fsdp="full_shard offload"` get NCCL alone (accelerate 1.15 and
-transformers 5.23): clipping fails there, but a script does not show how it is launched. The damage needs a GPU and is known from reports
+Only backends that are written as a constant. Groups that accelerate or the Trainer start themselves are FSDP616's. The damage needs a GPU and is known from reports
 (https://github.com/huggingface/accelerate/issues/3574), it was not run here.
 
 ## References
 
 - https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html (`CPUOffloadPolicy`)
 - https://docs.pytorch.org/docs/stable/distributed.html (`init_process_group`: several backends)
-- https://github.com/huggingface/accelerate/blob/v1.15.0/src/accelerate/state.py (`PartialState.__init__`)
 """
 
 from __future__ import annotations
@@ -89,10 +85,11 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from fsdp2lint.api import Clipped, Finding, Fix, GroupStarted, Replace, Trace, Value, options, rule
+from fsdp2lint.api import Clipped, Finding, Fix, GroupStarted, Replace, Trace, rule
 
 from .._common.fixes import call_of
-from .._common.shared import Shard, class_name, overlap, shards, together
+from .._common.offloaded import offloaded, policies
+from .._common.shared import together
 
 _BOTH = '"cpu:gloo,cuda:nccl"'
 
@@ -104,12 +101,12 @@ def check(trace: Trace) -> Iterator[Finding]:
         if started.backend != "nccl":
             continue
         for clipped in trace.after(started, Clipped):
-            shard = _offloaded(trace, clipped)
+            shard = offloaded(trace, clipped)
             if shard is None or not together(started.guards, clipped.guards):
                 continue
             if not together(started.guards, shard.guards):
                 continue
-            are = "are" if len(_policies(shard)) == 1 else "can be"
+            are = "are" if len(policies(shard)) == 1 else "can be"
             yield Finding(
                 at=started,
                 message=f"the shards of `{shard.module.words()}` {are} offloaded to the CPU, and a group on "
@@ -121,23 +118,6 @@ def check(trace: Trace) -> Iterator[Finding]:
                 fix=_both(started),
             )
             break
-
-
-def _offloaded(trace: Trace, clipped: Clipped) -> Shard | None:
-    """The sharding, with offloading in some run, of a module whose gradients are clipped."""
-    for shard in shards(trace):
-        if not any(class_name(one).endswith(".CPUOffloadPolicy") for one in _policies(shard)):
-            continue
-        if shard.order < clipped.order and together(shard.guards, clipped.guards):
-            if any(overlap(trace, p.of, shard.module) is not None for p in clipped.parameters):
-                return shard
-    return None
-
-
-def _policies(shard: Shard) -> tuple[Value, ...]:
-    """The policies that a sharding can be given, in all runs."""
-    policy = shard.event.options.get("offload_policy")
-    return () if policy is None else tuple(options(policy))
 
 
 def _both(started: GroupStarted) -> Fix | None:

@@ -1,4 +1,4 @@
-"""Which backend accelerate starts the process group with: the page of FSDP234 and the guide say it."""
+"""Which backend accelerate starts the process group with: the page of FSDP616 and the guide say it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import pytest
 
 STARTS = """\
 import os
+import sys
 
 import torch
 import torch.distributed as dist
-from accelerate import Accelerator, FullyShardedDataParallelPlugin
+from accelerate import Accelerator, FullyShardedDataParallelPlugin, InitProcessGroupKwargs
 from accelerate.state import AcceleratorState
 
 ranks = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
@@ -34,11 +35,11 @@ def started(backend=None, **options):
 dist.init_process_group = started
 
 
-def backend(plugin=None, **launch):
+def backend(start=Accelerator, **launch):
     AcceleratorState._reset_state(reset_partial_state=True)
     os.environ |= launch
     try:
-        Accelerator(fsdp_plugin=plugin)
+        start()
     except Started as with_backend:
         print(with_backend)
     for name in ("ACCELERATE_USE_FSDP", *launch):
@@ -49,13 +50,28 @@ asked = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}
 backend(**asked, FSDP_STATE_DICT_TYPE="SHARDED_STATE_DICT")
 backend(**asked, FSDP_OFFLOAD_PARAMS="true")
 backend(**asked, FSDP_STATE_DICT_TYPE="FULL_STATE_DICT")
-backend(FullyShardedDataParallelPlugin(fsdp_version=2, cpu_offload=True))
+both = "cpu:gloo,cuda:nccl"
+plugin = FullyShardedDataParallelPlugin(fsdp_version=2, cpu_offload=True)
+backend(lambda: Accelerator(fsdp_plugin=plugin))
+handler = InitProcessGroupKwargs(backend=both)
+backend(lambda: Accelerator(fsdp_plugin=plugin, kwargs_handlers=[handler]))
+if sys.argv[1:]:
+    from transformers import TrainingArguments
+
+    config = {"fsdp": "full_shard offload", "fsdp_config": {"fsdp_version": 2}}
+    backend(lambda: TrainingArguments("out", **config))
+    backend(lambda: TrainingArguments("out", **config, ddp_backend=both))
 """
+
+
+BOTH = "cpu:gloo,cuda:nccl"
 
 
 @pytest.mark.skipif(find_spec("accelerate") is None, reason="accelerate chooses the backend")
 def test_only_the_launch_makes_accelerate_start_a_backend_for_the_cpu() -> None:
-    words = [sys.executable, "-c", STARTS]
+    trainer = ["with the Trainer"] if find_spec("transformers") else []
+    words = [sys.executable, "-c", STARTS, *trainer]
     done = subprocess.run(words, capture_output=True, text=True, timeout=600, check=False)
-    both = "cuda:nccl,cpu:gloo"
-    assert done.stdout.split() == ["nccl", both, both, "nccl"], done.stderr
+    launched = "cuda:nccl,cpu:gloo"
+    expected = ["nccl", launched, launched, "nccl", BOTH, *(["nccl", BOTH] if trainer else [])]
+    assert done.stdout.split() == expected, done.stderr

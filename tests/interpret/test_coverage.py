@@ -216,6 +216,41 @@ def test_a_main_that_nothing_leads_to(tmp_path: Path) -> None:
     assert "train.py lost the way to `main` at train.py:6" in said(tmp_path)
 
 
+OF_TRANSFORMERS = """\
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+
+model = AutoModelForCausalLM.from_pretrained("model", device_map="auto")
+args = TrainingArguments("out", fsdp="full_shard")
+trainer = Trainer(model=model, args=args, train_dataset=[])
+trainer.train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("required", "expected"),
+    [
+        ("", "train.py lost the version of FSDP at train.py:6"),
+        ("transformers", "train.py lost the version of FSDP at train.py:6"),
+        ("transformers>=4.40", "train.py lost the version of FSDP at train.py:6"),
+        ("transformers<5.10", "All checks passed!"),
+        ("transformers~=5.9.0", "All checks passed!"),
+        ("transformers>=5.10,<6", "FSDP242"),
+        ("transformers==5.11.0", "FSDP242"),
+    ],
+)
+def test_the_version_of_a_trainer_is_what_the_release_means(
+    tmp_path: Path, required: str, expected: str
+) -> None:
+    project(tmp_path, train=OF_TRANSFORMERS)
+    (tmp_path / "requirements.txt").write_text(required)
+    assert expected in said(tmp_path)
+    said_one = OF_TRANSFORMERS.replace(
+        '"full_shard"', '"full_shard", fsdp_config={"fsdp_version": 2}'
+    )
+    project(tmp_path, train=said_one)
+    assert "FSDP242" in said(tmp_path)
+
+
 def test_out_of_the_cache_and_from_processes_it_is_the_same(tmp_path: Path) -> None:
     project(tmp_path, train=WHOLE, train_dpo=PARTLY, registry=REGISTRY)
     outputs = [

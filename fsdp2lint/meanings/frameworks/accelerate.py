@@ -31,6 +31,8 @@ from fsdp2lint.meanings.results import (
 from fsdp2lint.model.events import (
     CheckpointTyped,
     Collective,
+    GroupStarted,
+    NcclAlone,
     OptimizerBuilt,
     Overruled,
     Refused,
@@ -64,7 +66,11 @@ _CONFIGS = tuple(
 )
 
 
-@calls("accelerate.Accelerator", f"accelerate.{_PLUGIN}", f"accelerate.utils.{_PLUGIN}", *_CONFIGS)
+_GROUP = tuple(f"accelerate.{home}InitProcessGroupKwargs" for home in ("", "utils."))
+
+
+@calls("accelerate.Accelerator", *(f"accelerate.{home}{_PLUGIN}" for home in ("", "utils.")))
+@calls(*_CONFIGS, *_GROUP)
 def settings(call: Call) -> Value | None:
     """They keep what they are given as it is: the plugin can be asked for its version later."""
     made = instance(call)
@@ -77,7 +83,50 @@ def settings(call: Call) -> Value | None:
             _overruled(call, plugin, "the plugin", known, named)
         _overruled(call, made, "the argument", known, {"mixed_precision"})
         multiply(call, made, known)
+    if call.name == "accelerate.Accelerator":
+        _start_group(call, made)
     return made
+
+
+def _start_group(call: Call, accelerator: Value) -> None:
+    """``PartialState.__init__`` starts the group before it looks at a plugin (accelerate/state.py)."""
+    plugin = setting(call, accelerator, "fsdp_plugin")
+    if not made_by(plugin, _ACCELERATE) or constant(setting(call, accelerator, "cpu")) is True:
+        return
+    handlers = call.keywords.get("kwargs_handlers")
+    if handlers is not None and not _leave_backend(call, handlers):
+        return
+    if constant(setting(call, plugin, "fsdp_version")) == 2 and _is_offload(call, plugin):
+        on_nccl(call, "the plugin")
+
+
+def _leave_backend(call: Call, handlers: Value) -> bool:
+    """Whether handlers surely say no backend: only ``InitProcessGroupKwargs`` can, whose default is NCCL."""
+    if not isinstance(handlers, Container) or handlers.open:
+        return False
+    for one in call.items(handlers):
+        if made_by(one, *_GROUP):
+            backend = setting(call, one, "backend")
+            if not is_unset(backend, one) and constant(backend) != "nccl":
+                return False
+        elif not made_by(one, _ACCELERATE):
+            return False
+    return True
+
+
+def _is_offload(call: Call, plugin: Value | None) -> bool:
+    """Whether a plugin says that parameters lie on the CPU."""
+    said = setting(call, plugin, "cpu_offload")
+    return constant(said) is True or made_by(said, "torch.distributed.fsdp.CPUOffloadPolicy")
+
+
+def on_nccl(call: Call, by: str) -> None:
+    """The group starts here on NCCL alone, unless the launcher says that it offloads or that states are full: then accelerate asks for a backend for the CPU."""
+    known = launch(call)
+    full = known is not None and known.state_dict_type == "FULL_STATE_DICT"
+    started = any(True for _ in call.machine.trace.of(GroupStarted))
+    if not started and not full and not (known is not None and known.offload):
+        call.emit(NcclAlone, by=by)
 
 
 def _refuse_arguments(call: Call) -> None:
@@ -106,13 +155,13 @@ def _refuse_arguments(call: Call) -> None:
 def multiply(call: Call, owner: Value | None, known: Launch) -> None:
     """``_validate_accelerator``: the sizes of the script, or else of the launch, multiply to its number of processes."""
     config = setting(call, owner, "parallelism_config")
-    left = _is_unset(config, owner)
+    left = is_unset(config, owner)
     if not known.processes or not (left or made_by(config, *_CONFIGS)):
         return
     sizes = dict.fromkeys(_SIZES, 1) | dict(known.sizes)
     for name in () if left else _SIZES:
         given = setting(call, config, name)
-        size = sizes[name] if _is_unset(given, config) else constant(given)
+        size = sizes[name] if is_unset(given, config) else constant(given)
         if type(size) is not int:
             return
         sizes[name] = size
@@ -122,7 +171,7 @@ def multiply(call: Call, owner: Value | None, known: Launch) -> None:
         call.emit(SizesDiffer, sizes=several, processes=known.processes)
 
 
-def _is_unset(value: Value | None, owner: Value | None) -> bool:
+def is_unset(value: Value | None, owner: Value | None) -> bool:
     """Whether an argument was not given to the object that keeps it: one that comes from elsewhere is another's part."""
     return value is None or (isinstance(value, Part) and value.owner is owner)
 
@@ -281,7 +330,7 @@ def mixed_precision(call: Call) -> str:
     if isinstance(given, str):
         return f'`mixed_precision="{given}"`' if given != "no" else ""
     known = launch(call)
-    left = _is_unset(setting(call, call.receiver, "mixed_precision"), call.receiver)
+    left = is_unset(setting(call, call.receiver, "mixed_precision"), call.receiver)
     said = known.mixed_precision if known is not None and (left or given is None) else ""
     return f"`mixed_precision: {said}`" if said else ""
 
@@ -289,9 +338,9 @@ def mixed_precision(call: Call) -> str:
 def _offloads(call: Call) -> bool:
     """Whether the plugin, or the launch where the plugin leaves it open, keeps the parameters on the CPU."""
     plugin = setting(call, call.receiver, "fsdp_plugin")
-    said = None if is_left_open(plugin) else setting(call, plugin, "cpu_offload")
-    if constant(said) is True or made_by(said, "torch.distributed.fsdp.CPUOffloadPolicy"):
+    if _is_offload(call, plugin):
         return True
+    said = None if is_left_open(plugin) else setting(call, plugin, "cpu_offload")
     known = launch(call)
     return said is None and known is not None and known.offload
 
@@ -374,7 +423,7 @@ def _type_of_states(call: Call) -> str:
     if version is None:
         return ""
     said = None if is_left_open(plugin) else setting(call, plugin, "state_dict_type")
-    if said is None or _is_unset(said, plugin):
+    if said is None or is_unset(said, plugin):
         default = "FULL_STATE_DICT" if version == 1 else "SHARDED_STATE_DICT"
         return default if known is None else known.state_dict_type
     kind = constant(said)

@@ -19,6 +19,7 @@ from fsdp2lint.meanings.frameworks.transformers import (
     is_sharded_type,
     is_trainer,
     object_of,
+    offloads,
     shards,
     state_dict_type,
     version,
@@ -28,12 +29,14 @@ from fsdp2lint.meanings.results import choices, constant, fresh, listed, made_by
 from fsdp2lint.model.events import (
     Backward,
     CheckpointTyped,
+    Clipped,
     Collective,
     OptimizerBuilt,
     Registered,
     Saved,
     Stepped,
     Upcast,
+    VersionOpen,
     WeightsSkipped,
 )
 from fsdp2lint.model.values import (
@@ -43,6 +46,7 @@ from fsdp2lint.model.values import (
     Instance,
     Literal,
     Optimizer,
+    Parameters,
     StateDict,
     Value,
     unwrapped,
@@ -50,6 +54,7 @@ from fsdp2lint.model.values import (
 
 _SAVING = ".saves a checkpoint"
 """The key that says of a trainer whether its `save_model` is called for a checkpoint, which has the shards too."""
+_WITHOUT_VERSION = "its arguments say none, and transformers means version 1 before 5.10 and 2 since then: write `fsdp_version` in the `fsdp_config`"
 _GIVEN = ("processing_class", "tokenizer", "lr_scheduler", "train_dataloader", "eval_dataloader")
 """What every event of a callback gets beside the model and the optimizer."""
 
@@ -62,11 +67,14 @@ def train(call: Call) -> Value | None:
     call.emit(Collective, name=call.name, about=None)
     me = object_of(call.receiver) or call.receiver
     assert me is not None
+    if shards(call, me) and version(call, me) is None:
+        call.emit(VersionOpen, why=_WITHOUT_VERSION)
     optimizer = _built(call, me)
     model = _prepared(call, me)
     optimizer = _renewed(call, me, optimizer)
     _tell(call, me, model, "on_train_begin", "on_epoch_begin", "on_step_begin")
     _hook(call, me, "training_step", model, call.machine.stranger("inputs"))
+    _clip(call, me, model)
     _tell(call, me, model, "on_pre_optimizer_step")
     if optimizer is not None:
         call.emit(Stepped, optimizer=optimizer)
@@ -83,6 +91,16 @@ def train(call: Call) -> Value | None:
     _tell(call, me, model, "on_epoch_end", "on_train_end")
     call.escape_arguments()
     return fresh(call)
+
+
+def _clip(call: Call, trainer: Value, model: Value) -> None:
+    """Gradients are clipped by ``max_grad_norm``, which is 1 by default."""
+    said = constant(_argument(call, trainer, "max_grad_norm"))
+    if said in (0, None) or not made_by(setting(call, trainer, "args"), "transformers.", "trl."):
+        return
+    for one in call.each(model):
+        if call.is_module(one):
+            call.emit(Clipped, parameters=(call.machine.take(Parameters(one, None)),), module=None)
 
 
 def _argument(call: Call, trainer: Value | None, name: str) -> Value | None:
@@ -116,7 +134,7 @@ def _prepared(call: Call, trainer: Value) -> Value:
         for name in ("bf16", "fp16"):
             if constant(_argument(call, trainer, name)) is True and call.is_module(model):
                 call.emit(Upcast, module=model, by=f"`{name}=True`")
-        if shard(call, model, again=False):
+        if shard(call, model, again=False, offload=offloads(call, trainer)):
             for one in call.each(model):
                 call.emit(Registered, module=one, method="generate")
             return _remembered(call, trainer, model)

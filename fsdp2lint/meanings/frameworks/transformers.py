@@ -16,9 +16,11 @@ from fsdp2lint.meanings.call import Call
 from fsdp2lint.meanings.families import family, is_class_name, last
 from fsdp2lint.meanings.frameworks.accelerate import (
     is_left_open,
+    is_unset,
     launch,
     launched_version,
     multiply,
+    on_nccl,
 )
 from fsdp2lint.meanings.modules import module
 from fsdp2lint.meanings.registry import calls, method
@@ -77,12 +79,28 @@ def _begin(call: Call, trainer: Value) -> None:
         plugin = Instance(machine.external("accelerate.FullyShardedDataParallelPlugin"), call.site)
         if (known := version(call, trainer)) is not None:
             plugin.keep(".fsdp_version", machine.literal(known))
+        if offloads(call, trainer):
+            plugin.keep(".cpu_offload", machine.literal(True))
+            _start_group(call, trainer)
         accelerator.keep(".fsdp_plugin", plugin)
         trainer.keep(".is_fsdp_enabled", machine.literal(True))
         trainer.keep(".is_deepspeed_enabled", machine.literal(False))
     trainer.keep(".accelerator", accelerator)
     trainer.keep(".state", Instance(machine.external("transformers.TrainerState"), call.site))
     trainer.keep(".control", Instance(machine.external("transformers.TrainerControl"), call.site))
+
+
+def _start_group(call: Call, trainer: Value) -> None:
+    """The arguments of a training start the group by the backend that they name, which is NCCL on GPUs (``_setup_devices``)."""
+    args = setting(call, trainer, "args")
+    backend = setting(call, args, "ddp_backend")
+    left = is_unset(backend, args) or constant(backend) in (None, "nccl")
+    if (
+        version(call, trainer) == 2
+        and left
+        and constant(setting(call, args, "use_cpu")) is not True
+    ):
+        on_nccl(call, "the Trainer")
 
 
 def _refuse(call: Call, trainer: Value) -> None:
@@ -150,13 +168,30 @@ def _refuse_twice(call: Call, name: str, where: str) -> None:
 
 
 def _configured(call: Call, args: Value | None, name: str) -> object:
-    """The constant under a key of the ``fsdp_config``, with or without its prefix; Ellipsis when it is not known."""
+    """The constant under a key of the ``fsdp_config``, with or without its prefix.
+
+    None when it surely has no such key; Ellipsis when the value is not known.
+    """
     config = setting(call, args, "fsdp_config")
-    if isinstance(config, Container) and not config.open:
-        for key, value in call.machine.memory.entries(config, call.machine.here):
-            if key in (f"['fsdp_{name}']", f"['{name}']"):
-                return constant(value)
-    return ...
+    if is_unset(config, args) and made_by(args, *_HOMES):
+        return None
+    if not isinstance(config, Container) or config.open:
+        return None if constant(config) is None else ...
+    for key, value in call.machine.memory.entries(config, call.machine.here):
+        if key in (f"['fsdp_{name}']", f"['{name}']"):
+            return constant(value)
+    return None
+
+
+def offloads(call: Call, trainer: Value | None) -> bool:
+    """Whether the arguments of a trainer that shards keep the parameters on the CPU: by a word of ``fsdp``, or in its config."""
+    args = setting(call, trainer, "args")
+    asked = setting(call, args, "fsdp")
+    if is_left_open(asked):
+        return (known := launch(call)) is not None and known.offload
+    words = call.items(asked) if isinstance(asked, Container) else [asked]
+    named = any("offload" in str(constant(one)).split() for one in words)
+    return named or _configured(call, args, "cpu_offload") is True
 
 
 def is_sharded_type(value: object) -> bool:
@@ -205,7 +240,7 @@ def state_dict_type(call: Call, trainer: Value | None) -> object:
     args = setting(call, trainer, "args")
     said = _configured(call, args, "state_dict_type")
     known = launch(call)
-    if said is ... and known is not None and is_left_open(setting(call, args, "fsdp")):
+    if said in (..., None) and known is not None and is_left_open(setting(call, args, "fsdp")):
         return known.state_dict_type
     return said
 
@@ -226,12 +261,15 @@ def _asks(call: Call, asked: Value | None) -> bool:
 
 
 def version(call: Call, trainer: Value | None) -> int | None:
-    """What ``fsdp_config={"fsdp_version": …}`` says; the prefix may be left out."""
+    """What ``fsdp_config={"fsdp_version": …}`` says, or what the project's releases of transformers mean without it."""
     args = setting(call, trainer, "args")
     asked = (setting(call, args, name) for name in ("fsdp_config", "fsdp"))
     if all(is_left_open(one) for one in asked):
         return launched_version(call)
     said = _configured(call, args, "version")
+    if said is None:
+        default = call.machine.project.told.trainer_version
+        return default if launched_version(call) in (None, default) else None
     return said if isinstance(said, int) else None
 
 

@@ -37,8 +37,8 @@ from fsdp2lint.api import (
     rank_dependent,
 )
 
+from ..shared import class_name, sharded
 from .local_files import local_files
-from .shared import class_name, sharded
 
 _REDUCING = (
     ".all_reduce",
