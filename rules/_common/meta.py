@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+import libcst as cst
 from libcst import CSTNode
 
 from fsdp2lint.api import (
@@ -211,6 +212,7 @@ def way_around(
     before one of the others comes out otherwise. ``module`` is what all this is about: tests of it are no choices.
     """
     ways = [end.guards]
+    hooks = frozenset(clause for one in touching for clause in _not_given(one))
     for one in touching:
         for clause in one.guards.since(end.guards):
             if all(_is_choice_of_the_run(trace, guard, module) for guard in clause):
@@ -219,10 +221,29 @@ def way_around(
         if len(ways) > _MOST_WAYS:
             break
     for way in ways:
-        if not way.impossible and together(built, way):
-            if all(one.guards.excludes(way) for one in touching):
-                return way
+        whole = way.also(hooks) if hooks else way
+        if not whole.impossible and together(built, way):
+            if all(one.guards.excludes(whole) for one in touching):
+                return whole
     return None
+
+
+def _not_given(event: Event) -> Iterator[frozenset[Guard]]:
+    """What holds where an optional function is not given, of its call: ``if hook is not None: hook(model)``.
+
+    It can be left out whatever else is chosen.
+    """
+    call = event.at.node
+    if not isinstance(call, cst.Call):
+        return
+    name = event.at.source.code(call.func)
+    for guard in event.guards:
+        if guard.site is not None and guard.site.source.code(guard.site.node) in (
+            name,
+            f"{name} is None",
+            f"{name} is not None",
+        ):
+            yield frozenset((~guard,))
 
 
 _MOST_WAYS = 12
@@ -383,7 +404,7 @@ def values_given(
 def _gives(trace: Trace, event: Event, module: Value, itself: bool = False) -> bool:
     """Whether an event may give a module's parameters values."""
     if isinstance(event, Called):
-        return not _gives_none(event) and any(
+        return not gives_no_values(event) and any(
             touches(trace, one, module, itself) and not passes_over(trace, event, one, module)
             for one in _written_into(event)
         )
@@ -416,7 +437,8 @@ def _written_into(called: Called) -> tuple[Value | None, ...]:
 _IN_PLACE = re.compile(r"\.(add|addcdiv|addcmul|clamp|copy|div|fill|lerp|mul|sub)_")
 
 
-def _gives_none(called: Called) -> bool:
+def gives_no_values(called: Called) -> bool:
+    """Whether a call is known, and gives no parameter that it gets a value from elsewhere."""
     if called.name.startswith("torch.nn.") and called.name.count(".") == 2:
         return True  # a layer or a list is made of others
     if called.name == ".apply" and all(isinstance(v, Bound | Function) for v in called.arguments):

@@ -3,13 +3,17 @@
 ## What it does
 
 Finds models that are trained and of which some parts are sharded, while parameters beside those parts
-belong to no `fully_shard` call.
+belong to no `fully_shard` call. Finds also modules that are sharded together, as a list, below a model that is not
+sharded, even if no parameter is left over.
 
 ## Why is this bad
 
 What is outside every group stays a plain tensor: its gradients are not reduced, so each rank trains a copy of
 its own and the ranks drift apart without an error. Clipping over all parameters fails with "mixed
 torch.Tensor and DTensor".
+
+A group with no sharded module above it is a root of its own, and a root has to be one module: the first forward
+of a list raises `RuntimeError: FSDP requires a single root module`.
 
 ## Example
 
@@ -68,6 +72,27 @@ shown = loss.detach()
 dist.all_reduce(shown)
 ```
 
+Found: a list of modules, and nothing above them.
+
+```python
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(8, 8)
+        self.norm = nn.LayerNorm(8)
+        self.head = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.head(self.norm(self.body(x)))
+
+
+dist.init_process_group("gloo")
+model = Net()
+fully_shard(model.body)
+fully_shard([model.norm, model.head], reshard_after_forward=False)
+model(torch.randn(4, 8)).sum().backward()
+```
+
 Not found: a model of another library.
 
 ```python
@@ -96,6 +121,7 @@ and when the whole is wrapped in DDP.
 ## References
 
 - https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
+- `torch/distributed/fsdp/_fully_shard/_fsdp_state.py` (`_lazy_init`: "requires a single root module")
 """
 
 from __future__ import annotations
@@ -103,27 +129,36 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import libcst as cst
+from libcst import CSTNode
 
 from fsdp2lint.api import (
     Backward,
+    Called,
     Collective,
+    Escaped,
+    Event,
     Finding,
     Fix,
     Forward,
+    Guards,
     InsertAfter,
     Layout,
     Literal,
     Module,
     Parameters,
     Part,
+    Sharded,
     Site,
     Trace,
+    Unknown,
     Value,
+    options,
     rule,
     unwrapped,
 )
 
 from .._common.fixes import call_of, first_argument, further_arguments, path_text, stands_alone
+from .._common.meta import gives_no_values, on_path, way_around
 from .._common.origins import may_be_gradients
 from .._common.shared import (
     Shard,
@@ -148,6 +183,12 @@ _BY_HAND = ("all_reduce", "all_gather", "broadcast", "reduce")
 def check(trace: Trace) -> Iterator[Finding]:
     """Models of which only parts are sharded."""
     said: set[Value] = set()
+    yield from _left_over(trace, said)
+    yield from _groups_as_roots(trace, said)
+
+
+def _left_over(trace: Trace, said: set[Value]) -> Iterator[Finding]:
+    """Models that keep parameters which no group has."""
     for forward in trace.of(Forward):
         root = unwrapped(forward.module)
         if (
@@ -177,6 +218,114 @@ def check(trace: Trace) -> Iterator[Finding]:
             because=((forward, f"`{root.words()}` runs forward here"),),
             fix=_root_call(trace, parts[0], root),
         )
+
+
+def _groups_as_roots(trace: Trace, models: set[Value]) -> Iterator[Finding]:
+    """Groups of several modules that compute with nothing sharded above them, in other ``models`` than those."""
+    said: set[CSTNode] = set()
+    for group in trace.of(Sharded):
+        modules = [unwrapped(one) for one in group.modules]
+        if group.at.node in said or trace.truncated or not _are_several(trace, group):
+            continue
+        above = {s.module for s in shards(trace) if s.module not in modules} | models
+        if any(trace.inside(one, whole) for one in modules for whole in above):
+            continue
+        forward = _first_alone(trace, group, modules)
+        if forward is None:
+            continue
+        ways = (_way_unsharded(trace, group, made, forward) for made in _made(trace, group))
+        way = next((one for one in ways if one is not None), None)
+        if way is None:
+            continue
+        said.add(group.at.node)
+        yield Finding(
+            at=group,
+            message=f"{_names(group)} are one group and no module above them is sharded: its first forward raises "
+            f"RuntimeError, because a root has to be a single module{on_path(forward, way)}",
+            because=((forward, "the group computes here"),),
+            fix=_above(trace, group, modules),
+        )
+
+
+def _are_several(trace: Trace, group: Sharded) -> bool:
+    """Whether a list has surely two modules or more, none of them in another."""
+    modules = [unwrapped(one) for one in group.modules]
+    call = call_of(group.at)
+    given = None if call is None else first_argument(call)
+    if not isinstance(given, cst.List | cst.Tuple) and not all(
+        isinstance(one, Module) for one in modules
+    ):
+        return False  # what a comprehension leaves of it is not known
+    return len({*modules}) > 1 and not any(
+        one is not other and trace.inside(one, other) for one in modules for other in modules
+    )
+
+
+def _first_alone(trace: Trace, group: Sharded, modules: list[Value]) -> Forward | None:
+    """The first forward of one of the modules, or of the model of Transformers that they are of."""
+    for forward in trace.after(group, Forward):
+        module = unwrapped(forward.module)
+        if forward.how != "call" or not trace.precedes(group, forward):
+            continue
+        if module in modules or (
+            is_transformer(module) and any(trace.inside(one, module) for one in modules)
+        ):
+            return forward
+    return None
+
+
+def _made(trace: Trace, group: Sharded) -> Iterator[Guards]:
+    """What must hold where a group is made, or one of another composition: both sides of a test may make one."""
+    yield group.guards
+    for other in trace.of(Sharded):
+        here, there = group.guards.since(other.guards), other.guards.since(group.guards)
+        opposite = {frozenset(~guard for guard in clause) for clause in here if len(clause) == 1}
+        if len(here) == 1 and there == opposite and _are_several(trace, other):
+            either = group.guards.clauses & other.guards.clauses
+            yield Guards(either, survived=group.guards.survived & either)
+
+
+def _way_unsharded(trace: Trace, group: Sharded, made: Guards, forward: Forward) -> Guards | None:
+    """A path to a forward on which no code that cannot be followed gets what holds the group, once it is sharded."""
+    module = unwrapped(group.module)
+    holders = set(trace.memory.holders(module))
+    if any(holder in trace.memory.foreign for holder in holders):
+        return None
+    unseen: list[Event] = [e for e in trace.of(Escaped) if e.value in holders]
+    unseen += [
+        called
+        for called in trace.of(Called)
+        if isinstance(called.result, Unknown)
+        and not gives_no_values(called)
+        and any(
+            one in holders
+            for given in (*called.arguments, *called.keywords.values())
+            for one in options(given)
+        )
+    ]
+    between = [one for one in unseen if group.order < one.order < forward.order]
+    return way_around(trace, forward, between, module, made)
+
+
+def _names(group: Sharded) -> str:
+    call = call_of(group.at)
+    given = None if call is None else first_argument(call)
+    if not isinstance(given, cst.List | cst.Tuple):
+        return f"these {len(group.modules)} modules"
+    return " and ".join(f"`{group.at.source.code(one.value)}`" for one in given.elements)
+
+
+def _above(trace: Trace, group: Sharded, modules: list[Value]) -> Fix | None:
+    """The one module that holds all of them, sharded below the group."""
+    holders = [
+        one
+        for one in trace.memory.holders(modules[0])
+        if isinstance(one, Module)
+        and one not in modules
+        and all(trace.inside(module, one) for module in modules)
+    ]
+    shard = next(one for one in shards(trace) if one.event is group)
+    return _root_call(trace, shard, holders[-1]) if holders else None
 
 
 def _trained(trace: Trace, forward: Forward, root: Value, parts: list[Shard]) -> bool:
@@ -285,6 +434,8 @@ def _root_call(trace: Trace, part: Shard, root: Value) -> Fix | None:
 
 def _owner(trace: Trace, site: Site, node: cst.BaseExpression, root: Value, part: Shard) -> str:
     """What the script calls ``root`` in an expression for its parts: ``model`` in ``model.blocks``."""
+    if isinstance(node, cst.List | cst.Tuple) and node.elements:
+        node = node.elements[0].value  # `[model.norm, model.head]`
     while isinstance(node, cst.Call):
         if node.args and isinstance(node.func, cst.Name):
             node = node.args[0].value  # reversed(…), list(…), enumerate(…)

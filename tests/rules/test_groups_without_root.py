@@ -1,0 +1,115 @@
+"""Modules that are sharded as one group with nothing above them (FSDP206), form by form."""
+
+from __future__ import annotations
+
+from textwrap import dedent
+
+import pytest
+
+from fsdp2lint.source.source import Source
+from tests.rules.test_rules import findings, marked, named
+
+MODEL = """\
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(16, 8)
+        self.body = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+        self.norm, self.head = nn.LayerNorm(8), nn.Linear(8, 16)
+
+    def forward(self, x):
+        x = self.embed(x)
+        for layer in self.body:
+            x = layer(x)
+        return self.head(self.norm(x))
+
+
+def build():
+    net = Net()
+    fully_shard(net.embed)
+    for layer in net.body:
+        fully_shard(layer)
+    return net
+
+
+dist.init_process_group("gloo")
+"""
+TRAINS = "model(torch.ones(2, 4, dtype=torch.long)).sum().backward()\n"
+
+FORMS = {
+    "a list in a name": """
+        model = build()
+        last = [model.norm, model.head]
+        fully_shard(last)  # expect: FSDP206
+        """,
+    "a list on each side of a setting": """
+        from settings import config
+
+        model = build()
+        if config.late:
+            fully_shard([model.head, model.norm])  # expect: FSDP206
+        else:
+            fully_shard([model.norm, model.head])  # expect: FSDP206
+        if config.offload:
+            torch.cuda.empty_cache()
+        """,
+    "a hook that is not given": """
+        from settings import config
+
+        model = build()
+        fully_shard([model.norm, model.head])  # expect: FSDP206
+        if config.hook is not None:
+            config.hook(model)
+        """,
+    "the root in a helper": """
+        def finish(net):
+            fully_shard(net)
+
+        model = build()
+        fully_shard([model.norm, model.head])  # fine: FSDP206
+        finish(model)
+        """,
+    "a wrapper is the root": """
+        model = build()
+        fully_shard([model.norm, model.head])  # fine: FSDP206
+        model = nn.Sequential(model)
+        fully_shard(model)
+        """,
+    "the root by code that cannot be followed": """
+        from elsewhere import finish
+
+        model = build()
+        fully_shard([model.norm, model.head])  # fine: FSDP206
+        finish(model)
+        """,
+    "a list of one": """
+        model = build()
+        fully_shard(model.norm)
+        fully_shard([model.head])  # fine: FSDP206
+        """,
+    "a list of a module and a part of it": """
+        model = build()
+        fully_shard([model, model.norm])  # fine: FSDP206
+        """,
+    "what a test leaves of a list": """
+        from settings import config
+
+        model = build()
+        fully_shard(model.norm)
+        group = [m for m in (config.extra, model.head) if m is not None]
+        fully_shard(group)  # fine: FSDP206
+        """,
+}
+
+
+@pytest.mark.parametrize("text", FORMS.values(), ids=FORMS)
+def test_a_group_that_would_be_its_own_root(text: str) -> None:
+    sources = [Source("train.py", MODEL + dedent(text) + TRAINS)]
+    found = {one for one in named(list(findings(sources))) if one.code == "FSDP206"}
+    assert found == marked(sources, "expect")
