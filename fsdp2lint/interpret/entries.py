@@ -29,6 +29,7 @@ from fsdp2lint.interpret.functions import (
 )
 from fsdp2lint.interpret.imports import Namespace, copied_from_torch, namespace
 from fsdp2lint.interpret.machine import MAX_STEPS, Machine
+from fsdp2lint.interpret.mocks import mocks
 from fsdp2lint.interpret.scopes import Scope
 from fsdp2lint.interpret.statements import run_body
 from fsdp2lint.meanings import load
@@ -296,7 +297,8 @@ def _entry(
     if isinstance(value, Class):
         _guarded(trace, lambda: _live(machine, value, methods))
     elif isinstance(value, Function):
-        _guarded(trace, lambda: _run_stranger(machine, value, ()))
+        run = _see if mocks(value) else _run_stranger
+        _guarded(trace, lambda: run(machine, value))
     del machine.frames[:]
     machine.running, machine.call_path, machine.within = (), (), ()
     machine.looping = machine.repeating = 0
@@ -332,7 +334,9 @@ def _live(machine: Machine, cls: Class, methods: list[Function]) -> None:
     for stage, function in enumerate([*hooks, *others], 1):
         if function.node in machine.run_bodies:
             continue
-        if machine.trace.cut is None and _is_called_by_its_class(cls, function):
+        if mocks(function) or (
+            machine.trace.cut is None and _is_called_by_its_class(cls, function)
+        ):
             _see(machine, function)
             continue
         machine.stage = 1 if function in hooks else stage
@@ -355,7 +359,7 @@ def _is_called_by_its_class(cls: Class, function: Function) -> bool:
 
 
 def _see(machine: Machine, function: Function) -> None:
-    """Walk a method to which no run comes, so that each of its calls is seen."""
+    """Walk a function to which no run comes, so that each of its calls is seen."""
     if unread(function.node) or isinstance(function.node, cst.Lambda):
         return
     body = function.node.body
@@ -364,7 +368,7 @@ def _see(machine: Machine, function: Function) -> None:
     machine.pop()
 
 
-def _run_stranger(machine: Machine, function: Function, first: tuple[Value, ...]) -> None:
+def _run_stranger(machine: Machine, function: Function, first: tuple[Value, ...] = ()) -> None:
     """Run a function with arguments of unknown origin; what it returns goes out of sight."""
     from fsdp2lint.interpret.functions import Generator, generate
 
