@@ -203,8 +203,8 @@ def _losses(trace: Trace, sights: list[_Sight]) -> Iterator[Lost]:
         yield Lost("the run", f"{limit}; what comes later was followed only in part", *_spot(at))
     for path, (limit, at) in trace.unread.items():
         yield Lost(f"the module `{os.path.basename(path)}`", limit, *_spot(at))
-    for unsaid in trace.of(events.VersionOpen):
-        yield Lost("the version of FSDP", unsaid.why, *_spot(unsaid.at))
+    for unsaid in trace.of(events.SettingsOpen):
+        yield Lost(unsaid.what, unsaid.why, *_spot(unsaid.at))
     for sight in sights:
         if not sight.resolved:
             yield _loss(sight)

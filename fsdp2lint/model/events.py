@@ -275,13 +275,24 @@ class GroupStarted(Event):
 
 
 @dataclass(slots=True, eq=False)
-class VersionOpen(Event):
-    """A framework shards here, and nothing in sight says by which version of FSDP: ``why``."""
+class SettingsOpen(Event):
+    """A framework trains here, and nothing in sight says by which settings of FSDP: ``what`` is missing, and ``why``."""
 
+    what: str
     why: str
 
     def words(self) -> str:
-        return f"sharded by a version of FSDP that is not known: {self.why}"
+        return f"trained, {self.what} not known: {self.why}"
+
+
+@dataclass(slots=True, eq=False)
+class AskedOldVersion(Event):
+    """A framework is asked for FSDP1."""
+
+    framework: str
+
+    def words(self) -> str:
+        return f"{self.framework} asked for FSDP1"
 
 
 @dataclass(slots=True, eq=False)

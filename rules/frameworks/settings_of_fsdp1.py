@@ -1,4 +1,4 @@
-"""A settings file or a command asks a framework for FSDP1.
+"""A framework is asked for FSDP1: by a settings file, a command or a script.
 
 ## What it does
 
@@ -6,7 +6,9 @@ Reports YAML and JSON files of accelerate, axolotl and LightningCLI that ask for
 `fsdp_version: 2`, a recipe without `fsdp_version: 2`, `strategy: fsdp`. In shell, Slurm and Make files it reports commands that
 ask for it by their options: `accelerate launch --use_fsdp` without `--fsdp_version 2`, `--trainer.strategy fsdp` of LightningCLI,
 and the Trainer's `--fsdp` where it can only mean FSDP1: beside `--fsdp_transformer_layer_cls_to_wrap`, which transformers 5.0
-removed, or in a project that keeps transformers below 5.0.
+removed, or in a project that keeps transformers below 5.0. In scripts it reports `FullyShardedDataParallelPlugin` without
+`fsdp_version=2`, an `FSDPStrategy` of Lightning (or `strategy="fsdp"`), and a Trainer whose `fsdp_config` says version 1, or none in a project that keeps
+transformers below 5.10.
 
 ## Why is this bad
 
@@ -40,6 +42,28 @@ Found: JSON in the place of YAML.
 {"distributed_type": "FSDP", "fsdp_config": {"fsdp_sharding_strategy": "FULL_SHARD"}, "num_processes": 8}
 ```
 
+Found: a plugin in a script.
+
+```python
+from accelerate import Accelerator, FullyShardedDataParallelPlugin
+
+accelerator = Accelerator(fsdp_plugin=FullyShardedDataParallelPlugin())
+```
+
+Found: a strategy of Lightning that a function chooses.
+
+```python
+from lightning.pytorch import Trainer
+from lightning.pytorch.strategies import FSDPStrategy
+
+
+def strategy():
+    return FSDPStrategy()
+
+
+trainer = Trainer(strategy=strategy())
+```
+
 Not found: a strategy that Hydra builds.
 
 ```yaml
@@ -52,8 +76,8 @@ trainer:
 
 ## Known limits
 
-Settings of the Trainer that do not say a version are not reported: what the default is depends on the release of
-transformers, and so are its options. A version that only the command line says (`--fsdp_version 2`) is not seen in the file. Commands with
+Settings files of the Trainer that do not say a version are not reported: what the default is depends on the release of
+transformers, and so do its options. A version that only the command line says (`--fsdp_version 2`) is not seen in the file. Commands with
 `--config_file` or `--fsdp_config` are not reported: their file is. Commands in documents are not read.
 
 ## References
@@ -67,7 +91,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp2lint.api import AskingCommand, Finding, Limits, Trace, rule, too_old
+from fsdp2lint.api import AskedOldVersion, AskingCommand, Finding, Limits, Trace, rule, too_old
 
 from ._common.settings import place
 
@@ -79,6 +103,9 @@ def check(trace: Trace) -> Iterator[Finding]:
     if asked is not None and asked.version == 1:
         message = f"These settings ask {asked.framework} for FSDP1. Run `fsdp2lint migrate` on this file to convert them"
         yield Finding(at=place(trace, asked.at), message=message)
+    for asks in trace.of(AskedOldVersion):
+        message = f"This asks {asks.framework} for FSDP1. Run `fsdp2lint migrate` on this file to convert it"
+        yield Finding(at=asks, message=message)
     for command in trace.commands:
         if _is_of_version_1(command, trace.limits):
             message = f"This command asks {command.framework} for FSDP1. Run `fsdp2lint migrate` on this file to convert it"

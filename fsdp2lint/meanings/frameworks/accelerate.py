@@ -29,6 +29,7 @@ from fsdp2lint.meanings.results import (
     setting,
 )
 from fsdp2lint.model.events import (
+    AskedOldVersion,
     CheckpointTyped,
     Collective,
     GroupStarted,
@@ -76,6 +77,8 @@ def settings(call: Call) -> Value | None:
     made = instance(call)
     if call.name.endswith(_PLUGIN):
         _refuse_arguments(call)
+        if _is_old(call):
+            call.emit(AskedOldVersion, framework="accelerate")
     if call.name == "accelerate.Accelerator" and (known := launch(call)) is not None:
         plugin = setting(call, made, "fsdp_plugin")
         if made_by(plugin, _ACCELERATE):
@@ -86,6 +89,14 @@ def settings(call: Call) -> Value | None:
     if call.name == "accelerate.Accelerator":
         _start_group(call, made)
     return made
+
+
+def _is_old(call: Call) -> bool:
+    """Whether a plugin means version 1: it is the default where the launch says no other (``__post_init__``)."""
+    said = call.keywords.get("fsdp_version")
+    if said is None or constant(said) is None:
+        return not call.open and launched_version(call) in (None, 1)
+    return constant(said) == 1
 
 
 def _start_group(call: Call, accelerator: Value) -> None:

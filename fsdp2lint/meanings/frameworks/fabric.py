@@ -10,7 +10,7 @@ it, and an optimizer keeps the parameters that it was built over. What other str
 from __future__ import annotations
 
 from fsdp2lint.meanings.call import Call
-from fsdp2lint.meanings.frameworks.lightning import refuse_precision
+from fsdp2lint.meanings.frameworks.lightning import ask_version, refuse_precision
 from fsdp2lint.meanings.registry import calls, method
 from fsdp2lint.meanings.results import fresh, instance, is_a, made_by, nothing, setting
 from fsdp2lint.model.events import Collective
@@ -26,6 +26,7 @@ def fabric(call: Call) -> Value | None:
     made = instance(call)
     if len(call.args) > 1:
         made.keep(".strategy", call.args[1])
+    ask_version(call, setting(call, made, "strategy"))
     refuse_precision(call, setting(call, made, "strategy"), "Fabric")
     return made
 

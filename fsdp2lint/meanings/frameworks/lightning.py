@@ -22,7 +22,7 @@ from fsdp2lint.meanings.results import (
     nothing,
     setting,
 )
-from fsdp2lint.model.events import Backward, Collective, Refused, Stepped
+from fsdp2lint.model.events import AskedOldVersion, Backward, Collective, Refused, Stepped
 from fsdp2lint.model.values import Class, Container, External, Instance, Optimizer, Value, lineage
 
 _TRAINER = "lightning.pytorch.Trainer"
@@ -32,6 +32,8 @@ _ALL_BASES = {*_MODULES, "builtins.object", "torch.nn.Module", "abc.ABC"}
 _MODEL_PARALLEL = tuple(
     f"lightning.{home}.strategies.ModelParallelStrategy" for home in ("pytorch", "fabric")
 )
+_FSDP1 = tuple(f"lightning.{home}.strategies.FSDPStrategy" for home in ("pytorch", "fabric"))
+_FSDP1_WORDS = ("fsdp", "fsdp_cpu_offload")
 _REFUSED_PRECISIONS = ("16", "16-mixed", "64", "64-true")
 """Words and numbers for precisions that Lightning has, and its FSDP2 has not."""
 
@@ -57,9 +59,16 @@ def hooks_of(cls: Value) -> tuple[str, ...]:
 @calls(_TRAINER)
 def trainer(call: Call) -> Value | None:
     """``Trainer(strategy=…, precision=…)`` keeps both as they are."""
+    ask_version(call, call.keywords.get("strategy"))
     refuse_precision(call, call.keywords.get("strategy"), "Trainer")
     call.escape_arguments()
     return instance(call)
+
+
+def ask_version(call: Call, strategy: Value | None) -> None:
+    """Lightning has FSDP1 as ``FSDPStrategy``, also by a word, and FSDP2 as ``ModelParallelStrategy``."""
+    if made_by(strategy, *_FSDP1) or constant(strategy) in _FSDP1_WORDS:
+        call.emit(AskedOldVersion, framework="Lightning")
 
 
 def refuse_precision(call: Call, strategy: Value | None, of: str) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from fsdp2lint.interpret.classes import find
 from fsdp2lint.interpret.functions import append, stranger_arguments
 from fsdp2lint.meanings.call import Call
+from fsdp2lint.meanings.frameworks.accelerate import is_left_open, is_unset
 from fsdp2lint.meanings.frameworks.objects import renewed, shard
 from fsdp2lint.meanings.frameworks.transformers import (
     CALLBACKS,
@@ -34,9 +35,9 @@ from fsdp2lint.model.events import (
     OptimizerBuilt,
     Registered,
     Saved,
+    SettingsOpen,
     Stepped,
     Upcast,
-    VersionOpen,
     WeightsSkipped,
 )
 from fsdp2lint.model.values import (
@@ -55,6 +56,7 @@ from fsdp2lint.model.values import (
 _SAVING = ".saves a checkpoint"
 """The key that says of a trainer whether its `save_model` is called for a checkpoint, which has the shards too."""
 _WITHOUT_VERSION = "its arguments say none, and transformers means version 1 before 5.10 and 2 since then: write `fsdp_version` in the `fsdp_config`"
+_WITHOUT_SETTINGS = "its arguments come from elsewhere, and no command or settings file says them: name the file that holds them, too"
 _GIVEN = ("processing_class", "tokenizer", "lr_scheduler", "train_dataloader", "eval_dataloader")
 """What every event of a callback gets beside the model and the optimizer."""
 
@@ -67,8 +69,7 @@ def train(call: Call) -> Value | None:
     call.emit(Collective, name=call.name, about=None)
     me = object_of(call.receiver) or call.receiver
     assert me is not None
-    if shards(call, me) and version(call, me) is None:
-        call.emit(VersionOpen, why=_WITHOUT_VERSION)
+    _say_what_is_open(call, me)
     optimizer = _built(call, me)
     model = _prepared(call, me)
     optimizer = _renewed(call, me, optimizer)
@@ -91,6 +92,19 @@ def train(call: Call) -> Value | None:
     _tell(call, me, model, "on_epoch_end", "on_train_end")
     call.escape_arguments()
     return fresh(call)
+
+
+def _say_what_is_open(call: Call, trainer: Value) -> None:
+    """Whether it shards, and by which version, where neither the script nor settings around it say so."""
+    args = setting(call, trainer, "args")
+    asked = setting(call, args, "fsdp")
+    if shards(call, trainer):
+        if version(call, trainer) is None:
+            call.emit(SettingsOpen, what="the version of FSDP", why=_WITHOUT_VERSION)
+    elif is_left_open(asked) and not (
+        is_unset(asked, args) and made_by(args, "transformers.", "trl.")
+    ):
+        call.emit(SettingsOpen, what="the settings of FSDP", why=_WITHOUT_SETTINGS)
 
 
 def _clip(call: Call, trainer: Value, model: Value) -> None:

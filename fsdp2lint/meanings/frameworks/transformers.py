@@ -33,7 +33,7 @@ from fsdp2lint.meanings.results import (
     nothing,
     setting,
 )
-from fsdp2lint.model.events import Overruled, Refused
+from fsdp2lint.model.events import AskedOldVersion, Overruled, Refused
 from fsdp2lint.model.values import Container, Instance, Literal, Optimizer, Super, Value
 
 _HOMES = ("transformers.", "trl.")
@@ -77,7 +77,10 @@ def _begin(call: Call, trainer: Value) -> None:
     accelerator = Instance(machine.external("accelerate.Accelerator"), call.site)
     if shards(call, trainer):
         plugin = Instance(machine.external("accelerate.FullyShardedDataParallelPlugin"), call.site)
-        if (known := version(call, trainer)) is not None:
+        known = version(call, trainer)
+        if known == 1 and not is_left_open(setting(call, setting(call, trainer, "args"), "fsdp")):
+            call.emit(AskedOldVersion, framework="the Trainer")
+        if known is not None:
             plugin.keep(".fsdp_version", machine.literal(known))
         if offloads(call, trainer):
             plugin.keep(".cpu_offload", machine.literal(True))
