@@ -13,8 +13,15 @@ from fsdp2lint.source.source import Source
 
 _IMPORTED = re.compile(r"\bmonkeypatch\b|\bmocker\b|\bmock\b")
 _MOCKING = re.compile(
-    r"\bmonkeypatch\b|\bmocker\b|\bMagicMock\b|\bpatch(?:\.(?:object|dict|multiple))?\s*\("
+    r"\bmonkeypatch\.(?:setattr|setitem|delattr|delitem|context)\b|\bmonkeypatch\b(?!\.)"
+    r"|\bmocker\b|\bMagicMock\b|\bpatch(?:\.(?:object|dict|multiple))?\s*\("
 )
+_HARMLESS = re.compile(
+    r"""\bpatch\(\s*["'][\w.]+["'],\s*(?:["'][^"']*["']|\d+|True|False)\s*\)"""
+    r"""|\bpatch\.dict\(\s*["']?os\.environ\b"""
+)
+"""A constant in place of another, or other variables of the environment."""
+
 _BEFORE_EACH = ("setUp", "setUpClass", "setup_method", "setup_class")
 
 
@@ -23,8 +30,15 @@ def mocks(function: Function) -> bool:
     source = function.scope.source
     if not _IMPORTED.search(source.text) or unread(function.node):
         return False
-    around = [function.node, *_of_class(function), *_fixtures(function, source)]
-    return any(_MOCKING.search(source.code(one)) for one in around)
+    around = [*_written(function.node), *_of_class(function), *_fixtures(function, source)]
+    return any(_MOCKING.search(_HARMLESS.sub("", source.code(one))) for one in around)
+
+
+def _written(node: cst.FunctionDef | cst.Lambda) -> Iterator[cst.CSTNode]:
+    """What a function does and what decorates it, without its parameters."""
+    yield node.body
+    if isinstance(node, cst.FunctionDef):
+        yield from node.decorators
 
 
 def _of_class(function: Function) -> Iterator[cst.CSTNode]:
@@ -34,10 +48,10 @@ def _of_class(function: Function) -> Iterator[cst.CSTNode]:
     yield from function.home.node.decorators
     for statement in function.home.node.body.body:
         if isinstance(statement, cst.FunctionDef) and statement.name.value in _BEFORE_EACH:
-            yield statement
+            yield from _written(statement)
 
 
-def _fixtures(function: Function, source: Source) -> Iterator[cst.FunctionDef]:
+def _fixtures(function: Function, source: Source) -> Iterator[cst.CSTNode]:
     """The fixtures of pytest in the same file that a function asks for by name, and those that all tests use."""
     params = function.node.params
     asked = {p.name.value for p in (*params.posonly_params, *params.params, *params.kwonly_params)}
@@ -48,4 +62,4 @@ def _fixtures(function: Function, source: Source) -> Iterator[cst.FunctionDef]:
             text = source.code(decorator.decorator)
             if text.partition("(")[0].rpartition(".")[2] == "fixture":
                 if statement.name.value in asked or "autouse=True" in text:
-                    yield statement
+                    yield from _written(statement)

@@ -101,10 +101,29 @@ def test_nothing_is_reported_of_what_a_mock_may_replace(how: str) -> None:
     assert reported(TEST.format(imported=imported) + dedent(text)) == set()
 
 
-def test_a_test_beside_one_with_mocks_is_a_run() -> None:
-    imported, text = MOCKED["a parameter"]
-    real = "\n\ndef test_real():\n    shard(nn.Linear(8, 8))\n"
-    assert reported(TEST.format(imported=imported) + dedent(text) + real) == {"FSDP241"}
+RUNS = {
+    "a test beside one with mocks": MOCKED["a parameter"][1]
+    + """
+        def test_real():
+            shard(nn.Linear(8, 8))
+        """,
+    "another constant": """
+        @unittest.mock.patch("library.device", "cpu")
+        def test_shard():
+            shard(nn.Linear(8, 8))
+        """,
+    "another environment": """
+        def test_shard(monkeypatch):
+            monkeypatch.setenv("WORLD_SIZE", "2")
+            with unittest.mock.patch.dict(os.environ, RANK="0"):
+                shard(nn.Linear(8, 8))
+        """,
+}
+
+
+@pytest.mark.parametrize("how", RUNS)
+def test_what_a_test_really_calls_is_reported(how: str) -> None:
+    assert reported(TEST.format(imported="unittest.mock, os") + dedent(RUNS[how])) == {"FSDP241"}
 
 
 def reported(test: str) -> set[str]:
