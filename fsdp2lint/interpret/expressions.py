@@ -173,19 +173,29 @@ def _sliced(machine: Machine, owner: Value, bounds: list[Any]) -> Value:
 def call(machine: Machine, node: cst.Call) -> Value:
     machine.visited.add(node)
     target = machine.eval(node.func)
-    args, keywords, open_ = arguments(machine, node.args)
-    return machine.call(target, args, keywords, machine.site(node), open_)
+    values = [machine.eval(argument.value) for argument in node.args]
+
+    def called(one: Value) -> Value:  # which entries a dictionary has may depend on what is called
+        args, keywords, open_ = _gathered(machine, node.args, values)
+        return machine.call(one, args, keywords, machine.site(node), open_)
+
+    return machine.spread(target, called)
 
 
 def arguments(
     machine: Machine, nodes: Sequence[cst.Arg]
 ) -> tuple[list[Value], dict[str, Value], bool]:
     """Positional and keyword arguments, stars unpacked; and whether some stayed unknown."""
+    return _gathered(machine, nodes, [machine.eval(argument.value) for argument in nodes])
+
+
+def _gathered(
+    machine: Machine, nodes: Sequence[cst.Arg], values: Sequence[Value]
+) -> tuple[list[Value], dict[str, Value], bool]:
     args: list[Value] = []
     keywords: dict[str, Value] = {}
     open_ = False
-    for argument in nodes:
-        value = machine.eval(argument.value)
+    for argument, value in zip(nodes, values, strict=True):
         if argument.star == "*":
             if isinstance(value, Container) and value.kind in ("list", "tuple", "set"):
                 args.extend(v for _, v in machine.memory.entries(value, machine.here))
