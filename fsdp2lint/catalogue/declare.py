@@ -16,7 +16,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, wraps
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -139,10 +139,25 @@ def rule(
         module = check.__module__
         name = module.rpartition(".")[2].replace("_", "-")
         page = sys.modules[module].__doc__ or ""
-        declared[module] = Rule(code, name, group, check, page, since, until, preview, url)
+        declared[module] = Rule(
+            code, name, group, _possible(check), page, since, until, preview, url
+        )
         return check
 
     return declare
+
+
+def _possible(check: Check) -> Check:
+    """A rule's findings without those at events that no run comes to."""
+
+    @wraps(check)
+    def checked(trace: Trace) -> Iterator[Finding]:
+        for finding in check(trace):
+            guards = getattr(finding.at, "guards", None)  # a site is on no path
+            if guards is None or guards.possible():
+                yield finding
+
+    return checked
 
 
 # -- codemods -------------------------------------------------------------------------------------------------

@@ -294,6 +294,14 @@ class Guards:
             known = self._excluded[other] = bool(added) and self._followed(added) is None
         return known
 
+    def possible(self) -> bool:
+        """Whether all clauses can hold in one run.
+
+        ``impossible`` says what follows from them one after the other; here each side of what they leave open is
+        tried, which takes too long while a program is walked. True where there is too much to try.
+        """
+        return _has_way(self, [_MOST_TRIED])
+
     def implies(self, other: Guards) -> bool:
         """Whether wherever these hold, ``other`` holds too."""
         if self.impossible or other.clauses <= self.clauses:
@@ -335,6 +343,29 @@ class Guards:
 
     def __repr__(self) -> str:
         return f"Guards({self.words() or 'always'})"
+
+
+_MOST_TRIED = 200
+"""So many sides are tried before a path counts as possible."""
+
+
+def _has_way(guards: Guards, left: list[int]) -> bool:
+    """Whether some choice makes all clauses true; ``left`` holds how many may still be tried."""
+    if guards.impossible:
+        return False
+    units = guards.units
+    undecided = [
+        clause
+        for clause in guards.clauses
+        if len(clause) > 1 and not any(units.get(one.test) == one for one in clause)
+    ]
+    if not undecided:
+        return True
+    for guard in min(undecided, key=len):
+        left[0] -= 1
+        if left[0] < 0 or _has_way(guards.also(guard.unit), left):
+            return True
+    return False
 
 
 def _propagated(
