@@ -7,6 +7,7 @@ from .._common.shared import Build, Naming
 FSDP = "torch.distributed.fsdp."
 STRATEGY = f"{FSDP}ShardingStrategy"
 MESH = "torch.distributed.device_mesh.init_device_mesh"
+OPTIONS_OF_A_STRATEGY = "The arguments of fully_shard that stand for a sharding strategy."
 DIMENSIONS = '("dp_replicate", "dp_shard")'
 
 
@@ -119,7 +120,7 @@ def strategy_helper(
         start = '{} if mesh is None else {"mesh": mesh}' if meshed else "{}"
         lines = [
             f"def {name}(strategy{', mesh' if meshed else ''}{taken(device)}):",
-            '    """The arguments of fully_shard that stand for a sharding strategy."""',
+            f'    """{OPTIONS_OF_A_STRATEGY}"""',
             f"    options = {start}",
         ]
         unmeshed = " and mesh is None" if meshed else ""

@@ -3,7 +3,8 @@
     strategy: ShardingStrategy = ShardingStrategy.FULL_SHARD     strategy: str = "FULL_SHARD"
     if strategy is ShardingStrategy.NO_SHARD:                    if strategy == "NO_SHARD":
 
-A member of the enumeration says no more than its name once no constructor of FSDP1 reads it.
+A member of the enumeration says no more than its name once no constructor of FSDP1 reads it. Where code outside of the
+project may still give a member, the function that makes arguments of it takes its name.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from fsdp2lint.api import (
     Container,
     Edit,
     External,
+    InsertBefore,
     Layout,
     Left,
     Program,
@@ -35,7 +37,7 @@ from fsdp2lint.api import (
 
 from .._common.names import function_scope
 from .displays import given_by_callers
-from .helpers import STRATEGY
+from .helpers import OPTIONS_OF_A_STRATEGY, STRATEGY
 from .imports import unimports
 
 NAMED = "the name of the strategy, as a string"
@@ -57,9 +59,12 @@ def leavings(program: Program) -> Iterator[Step]:
     """Members of the enumeration of strategies as their names; no fields any more that only FSDP1 needs."""
     edits: dict[Source, list[Edit]] = {}
     accounts: list[Account] = []
-    for source, node, edit in _names(program):
+    names, helpers = _names(program)
+    for source, node, edit in names:
         edits.setdefault(source, []).append(edit)
         accounts.append(Account(source, node, "changed", NAMED))
+    for function, source in helpers.items():
+        edits[source].append(InsertBefore(source, function.body.body[1], TAKEN_BY_NAME))
     for source, node, edit in _prefetches(program):
         edits.setdefault(source, []).append(edit)
         if isinstance(edit, Remove):
@@ -93,25 +98,45 @@ def foreign(program: Program) -> Iterator[Left]:
             yield Left(reference.source, reference.node, why, todo)
 
 
-def _names(program: Program) -> list[tuple[Source, cst.CSTNode, Edit]]:
-    """What is written for each use of the enumeration; nothing where one of them needs more than a name."""
+def _names(
+    program: Program,
+) -> tuple[list[tuple[Source, cst.CSTNode, Edit]], dict[cst.FunctionDef, Source]]:
+    """What is written for each use of the enumeration; nothing where one of them needs more than a name.
+
+    And the functions of the migration that code outside of the project may give a member.
+    """
     found: list[tuple[Source, cst.CSTNode, Edit]] = []
+    helpers: dict[cst.FunctionDef, Source] = {}
+    nothing = [], {}
     references = list(program.references(STRATEGY, f"{STRATEGY}.*"))
     if not references or program.framework or _is_given_away(program):
-        return []
+        return nothing
     if any(_ASKED.search(source.text) for source in program.sources):
-        return []
+        return nothing
     chosen_here = False
     for reference in references:
         edit = _name(program, reference)
         if edit is None:
-            return []
+            return nothing
         found.append((reference.source, reference.node, edit))
         comparison = _comparison(reference)
         chosen_here |= comparison is None and reference.name != STRATEGY
         if comparison is not None and _comes_from_others(program, reference.source, comparison):
-            return []
-    return found if chosen_here else []
+            function = function_scope(reference.source, comparison)
+            if not isinstance(function, cst.FunctionDef) or not _makes_options(function):
+                return nothing
+            helpers[function] = reference.source
+    return (found, helpers) if chosen_here or helpers else nothing
+
+
+TAKEN_BY_NAME = (
+    'strategy = getattr(strategy, "name", strategy)  # members of FSDP1\'s enum have one'
+)
+
+
+def _makes_options(function: cst.FunctionDef) -> bool:
+    """Whether this is the function that the migration wrote to make arguments of a strategy."""
+    return function.get_docstring() == OPTIONS_OF_A_STRATEGY
 
 
 def is_uncalled(program: Program, source: Source, function: cst.FunctionDef) -> bool:
