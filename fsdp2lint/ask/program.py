@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+import builtins
+import re
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -12,7 +14,7 @@ import libcst as cst
 
 from fsdp2lint.edits.layout import Layout
 from fsdp2lint.edits.names import Imported, Names, dotted, imported_module, naming, scope_of
-from fsdp2lint.interpret.again import Runs
+from fsdp2lint.interpret.again import Bodies, Runs
 from fsdp2lint.meanings import load
 from fsdp2lint.meanings.fsdp1_symbols import FRAMEWORKS
 from fsdp2lint.meanings.registry import canonical
@@ -103,15 +105,53 @@ class Program:
     runs: Runs = field(default_factory=Runs)
     """The runs of this version of the program, or of the last one whose runs were asked for."""
 
-    def untraced(self) -> Program:
-        """The same program, of which nothing has been asked yet."""
+    def with_sources(self, sources: Sequence[Source]) -> Program:
+        """The same program with other texts, which its files take: the runs that saw nothing of it stay known.
+
+        Nothing may be asked of this one any more.
+        """
+        pairs = zip(self.sources, sources, strict=True)
+        changed = [(source, new) for source, new in pairs if new is not source]
+        self.runs.renew({source: self._renewed(source, new) for source, new in changed})
         return replace(self)
 
-    def with_sources(self, sources: Sequence[Source]) -> Program:
-        """The same program with other texts: the runs in which they have no part stay known."""
-        kept = set(sources)
-        self.runs.forget(source for source in self.sources if source not in kept)
-        return replace(self, sources=tuple(sources))
+    def _renewed(self, source: Source, new: Source) -> Bodies:
+        """Let a file take its next text; the functions with other bodies, or None where a run may notice more.
+
+        Who imports something from outside the project, or takes such an import away that nothing mentions any more,
+        or defines a function that nobody knew, has changed nothing for those who entered no changed function.
+        """
+        if not self.runs.know(source):
+            source.become_another(new.text)
+            return None
+        bound = {*Names.of(source).bindings.get(source.tree, ()), *dir(builtins)}
+        change = source.become(new)
+        if change is None or not bound.isdisjoint(change.names):
+            return None
+        moved = (*change.imports, *change.gone)
+        if any(one.level or self._is_inside(source, one.module) for one in moved):
+            return None
+        gone = {name for one in change.gone for name in one.names}
+        if any(re.search(rf"\b{name}\b", source.text) for name in gone):
+            return None
+        return None if gone and self._is_taken(source, gone) else change.bodies
+
+    def _is_taken(self, source: Source, names: Collection[str]) -> bool:
+        """Whether another file may take one of these names out of a file."""
+        here = self.project.path_of(source)
+        for other in self.sources:
+            for star in self._bindings(other).stars:
+                if self.project.resolve(star.target.lstrip("."), star.level or 0, other) == here:
+                    return True
+            if other is not source and any(name in other.text for name in names):
+                for one in Names.of(other).imports:
+                    if any(self.comes_from(other, one, source, name) for name in names):
+                        return True
+        return False
+
+    def _is_inside(self, source: Source, module: str) -> bool:
+        """Whether an absolute import of a file leads to a file or a folder of the project."""
+        return self.project.resolve(module, 0, source) is not None
 
     def with_texts(self, texts: Sequence[Source]) -> Program:
         """The same program beside other launch files: what is known of its sources stays known."""

@@ -1,17 +1,20 @@
 """Runs that need not be made again: what a project's files did before some of them got new texts.
 
-A run from an entry depends on the modules that it loaded, on which functions earlier runs had reached
-when it asked, and, where its budget ran out, on how large that was. All three are written down while it
-goes; where they are the same for a later version of the project, so are its traces, event for event.
+A run from an entry depends on the modules that it loaded and on the functions in them that it looked into, on
+which functions earlier runs had reached when it asked, and, where its budget ran out, on how large that was.
+All of it is written down while it goes; where it is the same for a later version of the project, so are its
+traces, event for event.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fsdp2lint.interpret.annotations import is_empty_body
+from fsdp2lint.interpret.functions import is_generator, words_of
 from fsdp2lint.model.basic_values import noted, taken
 
 if TYPE_CHECKING:
@@ -25,6 +28,10 @@ if TYPE_CHECKING:
 
 Key = tuple[str, str]
 """The way of running, and the path of the file in which the run begins."""
+REST = "_rest"
+"""The way that runs whatever a file defines and nothing has reached: it depends on all of its text."""
+Bodies = Collection["cst.CSTNode"] | None
+"""The functions whose bodies are different in the next text of a file, and the classes around them; None when more is."""
 
 
 class Reached:
@@ -80,6 +87,15 @@ class Run:
         """Whether it ran anything of a file."""
         return any(one is source and loaded for _, one, loaded in self.modules)
 
+    def saw(self, bodies: Bodies) -> bool:
+        """Whether it looked into one of these functions and classes; into something, when nobody knows which."""
+        return bodies is None or not self.machine.looked.isdisjoint(bodies)
+
+    def ask_again(self) -> None:
+        """Let go of what its traces answered: a file that it loaded has another text."""
+        for trace in self.traces:
+            trace.answers.clear()
+
 
 class Runs:
     """The runs of a project, kept for the next version of it."""
@@ -91,11 +107,26 @@ class Runs:
         """How many events the runs held that were forgotten."""
         self._runs: dict[Key, Run] = {}
 
-    def forget(self, sources: Iterable[Source]) -> None:
-        """These files get new texts: let go of the runs that ran anything of them."""
-        for source in sources:
-            for key in [key for key, run in self._runs.items() if run.loaded(source)]:
-                self._drop(key)
+    def know(self, source: Source) -> bool:
+        """Whether any run ran something of a file."""
+        return any(run.loaded(source) for run in self._runs.values())
+
+    def forget(self) -> None:
+        """Let go of all runs."""
+        for key in list(self._runs):
+            self._drop(key)
+
+    def renew(self, changes: Mapping[Source, Bodies]) -> None:
+        """These files have new texts: let go of the runs that saw anything of what is different."""
+        forget_bodies()
+        for source, bodies in changes.items():
+            for key, run in list(self._runs.items()):
+                if not run.loaded(source):
+                    continue
+                if run.saw(bodies) or key == (REST, source.path):
+                    self._drop(key)
+                else:
+                    run.ask_again()
 
     def again(self, key: Key, project: Project, reached: Reached) -> Iterable[Trace] | None:
         """The traces of a run of which nothing can be another now; None when it has to be made."""
@@ -149,3 +180,9 @@ def _stands(run: Run, project: Project, reached: Reached) -> bool:
         if (found is None) is not (source is None) or (loaded and found is not source):
             return False
     return True
+
+
+def forget_bodies() -> None:
+    """Functions may have other bodies now: what is kept about their nodes does not count."""
+    for kept in (is_generator, words_of, is_empty_body):
+        kept.cache_clear()

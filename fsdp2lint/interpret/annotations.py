@@ -246,12 +246,13 @@ def stranger_attribute(machine: Machine, value: Instance, name: str) -> Value | 
     """The attribute ``name`` of a stranger as its class says it; None where that says nothing."""
     found = classes.find(machine, value.cls, name)
     if isinstance(found, Function):
+        machine.looked.add(found.node)
         return None if is_empty(found) else found
     if isinstance(found, Class):
         return found
     for cls in lineage(value.cls):
         if isinstance(cls, Class):
-            said = annotations_of(cls.node).get(name) or _taken_by_init(cls, name)
+            said = annotations_of(cls.node).get(name) or _taken_by_init(machine, cls, name)
             if said is not None:
                 made = annotated(machine, said, cls.scope, "", load=True)
                 return None if made is None else value.keep(f".{name}", made)
@@ -316,12 +317,13 @@ def _last_name(node: cst.BaseExpression) -> str:
     return (get_full_name_for_node(node) or "").rpartition(".")[2]
 
 
-def _taken_by_init(cls: Class, name: str) -> cst.BaseExpression | None:
+def _taken_by_init(machine: Machine, cls: Class, name: str) -> cst.BaseExpression | None:
     """The annotation of the argument that ``__init__`` keeps under its own name: ``self.model = model``."""
     variable = cls.scope.names.get("__init__")
     init = variable.bindings[-1][1] if variable is not None and variable.bindings else None
     if not isinstance(init, Function):
         return None
+    machine.looked.add(cls.node)
     params = init.node.params
     for param in (*params.params, *params.kwonly_params):
         if param.name.value == name and param.annotation is not None:
@@ -331,7 +333,8 @@ def _taken_by_init(cls: Class, name: str) -> cst.BaseExpression | None:
 
 
 @lru_cache(maxsize=5_000)
-def _does_nothing(node: cst.FunctionDef) -> bool:
+def is_empty_body(node: cst.FunctionDef) -> bool:
+    """Whether a function only raises, or does not even do that."""
     statements = [
         small
         for statement in node.body.body
@@ -348,4 +351,4 @@ def _does_nothing(node: cst.FunctionDef) -> bool:
 
 def is_empty(function: Function) -> bool:
     """Whether a method is there for subclasses to define it: it does nothing, or raises."""
-    return isinstance(function.node, cst.FunctionDef) and _does_nothing(function.node)
+    return isinstance(function.node, cst.FunctionDef) and is_empty_body(function.node)

@@ -324,6 +324,7 @@ def _live(machine: Machine, cls: Class, methods: list[Function]) -> None:
     then on only the methods themselves run, not what they call.
     """
     machine.steps = before = 0
+    machine.looked.update(c.node for c in lineage(cls) if isinstance(c, Class))
     me = life(machine, cls)
     every = [f for c in reversed(list(lineage(cls))) if isinstance(c, Class) for f in methods_of(c)]
     names = {f.name: f for f in every}
@@ -360,6 +361,7 @@ def _is_called_by_its_class(cls: Class, function: Function) -> bool:
 
 def _see(machine: Machine, function: Function) -> None:
     """Walk a function to which no run comes, so that each of its calls is seen."""
+    machine.looked.add(function.node)
     if unread(function.node) or isinstance(function.node, cst.Lambda):
         return
     body = function.node.body

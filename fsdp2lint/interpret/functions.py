@@ -156,6 +156,7 @@ def invoke(
     open_: bool = False,
 ) -> Value:
     """Call a function of the project: run it, or make its generator."""
+    machine.looked.add(function.node)
     if isinstance(function.node, cst.FunctionDef) and is_generator(
         function.node, function.scope.source
     ):
@@ -198,6 +199,7 @@ def enter(
     on_yield: Callable[[Value], None] | None = None,
 ) -> Value:
     """Run a function's body; what it returns."""
+    machine.looked.add(function.node)
     if not machine.may_enter(function, args[0] if args else None) or unread(function.node):
         for value in (*args, *keywords.values()):
             machine.escape(value, site, function.name)
@@ -245,7 +247,7 @@ def as_annotated(
         receiver = args[0] if args else None
         cls = receiver.cls if isinstance(receiver, Instance) else receiver
         return of_class(machine, result, cls) if isinstance(cls, Class) else result
-    load = _may_shard(machine.frame.function)
+    load = _may_shard(machine, machine.frame.function)
     return believed(machine, result, node.returns.annotation, function.scope, load=load)
 
 
@@ -319,7 +321,7 @@ def _believed(machine: Machine, function: Function, param: cst.Param, value: Val
     """An argument of which nothing is known but what its annotation says."""
     if param.annotation is None or type(value) not in _BLANK:
         return value
-    load = _may_shard(function)
+    load = _may_shard(machine, function)
     return believed(machine, value, param.annotation.annotation, function.scope, load=load)
 
 
@@ -342,7 +344,7 @@ def _unpacked(machine: Machine, function: Function, param: cst.Param) -> Value:
     if param.annotation is None:
         return Unknown(name)
     node = param.annotation.annotation
-    known = annotated(machine, node, function.scope, name, load=_may_shard(function))
+    known = annotated(machine, node, function.scope, name, load=_may_shard(machine, function))
     return known if type(known) is Instance else Unknown(name)
 
 
@@ -374,7 +376,7 @@ def _stranger(machine: Machine, function: Function, param: cst.Param) -> Value:
     if name in NAMED_RANKS:
         return rank(machine, NAMED_RANKS[name])
     if param.annotation is not None:
-        load = machine.project.budget.patience > 1 or _may_shard(function)
+        load = machine.project.budget.patience > 1 or _may_shard(machine, function)
         node = param.annotation.annotation
         known = annotated(machine, node, function.scope, name, load=load)
         if known is not None:
@@ -385,22 +387,24 @@ def _stranger(machine: Machine, function: Function, param: cst.Param) -> Value:
 _SHARDING = ("fully_shard", "fsdp", "parallelize")
 
 
-def _may_shard(function: Function | None) -> bool:
+def _may_shard(machine: Machine, function: Function | None) -> bool:
     """Whether a function is worth to read files for the classes of what it gets: it, or what it makes, may shard one."""
     if function is None:
         return True
     made = function.home if function.name == "__init__" else None
-    return speaks_of_sharding(function.node if made is None else made.node)
+    asked = function.node if made is None else made.node
+    machine.looked.add(asked)
+    return speaks_of_sharding(asked)
 
 
 def speaks_of_sharding(node: cst.CSTNode) -> bool:
     """Whether the names in a function or a class say that it may shard something."""
-    words = _words_of(node)
+    words = words_of(node)
     return any(word in words for word in _SHARDING)
 
 
 @lru_cache(maxsize=5_000)
-def _words_of(node: cst.CSTNode) -> str:
+def words_of(node: cst.CSTNode) -> str:
     """The names in a function or a class, in lower case."""
     names = (n.value for n in walk(node) if isinstance(n, cst.Name))
     return " ".join(names).lower()

@@ -148,6 +148,8 @@ class Machine:
         self.commands: dict[Value, list[Function]] = {}
         """Functions that were registered with an object by a decorator of it: ``@app.command()``."""
         self.run_bodies: set[cst.CSTNode] = set()
+        self.looked: set[cst.CSTNode] = set()
+        """The functions and classes of the project whose bodies mattered for any of its traces."""
         self._sites: dict[cst.CSTNode, Site] = {}
         self._externals: dict[str, External] = {}
         self._literals: dict[tuple[type, object], Literal] = {}

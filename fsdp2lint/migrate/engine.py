@@ -16,6 +16,7 @@ from fsdp2lint.ask.inventory import inventory
 from fsdp2lint.ask.program import Options, Program
 from fsdp2lint.ask.wrapped import is_fairscales
 from fsdp2lint.catalogue.declare import EVERY_OTHER
+from fsdp2lint.catalogue.findings import Finding
 from fsdp2lint.edits.apply import Outcome, combine
 from fsdp2lint.edits.changes import Span, apply
 from fsdp2lint.edits.import_lines import on_one_line
@@ -46,7 +47,7 @@ from fsdp2lint.migrate.leftovers import (
 from fsdp2lint.migrate.speaks import holds_fsdp1
 from fsdp2lint.migrate.units import Held, Stuck, builds_by_hand, held, left_stuck
 from fsdp2lint.model.told import NOTHING_TOLD, Told
-from fsdp2lint.source.source import Source, Unreadable
+from fsdp2lint.source.source import Site, Source, Unreadable
 from fsdp2lint.system.collector import no_collector
 from fsdp2lint.system.frames import roomy
 
@@ -54,7 +55,6 @@ if TYPE_CHECKING:
     import libcst as cst
 
     from fsdp2lint.catalogue.declare import Codemod, Rule
-    from fsdp2lint.catalogue.findings import Finding
     from fsdp2lint.project.links import Folder
     from fsdp2lint.project.project import Interest
 
@@ -138,20 +138,24 @@ def migrate(
     run together and are one stage, unless ``apart``. ``told`` is what the configuration says of functions of
     the project. The models of the constructors ``staying`` stay FSDP1's.
     """
-    before = (*sources, *texts)
+    before = tuple(one.bare() for one in (*sources, *texts))
     apart = apart or accept is not None
     stuck = frozenset[Stuck]()
     if whole and accept is None:
         stuck = frozenset(left_stuck(sources)).union(staying)
     by_hand: frozenset[Place] = frozenset()
-    distant = interests(Program(tuple(sources), tuple(roots)))
+    first = Program(tuple(sources), tuple(roots), options or Options(), tuple(texts), told)
+    first.interests = interests(first)
+    program: Program | None = first
+    del first
+    known: Counter[Said] | None = None if whole else Counter()
     for _ in range(MAX_ATTEMPTS):
-        program = Program(tuple(sources), tuple(roots), options or Options(), tuple(texts), told)
-        program.interests = distant
+        assert program is not None
         with no_collector():  # but between two rounds, where traces are let go
-            run = _Run(program, accept, held(program, stuck) if stuck else None, by_hand)
-            known = said(program) if whole else Counter()
-            del program  # its traces go when a codemod has changed a text
+            run = _Run(program, before, accept, held(program, stuck) if stuck else None, by_hand)
+            if known is None:
+                known = said(program)
+            program = None  # its traces go when a codemod has changed a text
             for together in [[one] for one in codemods] if apart else waves(codemods):
                 for codemod in together:
                     progress(codemod.name)
@@ -159,23 +163,24 @@ def migrate(
             if whole and not run.refused:
                 progress("the contract of fully_shard")
                 run.keep_the_contract(known)
-                run.conclude(sources)
+                run.conclude()
             elif accept is None:
-                run.lay_out(sources)
+                run.lay_out()
         lines = {(one.path, one.line) for one in stuck}
         found = frozenset(one for one in run.stuck() if (one.path, one.line) not in lines)
         more = stuck | found if whole and accept is None else stuck
         if more == stuck or not run.stages:
+            run.program.runs.forget()
+            run.undone()
             break
+        program = run.undone()
         if not stuck:
             by_hand = frozenset(entry.start for entry in run.ledger.manual)
         stuck = more  # nothing of their models may be rewritten: all of it once more
-        run.forget()
-    after = run.program
     run.ledger.entries.sort(key=lambda e: (e.path, e.cell or 0, e.line, e.column))
     return Migration(
         before,
-        (*after.sources, *after.texts),
+        run.after,
         run.ledger,
         run.stages,
         run.failures,
@@ -218,17 +223,27 @@ def waves(codemods: Sequence[Codemod]) -> list[list[Codemod]]:
     return found
 
 
+def _as_it_was(finding: Finding) -> Finding:
+    """A finding that knows its place whatever text its file gets."""
+    site = site_of(finding)
+    return Finding(Site(site.source.kept(), site.node, site.statement), finding.message)
+
+
 class _Run:
     """The state of a migration on its way."""
 
     def __init__(
         self,
         program: Program,
+        before: tuple[Source, ...],
         accept: Accept | None,
         held: Held | None,
         by_hand: frozenset[Place],
     ) -> None:
         self.program = program
+        self.before = before
+        """The files as they were."""
+        self.after = before
         self.held = held
         self.by_hand = by_hand
         """What could not be rewritten before anything was held: the rest follows from it."""
@@ -256,7 +271,7 @@ class _Run:
             return
         asked = [one for one in codemods if one.frameworks or not self.program.framework]
         self.made = set()
-        first = self.program.untraced()
+        first = self._now()
         known = [(entry, copy(entry)) for entry in self.ledger.entries]
         for _ in range(MAX_ROUNDS):
             if not self._round(asked):
@@ -268,7 +283,7 @@ class _Run:
         if self._remember(name or codemods[0].name, first, entries):
             return
         self.refused = True
-        self.program = first
+        self.program = self._with(first)
         self.ledger.entries = [old for _, old in known]
 
     def _round(self, codemods: Sequence[Codemod]) -> bool:
@@ -375,11 +390,23 @@ class _Run:
             for entry in self.ledger.inside(source, span.start, span.end)
         )
 
-    def forget(self) -> None:
-        """Let go of all traces: the outcome is not wanted."""
-        self.remaining, self.breaking = [], []
-        self.program.runs.forget(self.program.sources)
+    def undone(self) -> Program:
+        """The program as it was: its files take their old texts again, and what came of them is kept."""
+        self.after = self._now()
+        program = self._with(self.before)
         self._let_go()
+        return program
+
+    def _now(self) -> tuple[Source, ...]:
+        """The files as they are."""
+        return tuple(one.bare() for one in (*self.program.sources, *self.program.texts))
+
+    def _with(self, files: Sequence[Source]) -> Program:
+        """The program with the texts of these files."""
+        sources = self.program.sources
+        pairs = zip(sources, files[: len(sources)], strict=True)
+        new = [old if old.text == one.text else one.bare() for old, one in pairs]
+        return self.program.with_sources(new).with_texts(files[len(sources) :])
 
     def _let_go(self) -> None:
         """Collect what texts that are no more have left, when it is worth the time."""
@@ -389,13 +416,14 @@ class _Run:
 
     def keep_the_contract(self, known: Counter[Said]) -> None:
         """Make the fixes of the rules for what they say of the new text and did not say of the old."""
-        first = self.program.untraced()
+        first = self._now()
         for _ in range(MAX_ROUNDS):
             self.remaining = []  # findings hold the traces that they come from
             self._let_go()
             if not self._keep_the_contract_once(known):
                 break
         self.breaking = list(map(self._placed, self.remaining))
+        self.remaining = [(rule, _as_it_was(finding)) for rule, finding in self.remaining]
         self._remember(CONTRACT, first, [])
 
     def _placed(self, one: tuple[Rule, Finding]) -> tuple[tuple[Rule, Finding], Spot, list[Entry]]:
@@ -423,11 +451,10 @@ class _Run:
                 self._keep(advice(rule, finding), CONTRACT)
         return False
 
-    def _remember(self, name: str, first: Program, entries: list[Entry]) -> bool:
+    def _remember(self, name: str, first: Sequence[Source], entries: list[Entry]) -> bool:
         """Keep what a stage did; False when whoever is asked does not want it."""
-        before = (*first.sources, *first.texts)
-        pairs = zip(before, (*self.program.sources, *self.program.texts), strict=True)
-        changed = [(old.bare(), new.bare()) for old, new in pairs if old.text != new.text]
+        pairs = zip(first, self._now(), strict=True)
+        changed = [(old, new) for old, new in pairs if old.text != new.text]
         if not changed and not entries:
             return True
         stage = Stage(name, changed, entries)
@@ -436,30 +463,33 @@ class _Run:
         self.stages.append(stage)
         return True
 
-    def conclude(self, before: Sequence[Source]) -> None:
+    def conclude(self) -> None:
         """Give what is open to a person, and say in the text what a person has to do."""
-        first = self.program.untraced()
+        first = self._now()
         for entry in self.ledger.entries if self.held is not None else ():
             if entry.fate == "open" and entry.kind != "import" and entry.at is not None:
                 source = next(one for one in self.program.sources if one.path == entry.path)
                 if self._holds(source, statement_at(source, entry.at)):
                     self._leave_held(entry, "")
         account_for_the_rest(self.program, self.ledger)
-        pairs = zip(before, self.program.sources, strict=True)
-        mine = {new for old, new in pairs if old is not new or self.held is None}
+        mine = {new for old, new in self._pairs() if old.text != new.text or self.held is None}
         unused = [one for one in unused_imports(self.program) if one.edits[0].source in mine]
         self._apply([(s, IMPORTS) for s in unused])
-        self._apply([(s, IMPORTS) for s in idle_imports(self.program, before)])
-        self.lay_out(before)
+        self._apply([(s, IMPORTS) for s in idle_imports(self.program, self._pairs())])
+        self.lay_out()
         account_for_imports(self.program, self.ledger)
         self._apply([(s, "") for s in comments(self.program, self.ledger)])
         self._remember(IMPORTS, first, [])
 
-    def lay_out(self, before: Sequence[Source]) -> None:
+    def _pairs(self) -> Iterator[tuple[Source, Source]]:
+        """The files of Python as they were and as they are."""
+        sources = self.program.sources
+        return zip(self.before[: len(sources)], sources, strict=True)
+
+    def lay_out(self) -> None:
         """Write on one line, or on several, what the rewriting made too short or too long."""
         for layout in (on_one_line, broken_lines):
-            pairs = zip(before, self.program.sources, strict=True)
-            edits = [e for old, new in pairs for e in layout(old, new)]
+            edits = [e for old, new in self._pairs() for e in layout(old, new)]
             self._apply([(Step((e,), ()), IMPORTS) for e in edits])
 
     def _apply(self, steps: Sequence[Made]) -> bool:
@@ -504,7 +534,6 @@ class _Run:
             if source in texts and texts[source] != source.text:
                 self.ledger.follow(source, outcome.spans[source])
                 new.append(source.with_text(texts[source]))
-                source.left_behind()
             else:
                 new.append(source)
         if tuple(new) == self.program.sources:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import libcst as cst
 
@@ -40,12 +40,17 @@ def unused_imports(program: Program) -> Iterator[Step]:
             yield Step((Unimport(one.source, target.loads),), ())
 
 
-def idle_imports(program: Program, before: Sequence[Source]) -> Iterator[Step]:
-    """Removals of the imports that came with the migration and are used by nothing in the end."""
+def idle_imports(program: Program, pairs: Iterable[tuple[Source, Source]]) -> Iterator[Step]:
+    """Removals of the imports that came with the migration and are used by nothing in the end.
+
+    ``pairs`` are the files as they were and as they are.
+    """
     taken = _taken_from_elsewhere(program)
-    for old, new in zip(before, program.sources, strict=True):
-        known = {(one.loads, one.name) for one in Names.of(old).imports} if old is not new else ()
-        for one in Names.of(new).imports if old is not new else ():
+    for old, new in pairs:
+        if old.text == new.text:
+            continue
+        known = {(one.loads, one.name) for one in Names.of(old).imports}
+        for one in Names.of(new).imports:
             if (one.loads, one.name) not in known and (new, one.name) not in taken:
                 yield Step((Unimport(new, one.loads),), ())
 

@@ -6,6 +6,7 @@ import io
 import re
 import tokenize
 from collections.abc import Callable, Hashable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     import libcst as cst
 
     from fsdp2lint.source.positions import Positions
+    from fsdp2lint.source.renewal import Renewal
 
 MAX_NESTING = 200
 """Bracket depth beyond which libcst's recursive parser is not trusted with a file."""
@@ -148,9 +150,40 @@ class Source:
         encoding, bom, document = self.encoding, self.bom, self.document
         return Source(self.path, self.text, encoding=encoding, bom=bom, document=document)
 
-    def left_behind(self) -> None:
-        """The next text has taken the place of this one: nobody asks this one for it any more."""
+    def kept(self) -> Source:
+        """The file as it is now: where its nodes stand there can still be asked when it has another text."""
+        self._positions  # noqa: B018  made now
+        other = copy(self)
+        other._derived = {}
+        return other
+
+    def become(self, new: Source) -> Renewal | None:
+        """Take the text of ``new``, the next one of this file: nodes of what stays as it was are the same.
+
+        None when more is different than bodies of functions and additions: then all nodes are new.
+        """
+        from fsdp2lint.source.renewal import renew
+
+        change = renew(self, new)
+        self._take(new.text)
+        if change is not None and self.faithful:
+            return change
+        self._take(new.text)
+        self.__dict__["tree"] = Source(self.path, new.text).tree if change else new.tree
+        return None
+
+    def become_another(self, text: str) -> None:
+        """Take another text, of which nothing is known."""
+        self._take(text)
+        self.__dict__.pop("tree", None)
+
+    def _take(self, text: str) -> None:
+        """Let go of all that was made of the old text, but for its tree."""
+        self.text = text
         self._next = None
+        self._derived.clear()
+        for name in ("parts", "_positions", "lines", "comments"):
+            self.__dict__.pop(name, None)
 
     def encode(self, text: str) -> bytes:
         """The bytes of this file when its text is ``text``, in its encoding, with its byte order mark.

@@ -90,6 +90,97 @@ def test_a_changed_program_is_made_again_alone(program: Program) -> None:
     assert told(after.traces) == told(fresh(after))
 
 
+SAVING = """import torch
+import pickle
+from os import path, sep
+LIMIT = 3
+class Base:
+    def name(self):
+        return "m"
+    def unused(self):
+        return 1
+class Saver(Base):
+    def save(self, model):
+        torch.save(model.state_dict(), self.name())
+def save(model, limit=LIMIT):
+    Saver().save(model)
+def restore(model):
+    return torch.load("m")
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('torch.load("m")', 'torch.load("n")\n'),
+        ('torch.load("m")', "_read()\ndef _read(name='m'):\n    return torch.load(name)"),
+        ("import torch\n", "import os\nimport torch\nfrom torch.distributed import checkpoint\n"),
+        ("return 1", "return [2]"),
+        ("import pickle\n", ""),
+        ("from os import path, sep\n", "from os import path\n"),
+    ],
+)
+def test_a_run_stays_where_only_functions_changed_that_it_never_entered(
+    program: Program, old: str, new: str
+) -> None:
+    program = changed(program, "saving.py", FILES["lib/saving.py"], SAVING)
+    before = program.traces
+    after = changed(program, "saving.py", old, new)
+    made = [t for t in after.traces if t not in before]
+    assert {Path(t.source.path).name for t in made} == {"saving.py"}
+    assert told(after.traces) == told(fresh(after))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('return "m"', 'return "n"'),
+        ("Saver().save(model)", "Saver().save(model.eval())"),
+        ("LIMIT = 3", "LIMIT = torch.zeros(3)"),
+        ("limit=LIMIT", "limit=torch.zeros(3)"),
+        ("class Saver(Base):", "class Saver(Base):\n    size = torch.zeros(1)"),
+        ("def name(self):", "@torch.no_grad()\n    def name(self):"),
+        ("    def save(self", '    def name(self):\n        return "o"\n    def save(self'),
+        ("def save(model, limit", "def print(*args):\n    torch.zeros(1)\ndef save(model, limit"),
+        ("import torch\n", "import torch\nfrom lib.blocks import build as Saved\n"),
+        ("def restore(model):\n    return torch.load", "torch.load"),
+        ("Saver().save(model)", "Saver().save(model)\nsave = torch.save"),
+        ("import torch\n", "import torch as t\n"),
+    ],
+)
+def test_a_run_is_made_again_where_it_may_notice_the_change(
+    program: Program, old: str, new: str
+) -> None:
+    program = changed(program, "saving.py", FILES["lib/saving.py"], SAVING)
+    before = program.traces
+    after = changed(program, "saving.py", old, new)
+    made = [t for t in after.traces if t not in before]
+    assert "export.py" in {Path(t.source.path).name for t in made}
+    assert told(after.traces) == told(fresh(after))
+
+
+def test_a_file_keeps_the_nodes_of_what_stays() -> None:
+    source = Source("saving.py", SAVING)
+    old = list(source.tree.body)
+    change = source.become(source.with_text(SAVING.replace('"m")', '"n")  # n')))
+    assert change is not None
+    assert change.bodies == {old[-1]}
+    assert list(source.tree.body) == old
+    assert source.tree.code == source.text
+    assert source.become(source.with_text(SAVING.replace("LIMIT = 3", "LIMIT = 4"))) is None
+    assert source.tree.code == source.text
+    assert source.tree.body[1] is not old[1]
+
+
+def test_a_comment_above_a_statement_is_a_part_of_it() -> None:
+    source = Source("saving.py", SAVING)
+    text = SAVING.replace("def restore", "# reads it\ndef restore").replace(
+        "class Base", "\nclass Base"
+    )
+    source.become(source.with_text(text))
+    assert source.tree.code == text
+
+
 def test_what_nobody_reaches_any_more_is_an_entry_of_its_own(program: Program) -> None:
     """A file that did not change has more to run when a program no longer calls its function."""
     assert not any(t.entry == "save" for t in program.traces)

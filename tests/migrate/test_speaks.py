@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -125,7 +126,7 @@ def test_what_is_near_gets_patience_when_it_wraps(
     chosen = choose([str(tmp_path / "helper.py"), str(tmp_path / "train.py")])
     program = Program(chosen.sources, chosen.roots)
     program.interests = interests(program)
-    program = program.untraced()
+    program = replace(program)
     (trace,) = (
         one
         for one in program.traces
