@@ -51,6 +51,8 @@ _MEMBERS = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "_HYBRID_
 _ASKED = re.compile(
     r"strateg\w*(\[[^\]]*\]|\(\))?\.(name|value)\b|str\([\w.]*strateg", re.IGNORECASE
 )
+Named = tuple[Source, cst.CSTNode, Edit]
+"""A use of a member, and what is written for it."""
 _NEEDLESS = ("backward_prefetch", "forward_prefetch", "limit_all_gathers", "use_orig_params")
 """Settings of FSDP1 for which FSDP2 has none."""
 
@@ -100,14 +102,14 @@ def foreign(program: Program) -> Iterator[Left]:
 
 def _names(
     program: Program,
-) -> tuple[list[tuple[Source, cst.CSTNode, Edit]], dict[cst.FunctionDef, Source]]:
+) -> tuple[list[Named], dict[cst.FunctionDef, Source]]:
     """What is written for each use of the enumeration; nothing where one of them needs more than a name.
 
     And the functions of the migration that code outside of the project may give a member.
     """
-    found: list[tuple[Source, cst.CSTNode, Edit]] = []
+    found: list[Named] = []
     helpers: dict[cst.FunctionDef, Source] = {}
-    nothing = [], {}
+    nothing: tuple[list[Named], dict[cst.FunctionDef, Source]] = [], {}
     references = list(program.references(STRATEGY, f"{STRATEGY}.*"))
     if not references or program.framework or _is_given_away(program):
         return nothing
@@ -151,9 +153,9 @@ def is_uncalled(program: Program, source: Source, function: cst.FunctionDef) -> 
     )
 
 
-def _prefetches(program: Program) -> list[tuple[Source, cst.CSTNode, Edit]]:
+def _prefetches(program: Program) -> list[Named]:
     """The same for ``BackwardPrefetch``, where it is only kept in tables and fields, and nothing tests it."""
-    found: list[tuple[Source, cst.CSTNode, Edit]] = []
+    found: list[Named] = []
     for reference in program.references(PREFETCH, f"{PREFETCH}.*"):
         source, layout = reference.source, Layout.of(reference.source)
         function = function_scope(source, reference.node)
