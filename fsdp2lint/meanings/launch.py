@@ -69,18 +69,23 @@ def start(call: Call) -> Value | None:
     if not isinstance(target, Function | Bound | Partial):
         return nothing(call)
     given = setting(call, call.receiver, "args")
-    args = [_as_rank(call, v) for v in call.items(given)] if isinstance(given, Container) else []
+    args = (
+        [counter_as_rank(call, v) for v in call.items(given)]
+        if isinstance(given, Container)
+        else []
+    )
     keywords = setting(call, call.receiver, "kwargs")
     named: dict[str, Value] = {}
     if isinstance(keywords, Container):
         for key, value in call.machine.memory.entries(keywords, call.machine.here):
             if isinstance(key, str) and key[:2] in ("['", '["'):
-                named[key[2:-2]] = _as_rank(call, value)
+                named[key[2:-2]] = counter_as_rank(call, value)
     call.machine.call(target, tuple(args), named, call.site)
     return nothing(call)
 
 
-def _as_rank(call: Call, value: Value) -> Value:
+def counter_as_rank(call: Call, value: Value) -> Value:
+    """What a process gets of a value: of the counter of the loop that starts it, its rank."""
     counts = isinstance(value, Part) and isinstance(value.key, Round) and _is_range(value.owner)
     return rank(call.machine, "global") if counts else value
 

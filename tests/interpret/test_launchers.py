@@ -67,3 +67,45 @@ def test_the_training_is_part_of_the_program(tmp_path: Path, start: str) -> None
     assert program.begins, "found by the run of the file"
     assert program.whole, program.lost
     assert [d.rule.code for d in report.found if d.severity == "error"] == ["FSDP201"]
+
+
+RANKED = {
+    "tasks": "@ray.remote\ndef task(rank, cfg):\n    work(rank)\n"
+    f"{MAIN}ray.get([task.remote(i, {{}}) for i in range(4)])\n",
+    "tasks with other resources": "@ray.remote\ndef task(cfg, rank):\n    work(rank)\n"
+    f"{MAIN}for i in range(torch.cuda.device_count()):\n        task.options(num_gpus=1).remote({{}}, rank=i)\n",
+    "actors": "@ray.remote\nclass Worker:\n    def __init__(self, rank):\n        self.rank = rank\n"
+    f"    def fit(self):\n        work(self.rank)\n{MAIN}workers = [Worker.remote(i) for i in range(4)]\n"
+    "ray.get([one.fit.remote() for one in workers])\n",
+}
+WORK = """
+import ray
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+def work(rank):
+    dist.init_process_group("nccl", rank=rank, world_size=4)
+    model = FSDP(nn.Linear(8, 8))
+    model(torch.randn(4, 8)).sum().backward()
+    states = model.state_dict()
+    if rank == 0:
+        torch.save(states, "model.pt")
+        dist.barrier()
+    dist.destroy_process_group()
+
+
+"""
+
+
+@pytest.mark.parametrize("start", RANKED)
+def test_the_counter_of_the_loop_that_starts_workers_is_their_rank(
+    tmp_path: Path, start: str
+) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(WORK + RANKED[start])
+    found = {d.rule.code for d in check(Batch.of_files([str(file)])).found}
+    assert "FSDP401" in found, "rank 0 alone comes to the barrier"
+    assert "FSDP310" not in found, "rank 0 alone writes"

@@ -11,6 +11,7 @@ import libcst as cst
 
 from fsdp2lint.meanings.attributes import rank
 from fsdp2lint.meanings.call import Call
+from fsdp2lint.meanings.launch import counter_as_rank
 from fsdp2lint.meanings.registry import calls, method
 from fsdp2lint.meanings.results import fresh, instance, made_by, nothing, setting, text
 from fsdp2lint.model.events import Backward, Collective, Wrapping
@@ -64,12 +65,21 @@ def options(call: Call) -> Value | None:
 
 @method("remote")
 def remote(call: Call) -> Value | None:
-    """``Actor.remote(…)`` makes an actor, ``actor.fit.remote(…)`` runs its method, in another process."""
+    """``Actor.remote(…)`` makes an actor, ``actor.fit.remote(…)`` runs its method, in another process.
+
+    What is started in a loop gets the loop's counter as its rank; a method of an actor may count steps by it.
+    """
     target, machine, here = call.receiver, call.machine, call.machine.here
     if not isinstance(target, Class | Function | Bound):
         return None
+    starts = not isinstance(target, Bound)
+    args = tuple(counter_as_rank(call, v) if starts else v for v in call.args)
+    keywords = {
+        name: counter_as_rank(call, v) if starts or "rank" in name else v
+        for name, v in call.keywords.items()
+    }
     machine.here = _elsewhere(here)
-    made = machine.call(target, call.args, call.keywords, call.site, call.open)
+    made = machine.call(target, args, keywords, call.site, call.open)
     machine.here = here
     return made
 
