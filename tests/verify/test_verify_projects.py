@@ -1,4 +1,5 @@
-"""Whole FSDP1 programs and their hand-made FSDP2 counterparts: equal, and different where a fault is planted.
+"""Whole FSDP1 programs, what ``migrate`` makes of them, and their hand-made FSDP2 counterparts: equal, and different where a
+fault is planted.
 
 Each folder of ``fixtures/projects`` with a ``run.toml`` is a project: how it is run, how it saves and goes
 on, and the faults that make it differ, with the step at which they do.
@@ -17,6 +18,7 @@ import pytest
 from fsdp2lint.prove.compare import Options, Trial, Verification
 from fsdp2lint.prove.places import Place, find
 from fsdp2lint.rehearse.results import Difference
+from tests.support.migrated import migrated, written
 
 from .scenes import ROOT, Ranks, forking
 
@@ -61,6 +63,12 @@ def project(name: str) -> tuple[Plan, Place, Place]:
     return plan, sides[0], sides[1]
 
 
+def made_by_the_tool(name: str, plan: Plan, folder: Path) -> Place:
+    """The original as ``migrate`` rewrites it, without a hand edit."""
+    made = written(migrated(name), PROJECTS / name / "before", folder / "migrated")
+    return find(str(made), entry=plan["entry"])
+
+
 def planted(name: str, plan: Plan, fault: Plan, folder: Path) -> Place:
     """The migrated program with a fault."""
     copy = folder / fault["name"]
@@ -99,6 +107,7 @@ def test_a_migrated_program_does_the_same_and_a_fault_shows(
     plan, before, after = project(name)
     with trial(plan, before, ranks, "args") as runs:
         expect_equal(runs.against(after), plan["steps"])
+        expect_equal(runs.against(made_by_the_tool(name, plan, tmp_path)), plan["steps"])
         for fault in faults(plan, "args"):
             found = runs.against(planted(name, plan, fault, tmp_path))
             if fault["differs"]["what"] == "raises":
@@ -113,7 +122,9 @@ def test_an_old_checkpoint_goes_on_in_the_migrated_program(
 ) -> None:
     plan, before, after = project(name)
     with trial(plan, before, ranks, "resume") as runs:
-        expect_equal(runs.against(after), plan["resume"]["steps"])
+        steps = plan["resume"]["steps"]
+        expect_equal(runs.against(after), steps)
+        expect_equal(runs.against(made_by_the_tool(name, plan, tmp_path)), steps)
         for fault in faults(plan, "resume"):
             expect_at(runs.against(planted(name, plan, fault, tmp_path)), fault["differs"])
 
