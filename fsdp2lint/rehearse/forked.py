@@ -25,17 +25,18 @@ from torch._C._distributed_c10d import TCPStore
 
 from fsdp2lint.prove.equality import apart
 from fsdp2lint.rehearse import bootstrap
+from fsdp2lint.rehearse.holders import look_ahead
 from fsdp2lint.rehearse.launch import LOG, environment
 from fsdp2lint.rehearse.outcome import Request, request_from
 from fsdp2lint.rehearse.script import die_with_parent
 
+_STANDINS = "accelerator amp cuda data ddp fsdp groups saving spawn tensors".split()
 EARLY = (
+    "fsdp2lint.rehearse.fakes",
     "fsdp2lint.rehearse.recording",
-    "fsdp2lint.rehearse.standin.accelerator",
-    "fsdp2lint.rehearse.standin.cuda",
-    "fsdp2lint.rehearse.standin.fsdp",
-    "fsdp2lint.rehearse.standin.spawn",
+    *(f"fsdp2lint.rehearse.standin.{name}" for name in _STANDINS),
     "numpy.random",
+    "safetensors.torch",
     "torch._dynamo",
     "torch.distributed.algorithms._checkpoint.checkpoint_wrapper",
     "torch.distributed.checkpoint._fsspec_filesystem",
@@ -57,6 +58,7 @@ def main() -> None:
     for name in EARLY:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+    look_ahead()
     gc.collect()
     gc.freeze()
     if _threads() > 1:  # a fork would have none of the others, and whatever locks they hold

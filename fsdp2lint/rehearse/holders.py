@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
-from types import FunctionType
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 Place = tuple[str, dict[str, Any], str]
@@ -17,39 +17,57 @@ Place = tuple[str, dict[str, Any], str]
 
 
 class _Memory:
-    """Where module-level functions were seen; it looks again at modules that are new or have new names."""
+    """Where functions were seen; it looks again at modules that are new or have new names once something was imported."""
 
     def __init__(self) -> None:
-        self._places: dict[FunctionType, list[Place]] = {}
+        self._places: dict[int, list[Place]] = {}
         self._seen: dict[str, tuple[object, int]] = {}
+        self._modules = 0
 
-    def places(self, function: FunctionType) -> list[Place]:
+    def places(self, function: object) -> list[Place]:
         """Where a function is held; none when it was made after the last look at a module."""
+        self.look()
+        return self._places.get(id(function), [])
+
+    def look(self) -> None:
+        """Read what is new: who gives a module a name imports others, as a rule."""
+        if len(sys.modules) == self._modules:
+            return
+        self._modules = len(sys.modules)
         for title, module, held in _modules():
             if self._seen.get(title) != (id(module), len(held)):
                 self._seen[title] = id(module), len(held)
                 for key, value in held.items():
-                    if type(value) is FunctionType:
-                        self._places.setdefault(value, []).append((title, held, key))
-        return self._places.get(function, [])
+                    if type(value) in _FUNCTIONS:
+                        self._places.setdefault(id(value), []).append((title, held, key))
 
     def moved(self, old: object, new: object, places: list[Place]) -> None:
         """These places hold another function now."""
-        if type(new) is FunctionType and old is not new:
-            self._places[new] = [*self._places.get(new, ()), *places]
+        if type(new) in _FUNCTIONS and old is not new:
+            self._places[id(new)] = [*self._places.get(id(new), ()), *places]
 
 
+_FUNCTIONS = (FunctionType, BuiltinFunctionType)
 _memories: list[_Memory] = []
+_first: list[_Memory] = []
+"""What a process that forks ranks has seen for them; letting go of it would copy its pages in each rank (50 ms)."""
 
 
 @contextlib.contextmanager
 def remembering() -> Iterator[None]:
     """Keep in mind where functions are held, while nobody but us gives names of modules other functions."""
-    _memories.append(_Memory())
+    _memories.append(_first[0] if _first else _Memory())
     try:
         yield
     finally:
         _memories.pop()
+
+
+def look_ahead() -> None:
+    """Look at all modules now, for ranks that are forked from this process."""
+    memory = _Memory()
+    memory.look()
+    _first[:] = [memory]
 
 
 def replace(original: Any, new: Any, among: Callable[[str], bool]) -> None:
@@ -63,7 +81,7 @@ def replace(original: Any, new: Any, among: Callable[[str], bool]) -> None:
 
 def _places(original: Any) -> list[Place]:
     for memory in _memories:
-        if type(original) is FunctionType:
+        if type(original) in _FUNCTIONS:
             found = [
                 place for place in memory.places(original) if place[1].get(place[2]) is original
             ]

@@ -20,27 +20,10 @@ from pathlib import Path
 import numpy
 
 from fsdp2lint.rehearse import bootstrap
+from fsdp2lint.rehearse.forked import EARLY
+from fsdp2lint.rehearse.holders import look_ahead
 from fsdp2lint.rehearse.launch import environment
 from fsdp2lint.rehearse.outcome import Request, request_from
-
-EARLY = (
-    "fsdp2lint.rehearse.recording",
-    "fsdp2lint.rehearse.standin.accelerator",
-    "fsdp2lint.rehearse.standin.cuda",
-    "fsdp2lint.rehearse.standin.fsdp",
-    "fsdp2lint.rehearse.standin.spawn",
-    "numpy.random",
-    "torch._dynamo",
-    "torch.distributed.algorithms._checkpoint.checkpoint_wrapper",
-    "torch.distributed.checkpoint._fsspec_filesystem",
-    "torch.distributed.checkpoint.state_dict",
-    "torch.distributed.checkpoint.stateful",
-    "torch.distributed.fsdp.wrap",
-    "torch.optim.swa_utils",
-    "torch.utils.data.distributed",
-    "torch.utils.serialization.config",
-)
-"""What most ranks import; none of it starts a thread or draws a random number."""
 
 DUMP_TIME = 0.5
 ALONE = 3.0
@@ -50,7 +33,9 @@ ALONE = 3.0
 def main() -> None:
     """Serve until the input ends."""
     for name in EARLY:
-        importlib.import_module(name)
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    look_ahead()
     gc.collect()
     gc.freeze()
     for line in sys.stdin:

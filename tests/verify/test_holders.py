@@ -31,9 +31,12 @@ def module(monkeypatch: pytest.MonkeyPatch) -> Callable[..., ModuleType]:
     return make
 
 
-@pytest.fixture(params=[holders.remembering, contextlib.nullcontext], ids=["remembered", "walked"])
-def looked_up(request: pytest.FixtureRequest) -> Iterator[None]:
-    with request.param():
+@pytest.fixture(params=["remembered", "walked", "looked ahead"])
+def looked_up(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(holders, "_first", [])
+    if request.param == "looked ahead":
+        holders.look_ahead()
+    with contextlib.nullcontext() if request.param == "walked" else holders.remembering():
         yield
 
 
