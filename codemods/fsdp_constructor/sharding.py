@@ -225,7 +225,7 @@ def _given_mesh(site: Construction, plan: Plan, helpers: Helpers, device: Device
     if group is None:
         return "mesh" if mesh is not None else ""
     asked = isinstance(group.written or group.value, cst.Call)  # a run may answer otherwise
-    asked |= _is_parameter(site, group.value)  # so may a caller outside of the project
+    asked |= is_parameter(site, group.value)  # so may a caller outside of the project
     if group.values and all(is_none(v) for v in group.values) and not asked:
         site.account(group.node, "dropped", "all ranks are the default in both")
         return "mesh" if mesh is not None else ""
@@ -237,14 +237,16 @@ def _given_mesh(site: Construction, plan: Plan, helpers: Helpers, device: Device
     return _grouped(site, plan, helpers, group, device)
 
 
-def _is_parameter(site: Construction, node: cst.BaseExpression) -> bool:
-    """Whether an expression is a parameter of the function, with a default that all its callers leave."""
+def is_parameter(site: Construction, node: cst.BaseExpression, default: str = "") -> bool:
+    """Whether an expression is a parameter of the function, with a default (this one): callers may leave it."""
     scope = site.scope
     if not isinstance(node, cst.Name) or not isinstance(scope, cst.FunctionDef):
         return False
     params = (*scope.params.params, *scope.params.kwonly_params)
     named = next((one for one in params if one.name.value == node.value), None)
-    return named is not None and named.default is not None
+    if named is None or named.default is None:
+        return False
+    return default in ("", site.source.code(named.default))
 
 
 def is_default_group(site: Construction, group: Argument) -> bool:
@@ -296,6 +298,7 @@ def _grouped(
         return "mesh"
     text = plan.group or text
     maybe = not group.values or any(is_none(v) for v in group.values)
+    maybe |= is_parameter(site, group.value, "None")
     if maybe and "(" in text:  # asked once
         asked, text = text, site.free("group", "process_group")
         plan.before.append(f"{text} = {asked}")

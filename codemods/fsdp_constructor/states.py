@@ -21,7 +21,7 @@ from .devices import device_of, is_cpu
 from .helpers import FSDP
 from .meta import initialise
 from .plan import Plan
-from .sharding import is_default_group, mesh_call
+from .sharding import is_default_group, is_parameter, mesh_call
 from .site import Argument, Construction, sources_of
 
 OFFLOAD = f"{FSDP}CPUOffload"
@@ -270,7 +270,8 @@ def synchronise(site: Construction, plan: Plan, helpers: Helpers, materialises: 
 def _group(site: Construction, plan: Plan) -> str:
     """What says the group within which FSDP1 broadcasts; empty for all ranks."""
     group, mesh = site.arguments.get("process_group"), site.arguments.get("device_mesh")
-    if group is not None and not (group.values and all(is_none(v) for v in group.values)):
+    never = group is None or (group.values and all(is_none(v) for v in group.values))
+    if group is not None and (not never or is_parameter(site, group.value)):
         if is_default_group(site, group):
             return ""
         if isinstance(group.value, cst.Tuple) or any(

@@ -61,3 +61,26 @@ def test_no_edit_where_there_is_nothing_to_do() -> None:
 
 def test_a_name_in_parentheses_is_that_name() -> None:
     assert "model = (model)" not in migrated(SCRIPT)
+
+
+WITH_A_GROUP = """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+def shard(model, process_group=None):
+    return FSDP(
+        model,
+        process_group=process_group,
+        device_id=torch.cuda.current_device(),
+        sync_module_states=True,
+    )
+"""
+
+
+@pytest.mark.parametrize("call", ["", "\n\nshard(torch.nn.Linear(8, 8).cuda())\n"])
+def test_a_group_that_callers_elsewhere_may_give_is_used_where_it_is_one(call: str) -> None:
+    text = migrated(WITH_A_GROUP + call)
+    made = 'DeviceMesh.from_group(process_group, "cuda") if process_group is not None else None'
+    assert " ".join(text.split()).count(made) == 1
+    assert "src=0, group=process_group" in text or "group=process_group, group_src=0" in text
