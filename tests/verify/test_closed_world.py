@@ -73,6 +73,7 @@ def found_by(verification: Verification) -> dict[str, Any]:
     return {d.kind: d for d in verification.differences}
 
 
+@pytest.mark.ranks
 def test_harmful_changes_are_told_and_harmless_ones_are_not(ranks: Ranks, tmp_path: Path) -> None:
     from fsdp2lint.prove.equality import apart
 
@@ -104,6 +105,7 @@ LOST: dict[str, tuple[str, str, str, str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.ranks
 def test_averages_side_files_and_writers_count(ranks: Ranks, tmp_path: Path) -> None:
     from fsdp2lint.prove.equality import apart
 
@@ -119,6 +121,7 @@ def test_averages_side_files_and_writers_count(ranks: Ranks, tmp_path: Path) -> 
             assert any(d.kind == kind and object_ in d.message for d in found), (name, found)
 
 
+@pytest.mark.ranks
 def test_a_loss_may_be_accepted_by_name(ranks: Ranks, tmp_path: Path) -> None:
     from fsdp2lint.prove.equality import apart
 
@@ -131,6 +134,7 @@ def test_a_loss_may_be_accepted_by_name(ranks: Ranks, tmp_path: Path) -> None:
     assert "accepted by --accept-missing: AFTER does not save `python_rng`" in told(verification, colour=False)  # fmt: skip
 
 
+@pytest.mark.ranks
 def test_runs_without_finite_losses_prove_nothing(ranks: Ranks, tmp_path: Path) -> None:
     from fsdp2lint.prove.equality import apart
 

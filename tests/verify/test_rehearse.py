@@ -192,12 +192,12 @@ def test_a_deadlock_shows_where_every_rank_waits(tmp_path: Path) -> None:
 
 
 SPINNING = """
-import time
+import pathlib, time
 import torch
 import torch.distributed as dist
 dist.init_process_group("nccl")
 until = time.monotonic() + 45
-while dist.get_rank() == 1 and time.monotonic() < until:
+while dist.get_rank() == 1 and time.monotonic() < until and not pathlib.Path("seen").exists():
     pass
 dist.all_reduce(torch.ones(1))
 """
@@ -205,8 +205,15 @@ dist.all_reduce(torch.ones(1))
 
 def test_who_waits_for_a_rank_that_works_on_is_seen_while_it_runs(tmp_path: Path) -> None:
     (tmp_path / "spins.py").write_text(SPINNING)
-    code, out, err = rehearse(tmp_path, "-f", "json", "spins.py")
-    assert code == 0, out
+    process = start(tmp_path, "-f", "json", "--in-place", "spins.py")
+    assert process.stderr is not None
+    err = ""
+    for line in process.stderr:
+        err += line
+        if line.startswith("fsdp2lint: for 6 s"):
+            (tmp_path / "seen").touch()
+    out, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, out
     notes = [note for note in json.loads(out)["notes"] if note.startswith("for 6 s")]
     assert len(notes) == 1, err
     assert "rank 0 waits in all_reduce at " in notes[0]
