@@ -116,7 +116,7 @@ Only models whose class is resolved, or models of Transformers of which blocks a
 that no unresolved code is given. A walk over `modules()` is followed when it tests the class of a module, or the name of
 its class; whatever else it tests, it shards no others. A parameter of a module's own counts when `nn.Parameter(…)` is
 assigned to an attribute, those of a layer of torch also where a class of the project inherits from it and keeps them. Silent when parameters are frozen, when gradients or parameters are (or may be) reduced by hand,
-and when the whole is wrapped in DDP.
+and when the whole is wrapped in DDP. Of a list only one that is written out, or leaves out what is None, is known to hold several modules.
 
 ## References
 
@@ -155,6 +155,7 @@ from fsdp2lint.api import (
     options,
     rule,
     unwrapped,
+    walk,
 )
 
 from .._common.fixes import call_of, first_argument, further_arguments, path_text, stands_alone
@@ -250,15 +251,53 @@ def _groups_as_roots(trace: Trace, models: set[Value]) -> Iterator[Finding]:
 def _are_several(trace: Trace, group: Sharded) -> bool:
     """Whether a list has surely two modules or more, none of them in another."""
     modules = [unwrapped(one) for one in group.modules]
+    if any(one is not other and trace.inside(one, other) for one in modules for other in modules):
+        return False
     call = call_of(group.at)
     given = None if call is None else first_argument(call)
-    if not isinstance(given, cst.List | cst.Tuple) and not all(
-        isinstance(one, Module) for one in modules
-    ):
-        return False  # what a comprehension leaves of it is not known
-    return len({*modules}) > 1 and not any(
-        one is not other and trace.inside(one, other) for one in modules for other in modules
+    if isinstance(given, cst.List | cst.Tuple):
+        written = [one for one in given.elements if isinstance(one, cst.Element)]
+        return len({group.at.source.code(one.value) for one in written}) > 1
+    if not isinstance(given, cst.Name) or not _keeps_all(group.at, given.value):
+        return False
+    return len(set(_listed(trace, group))) > 1
+
+
+def _keeps_all(site: Site, name: str) -> bool:
+    """Whether each list that a function gives a name is written out, or leaves out nothing but None."""
+    layout = Layout.of(site.source)
+    around = (a for a in layout.ancestors(site.node) if isinstance(a, cst.FunctionDef | cst.Module))
+    given = [
+        one.value
+        for one in walk(next(around))
+        if isinstance(one, cst.Assign)
+        and any(site.source.code(target.target) == name for target in one.targets)
+    ]
+    return bool(given) and all(isinstance(one, cst.List) or _drops_none(one) for one in given)
+
+
+def _drops_none(node: cst.BaseExpression) -> bool:
+    """``[m for m in modules if m is not None]``."""
+    if not isinstance(node, cst.ListComp) or node.for_in.inner_for_in is not None:
+        return False
+    asked = [one.test for one in node.for_in.ifs]
+    return all(
+        isinstance(test, cst.Comparison)
+        and test.left.deep_equals(node.elt)
+        and [type(one.operator) for one in test.comparisons] == [cst.IsNot]
+        for test in asked
     )
+
+
+def _listed(trace: Trace, group: Sharded) -> list[Value]:
+    """The modules of a list that has a name; none where one of them may be one of several."""
+    for called in trace.of(Called):
+        if called.at.node is group.at.node and called.guards == group.guards:
+            given = called.argument(0, "module")
+            held = [] if given is None else [v for _, v in trace.memory.entries(given)]
+            if all(isinstance(one, Module) and one in group.modules for one in held):
+                return held
+    return []
 
 
 def _first_alone(trace: Trace, group: Sharded, modules: list[Value]) -> Forward | None:

@@ -97,6 +97,39 @@ FORMS = {
         model = build()
         fully_shard([model, model.norm])  # fine: FSDP206
         """,
+    "a list of one, of one of two models": """
+        from settings import config
+
+        model = build() if config.deep else build()
+        fully_shard(model.norm)
+        fully_shard([model.head])  # fine: FSDP206
+        """,
+    "a list of one with a name, of one of two models": """
+        from settings import config
+
+        model = build() if config.deep else build()
+        fully_shard(model.norm)
+        last = [model.head]
+        fully_shard(last)  # fine: FSDP206
+        """,
+    "a list of two, of one of two models": """
+        from settings import config
+
+        model = build() if config.deep else build()
+        fully_shard([model.norm, model.head])  # expect: FSDP206
+        """,
+    "a list without what is None": """
+        model = build()
+        group = [m for m in (model.norm, model.head) if m is not None]
+        fully_shard(group)  # expect: FSDP206
+        """,
+    "a list that a function sifts": """
+        from settings import config
+
+        model = build()
+        group = [m for m in (model.norm, model.head) if config.wants(m)]
+        fully_shard(group)  # fine: FSDP206
+        """,
     "what a test leaves of a list": """
         from settings import config
 
