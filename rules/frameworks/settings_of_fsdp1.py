@@ -77,7 +77,8 @@ trainer:
 ## Known limits
 
 Settings files of the Trainer that do not say a version are not reported: what the default is depends on the release of
-transformers, and so do its options. A version that only the command line says (`--fsdp_version 2`) is not seen in the file. Commands with
+transformers, and so do its options. A version that only the command line says (`--fsdp_version 2`) is not seen in the file. A plugin without a
+version takes that of its launch: one that no file of the project shows is not seen. Commands with
 `--config_file` or `--fsdp_config` are not reported: their file is. Commands in documents are not read.
 
 ## References
