@@ -212,7 +212,7 @@ def way_around(
     before one of the others comes out otherwise. ``module`` is what all this is about: tests of it are no choices.
     """
     ways = [end.guards]
-    hooks = frozenset(clause for one in touching for clause in _not_given(one))
+    hooks = frozenset(clause for one in touching for clause in _not_given(one, end))
     for one in touching:
         for clause in one.guards.since(end.guards):
             if all(_is_choice_of_the_run(trace, guard, module) for guard in clause):
@@ -228,16 +228,18 @@ def way_around(
     return None
 
 
-def _not_given(event: Event) -> Iterator[frozenset[Guard]]:
+def _not_given(event: Event, end: Event) -> Iterator[frozenset[Guard]]:
     """What holds where an optional function is not given, of its call: ``if hook is not None: hook(model)``.
 
-    It can be left out whatever else is chosen.
+    It can be left out whatever else is chosen, when nothing else decides about the call.
     """
     call = event.at.node
-    if not isinstance(call, cst.Call):
+    asked = event.guards.since(end.guards) - event.guards.survived
+    if not isinstance(call, cst.Call) or len(asked) != 1:
         return
     name = event.at.source.code(call.func)
-    for guard in event.guards:
+    (clause,) = asked
+    for guard in clause if len(clause) == 1 else ():
         if guard.site is not None and guard.site.source.code(guard.site.node) in (
             name,
             f"{name} is None",

@@ -67,6 +67,17 @@ FORMS = {
         if config.hook is not None:
             config.hook(model)
         """,
+    "a hook instead of something else": """
+        from elsewhere import finish
+        from settings import config
+
+        model = build()
+        fully_shard([model.norm, model.head])  # fine: FSDP206
+        if config.plain:
+            finish(model)
+        elif config.hook is not None:
+            config.hook(model)
+        """,
     "the root in a helper": """
         def finish(net):
             fully_shard(net)
