@@ -16,7 +16,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache, wraps
+from functools import cache
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -67,6 +67,13 @@ class Rule:
     """Whether it is still being tried out: it runs only with ``--preview``."""
     url: str = ""
     """The address of its page, when it is not a rule of this project."""
+
+    def findings(self, trace: Trace) -> Iterator[Finding]:
+        """What it says of a trace, but for events that no run comes to."""
+        for finding in self.check(trace):
+            guards = getattr(finding.at, "guards", None)  # a site is on no path
+            if guards is None or guards.possible():
+                yield finding
 
     @property
     def link(self) -> str | None:
@@ -139,25 +146,10 @@ def rule(
         module = check.__module__
         name = module.rpartition(".")[2].replace("_", "-")
         page = sys.modules[module].__doc__ or ""
-        declared[module] = Rule(
-            code, name, group, _possible(check), page, since, until, preview, url
-        )
+        declared[module] = Rule(code, name, group, check, page, since, until, preview, url)
         return check
 
     return declare
-
-
-def _possible(check: Check) -> Check:
-    """A rule's findings without those at events that no run comes to."""
-
-    @wraps(check)
-    def checked(trace: Trace) -> Iterator[Finding]:
-        for finding in check(trace):
-            guards = getattr(finding.at, "guards", None)  # a site is on no path
-            if guards is None or guards.possible():
-                yield finding
-
-    return checked
 
 
 # -- codemods -------------------------------------------------------------------------------------------------

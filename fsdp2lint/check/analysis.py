@@ -174,7 +174,7 @@ class _Run:
             return
         started = perf_counter() if self.analysis.profiling else 0.0
         try:
-            for finding in rule.check(trace):
+            for finding in rule.findings(trace):
                 self._add(self._with_patch(Diagnostic.of(rule, finding), trace.source))
         except Exception as error:
             self.crashed.add(rule.code)

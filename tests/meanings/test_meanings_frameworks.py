@@ -16,6 +16,7 @@ SCRIPTS: Scripts = {
         net, adam = engine.prepare(net, adam)
         """,
         [
+            "accelerate asked for FSDP1",
             "optimizer built over net.parameters()",
             "net escaped to .prepare",
             "adam escaped to .prepare",
@@ -282,6 +283,7 @@ SCRIPTS: Scripts = {
             "registered generate of net",
             "forward of net",
             "backward",
+            "clipped net.parameters()",
             "collective save_model",
             "collective _save_checkpoint",
             "collective save_model",
@@ -317,6 +319,7 @@ SCRIPTS: Scripts = {
             "forward of net",
             "forward of net.lin",
             "backward",
+            "clipped net.parameters()",
             "stepped torch.optim.Adam(…)",
             "collective save_model",
             "saved net.state_dict() with save",

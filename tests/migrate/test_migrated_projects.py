@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from fsdp2lint.prove.compare import Options, Trial
 from fsdp2lint.prove.places import find
+from fsdp2lint.rehearse.launch import launch
 from tests.support.migrated import NAMES, PROJECTS, migrate_folder, migrated, settings, written
 from tests.verify.scenes import Ranks, forking
 
@@ -54,6 +56,22 @@ def test_every_file_compiles_and_migrating_again_changes_nothing(name: str, tmp_
 
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="running needs torch")
+def test_under_torchrun_it_does_the_same(tmp_path: Path) -> None:
+    """As ``verify`` starts programs for a user; the others are compared on forked ranks."""
+    from fsdp2lint.prove.equality import apart
+
+    name = "captioner"
+    told, before = settings(name), PROJECTS / name / "before"
+    after = written(migrated(name), before, tmp_path)
+    options = Options(tuple(told["args"]), nproc=told["nproc"], rtol=told["rtol"])
+    places = [find(str(side), entry=told["entry"]) for side in (before, after)]
+    with Trial(places[0], options, run=launch, compare=apart.main) as trial:
+        done = trial.against(places[1])
+    assert done.fault is None
+    assert [one.message for one in done.differences] == []
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="running needs torch")
 @EACH
 def test_it_goes_on_from_its_own_checkpoint(name: str, ranks: Ranks, tmp_path: Path) -> None:
     """In two parts, with a checkpoint between them, it does what it does at a stretch, bit for bit."""
@@ -62,11 +80,11 @@ def test_it_goes_on_from_its_own_checkpoint(name: str, ranks: Ranks, tmp_path: P
     told = settings(name)
     after = written(migrated(name), PROJECTS / name / "before", tmp_path)
     place = find(str(after), entry=told["entry"])
-    resume, nproc, launch = told["resume"], told["nproc"], ranks.launch
+    resume, nproc, forked = told["resume"], told["nproc"], ranks.launch
     first, second = tmp_path / "first", tmp_path / "second"
-    whole = run(place, told["args"], nproc, tmp_path / "whole", launch)
-    saved = run(place, resume["save"], nproc, first, launch)
-    resumed = run(place, resume["continue"], nproc, second, launch, goes_on_from=first)
+    whole = run(place, told["args"], nproc, tmp_path / "whole", forked)
+    saved = run(place, resume["save"], nproc, first, forked)
+    resumed = run(place, resume["continue"], nproc, second, forked, goes_on_from=first)
     runs = whole, saved, resumed
     assert [one.run.errors for one in runs if not one.completed] == []
     counts = told["steps"], told["steps"] - told["resume"]["steps"], told["resume"]["steps"]

@@ -100,7 +100,7 @@ def findings(sources: Sequence[Source], about: str = "") -> Iterator[tuple[Rule,
         for rule in knowledge.rules():
             if rule.group not in DEFAULT_GROUPS and rule.name != about:
                 continue
-            for finding in rule.check(trace):
+            for finding in rule.findings(trace):
                 key = (rule.code, site(finding).node)
                 if key not in seen:
                     seen.add(key)
