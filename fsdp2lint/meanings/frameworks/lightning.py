@@ -67,8 +67,10 @@ def trainer(call: Call) -> Value | None:
 
 def ask_version(call: Call, strategy: Value | None) -> None:
     """Lightning has FSDP1 as ``FSDPStrategy``, also by a word, and FSDP2 as ``ModelParallelStrategy``."""
-    if made_by(strategy, *_FSDP1) or constant(strategy) in _FSDP1_WORDS:
-        call.emit(AskedOldVersion, framework="Lightning")
+    for one in choices(strategy):
+        if made_by(one, *_FSDP1) or constant(one) in _FSDP1_WORDS:
+            call.emit(AskedOldVersion, framework="Lightning")
+            return
 
 
 def refuse_precision(call: Call, strategy: Value | None, of: str) -> None:
