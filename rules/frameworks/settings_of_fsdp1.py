@@ -13,7 +13,7 @@ transformers below 5.10.
 ## Why is this bad
 
 FSDP1 gets no new features, and transformers 5.23 warns that it will remove it. `fsdp2lint migrate FILE` writes the same settings for
-version 2.
+version 2. Of Lightning's Fabric its ledger says what to write.
 
 ## Example
 
@@ -105,7 +105,7 @@ def check(trace: Trace) -> Iterator[Finding]:
         message = f"These settings ask {asked.framework} for FSDP1. Run `fsdp2lint migrate` on this file to convert them"
         yield Finding(at=place(trace, asked.at), message=message)
     for asks in trace.of(AskedOldVersion):
-        message = f"This asks {asks.framework} for FSDP1. Run `fsdp2lint migrate` on this file to convert it"
+        message = f"This asks {asks.framework} for FSDP1. Run `fsdp2lint migrate` on this file: it converts this, or says what to write"
         yield Finding(at=asks, message=message)
     for command in trace.commands:
         if _is_of_version_1(command, trace.limits):
