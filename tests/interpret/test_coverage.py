@@ -251,6 +251,19 @@ def test_the_version_of_a_trainer_is_what_the_release_means(
     assert "FSDP242" in said(tmp_path)
 
 
+def test_the_version_of_a_trainer_may_stand_in_a_file_that_it_names(tmp_path: Path) -> None:
+    project(
+        tmp_path,
+        train=OF_TRANSFORMERS.replace('"full_shard"', '"full_shard", fsdp_config="fsdp.json"'),
+    )
+    (tmp_path / "requirements.txt").write_text("transformers<5.10")
+    assert "train.py lost the version of FSDP at train.py:6" in said(tmp_path)
+    details = invoke("check", "-n", "-v", cwd=tmp_path).stderr
+    assert "no version is seen in its `fsdp_config`" in details
+    (tmp_path / "fsdp.json").write_text('{"fsdp_version": 2, "reshard_after_forward": true}')
+    assert "FSDP242" in said(tmp_path)
+
+
 def test_out_of_the_cache_and_from_processes_it_is_the_same(tmp_path: Path) -> None:
     project(tmp_path, train=WHOLE, train_dpo=PARTLY, registry=REGISTRY)
     outputs = [

@@ -17,6 +17,7 @@ from fsdp2lint.meanings.frameworks.accelerate import is_left_open, is_unset
 from fsdp2lint.meanings.frameworks.objects import renewed, shard
 from fsdp2lint.meanings.frameworks.transformers import (
     CALLBACKS,
+    configured,
     is_sharded_type,
     is_trainer,
     object_of,
@@ -56,6 +57,7 @@ from fsdp2lint.model.values import (
 _SAVING = ".saves a checkpoint"
 """The key that says of a trainer whether its `save_model` is called for a checkpoint, which has the shards too."""
 _WITHOUT_VERSION = "its arguments say none, and transformers means version 1 before 5.10 and 2 since then: write `fsdp_version` in the `fsdp_config`"
+_UNKNOWN_VERSION = "no version is seen in its `fsdp_config`, which is a file or comes from elsewhere: write `fsdp_version` there"
 _WITHOUT_SETTINGS = "its arguments come from elsewhere, and no command or settings file says them: name the file that holds them, too"
 _GIVEN = ("processing_class", "tokenizer", "lr_scheduler", "train_dataloader", "eval_dataloader")
 """What every event of a callback gets beside the model and the optimizer."""
@@ -100,7 +102,9 @@ def _say_what_is_open(call: Call, trainer: Value) -> None:
     asked = setting(call, args, "fsdp")
     if shards(call, trainer):
         if version(call, trainer) is None:
-            call.emit(SettingsOpen, what="the version of FSDP", why=_WITHOUT_VERSION)
+            unsaid = configured(call, args, "version") is None
+            why = _WITHOUT_VERSION if unsaid else _UNKNOWN_VERSION
+            call.emit(SettingsOpen, what="the version of FSDP", why=why)
     elif is_left_open(asked) and not (
         is_unset(asked, args) and made_by(args, "transformers.", "trl.")
     ):

@@ -126,7 +126,7 @@ def _refuse(call: Call, trainer: Value) -> None:
     def said(name: str) -> bool:
         return constant(setting(call, args, name)) is True
 
-    recomputed = _configured(call, args, "activation_checkpointing") is True
+    recomputed = configured(call, args, "activation_checkpointing") is True
     if known is not None:
         recomputed = known.activation_checkpointing
     for name in ("gradient_checkpointing", "activation_checkpointing"):
@@ -153,7 +153,7 @@ def _overruled(call: Call, args: Value | None) -> None:
     if known is None or is_left_open(setting(call, args, "fsdp")):
         return
     for name, wanted in known.named:
-        said = _configured(call, args, name.removeprefix("fsdp_"))
+        said = configured(call, args, name.removeprefix("fsdp_"))
         if isinstance(said, str | int) and str(said).upper() != wanted.upper():
             call.emit(
                 Overruled,
@@ -170,7 +170,7 @@ def _refuse_twice(call: Call, name: str, where: str) -> None:
     call.emit(Refused, by="the Trainer", why=why)
 
 
-def _configured(call: Call, args: Value | None, name: str) -> object:
+def configured(call: Call, args: Value | None, name: str) -> object:
     """The constant under a key of the ``fsdp_config``, with or without its prefix.
 
     None when it surely has no such key; Ellipsis when the value is not known.
@@ -194,7 +194,7 @@ def offloads(call: Call, trainer: Value | None) -> bool:
         return (known := launch(call)) is not None and known.offload
     words = call.items(asked) if isinstance(asked, Container) else [asked]
     named = any("offload" in str(constant(one)).split() for one in words)
-    return named or _configured(call, args, "cpu_offload") is True
+    return named or configured(call, args, "cpu_offload") is True
 
 
 def is_sharded_type(value: object) -> bool:
@@ -241,7 +241,7 @@ def is_trainer(value: Value | None) -> bool:
 def state_dict_type(call: Call, trainer: Value | None) -> object:
     """The type of the state dicts that a trainer writes; the fsdp_config comes before the launch."""
     args = setting(call, trainer, "args")
-    said = _configured(call, args, "state_dict_type")
+    said = configured(call, args, "state_dict_type")
     known = launch(call)
     if said in (..., None) and known is not None and is_left_open(setting(call, args, "fsdp")):
         return known.state_dict_type
@@ -269,7 +269,9 @@ def version(call: Call, trainer: Value | None) -> int | None:
     asked = (setting(call, args, name) for name in ("fsdp_config", "fsdp"))
     if all(is_left_open(one) for one in asked):
         return launched_version(call)
-    said = _configured(call, args, "version")
+    if isinstance(constant(setting(call, args, "fsdp_config")), str):
+        return launched_version(call)  # of a file that the script names
+    said = configured(call, args, "version")
     if said is None:
         default = call.machine.project.told.trainer_version
         return default if launched_version(call) in (None, default) else None
