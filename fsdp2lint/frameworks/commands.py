@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from fsdp2lint.frameworks.variables import expanded
@@ -21,7 +21,9 @@ MAX_FILES = 400
 _FILES = (
     *(".sh", ".bash", ".slurm", ".sbatch", ".job", ".mk", ".md", ".yml", ".yaml", "Makefile"),
 )
-_COMMAND = re.compile(r"(?:\baccelerate[ \t-]launch|\btorchrun|\bpython3?(?:\.\d+)?)[ \t][^\n]*")
+_COMMAND = re.compile(
+    r"(?:\baccelerate[ \t-]launch|\btorchrun|\btune[ \t]run|\bpython3?(?:\.\d+)?)[ \t][^\n]*"
+)
 _ENDS = re.compile(r"(?!<[^<>]+>$)[;&|><)`#].*|\d>.*")
 """What ends a command in a shell, at the begin of a word; `<your_path>` on a page is to be filled in."""
 
@@ -104,11 +106,11 @@ def named_files(command: Command) -> Iterator[str]:
             yield path
 
 
-def lying(word: str, folder: str) -> str | None:
+def lying(word: str, folder: str, is_file: Callable[[str], bool] = os.path.isfile) -> str | None:
     """The file that a word means, relative to a folder or to one above it in the project; None where none is there."""
     tail = parts(word)
     found = (os.path.join(base, *tail) for base in upwards(folder))
-    return next((path for path in found if os.path.isfile(path)), None) if tail else None
+    return next((path for path in found if is_file(path)), None) if tail else None
 
 
 def parts(word: str) -> list[str]:
@@ -128,17 +130,13 @@ def upwards(folder: str) -> Iterator[str]:
         yield folder
 
 
-def near(folders: Iterable[str]) -> Iterator[str]:
+def near(folders: Iterable[str], files: Files) -> Iterator[str]:
     """The files that may hold commands in some folders and in those above them, up to their project."""
     for folder in folders:
         for current in upwards(folder):
-            try:
-                names = sorted(os.listdir(current))
-            except OSError:
-                break
-            yield from (
-                os.path.join(current, name) for name in names[:MAX_FILES] if name.endswith(_FILES)
-            )
+            for name in files.names(current)[:MAX_FILES]:
+                if name.endswith(_FILES):
+                    yield os.path.join(current, name)
 
 
 def below(folders: Iterable[str]) -> Iterator[str]:

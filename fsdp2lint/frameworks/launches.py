@@ -82,7 +82,7 @@ def launched(
     """
     own = {os.path.dirname(os.path.abspath(path)) for path in scripts if path.endswith(".py")}
     single = len(own) == 1 and not any(is_below(one, folders) for one in own)
-    near = list(commands.near(own)) if single else []
+    near = list(commands.near(own, files)) if single else []
     beside = [path for path in _listed(own if near else ()) if path.endswith(SETTINGS)]
     every = list(commands.commands([*near, *commands.below(folders)], files))
     named = [path for command in every for path in commands.named_files(command)]

@@ -175,6 +175,8 @@ def _stands(run: Run, project: Project, reached: Reached) -> bool:
         return False
     if not project.budget.allows(run.rations):
         return False
+    if any(way(project.files) != tree for way, tree in run.machine.recipes):
+        return False
     for path, source, loaded in run.modules:
         found = None if os.path.isdir(path) else project.followed(path)
         if (found is None) is not (source is None) or (loaded and found is not source):

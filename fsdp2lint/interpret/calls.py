@@ -11,7 +11,13 @@ from fsdp2lint.interpret.imports import Namespace, module_like, module_named
 from fsdp2lint.interpret.unseen import unseen
 from fsdp2lint.meanings.call import Call
 from fsdp2lint.meanings.families import meanings_of
-from fsdp2lint.meanings.frameworks.torchtune import INSTANTIATE, builds_what_is_named, instantiate
+from fsdp2lint.meanings.frameworks.recipes import (
+    INSTANTIATE,
+    are_settings,
+    builds_what_is_named,
+    handed_to,
+    instantiate,
+)
 from fsdp2lint.meanings.fsdp1 import FSDP1
 from fsdp2lint.meanings.libraries import library_method
 from fsdp2lint.meanings.project_knowledge import told_of
@@ -33,7 +39,6 @@ from fsdp2lint.model.values import (
     Part,
     Partial,
     Super,
-    Unknown,
     Value,
     Wrapped,
     unwrapped,
@@ -99,8 +104,11 @@ def call(
         _called(machine, what.name, None, what, result)
         return result
     if isinstance(target, Function):
-        if args and builds_what_is_named(target) and isinstance(args[0], Part | Unknown):
+        if args and builds_what_is_named(target) and are_settings(args[0]):
             return _instantiate(machine, given)
+        if target.decorators and not args:
+            settings = handed_to(machine, target, site)
+            given = given if settings is None else given._replace(args=(settings,))
         result = functions.invoke(machine, target, *given)
         return _run_commands(machine, target, site) or result
     if isinstance(target, Bound):

@@ -55,6 +55,7 @@ from fsdp2lint.model.values import (
 from fsdp2lint.source.source import Site, Source
 
 if TYPE_CHECKING:
+    from fsdp2lint.frameworks.recipes import Tree, Way
     from fsdp2lint.interpret.imports import Namespace
     from fsdp2lint.project.project import Interest, Project
 
@@ -145,6 +146,8 @@ class Machine:
         self.made: list[Function] = []
         self.kept: dict[Kept, tuple[tuple[int, Guards, Value], ...]] = {}
         """What functions that keep their results gave: in which stage, and under which guards."""
+        self.recipes: list[tuple[Way, Tree]] = []
+        """How recipes were read, and what they held."""
         self.commands: dict[Value, list[Function]] = {}
         """Functions that were registered with an object by a decorator of it: ``@app.command()``."""
         self.run_bodies: set[cst.CSTNode] = set()

@@ -460,7 +460,8 @@ BACKED = {
         *(GATE, f"{HERE}::test_the_worker_of_ray_is_followed"),
         f"{HERE}::test_the_workers_of_ray_train_as_without_sharding",
     ),
-    "torchtune, NeMo AutoModel, LLaMA-Factory v1": (
+    "torchtune, NeMo AutoModel": (FILES, "test_recipes.py::test_what_a_recipe_names_is_followed"),
+    "LLaMA-Factory v1": (
         FILES,
         "test_meanings_frameworks.py::test_a_script_leaves_these_events",
     ),

@@ -382,7 +382,8 @@ SCRIPTS: Scripts = {
     "what a recipe of torchtune is made of": (
         """
         from torchtune import config, training
-        net = nn.Linear(1, 1)
+        from torchtune.models.llama3 import llama3_8b, llama3_tokenizer
+        net = training.prepare_mha_for_tp(llama3_8b(), llama3_tokenizer("x"))
         training.compile_model(net)
         adam = config.instantiate(object(), net.parameters())
         training.load_from_full_optimizer_state_dict(net, adam, torch.load("x"), "cuda")

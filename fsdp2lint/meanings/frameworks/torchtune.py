@@ -1,23 +1,39 @@
 """torchtune: what its recipes call to shard, restore and gather.
 
-Sources: torchtune/training/{_distributed,_compile,memory}.py, torchtune/training/checkpointing/_checkpointer.py,
-torchtune/config/_instantiate.py (0.6).
+Sources: torchtune/models/*/_model_builders.py, torchtune/training/{_distributed,_compile,memory}.py,
+torchtune/training/checkpointing/_checkpointer.py (0.6).
 """
 
 from __future__ import annotations
 
 from fsdp2lint.meanings.call import Call
+from fsdp2lint.meanings.families import family, is_class_name, last
 from fsdp2lint.meanings.frameworks.objects import shard
-from fsdp2lint.meanings.optim import build
+from fsdp2lint.meanings.modules import module
 from fsdp2lint.meanings.registry import ALIASES, calls, method
 from fsdp2lint.meanings.results import fresh, instance, is_a, nothing
 from fsdp2lint.model.events import Collective, Restored, StateDictTaken, Wrapping
-from fsdp2lint.model.values import Function, Optimizer, StateDict, Value
+from fsdp2lint.model.values import StateDict, Value
 
 _HOME = "torchtune.training."
 ALIASES.update(
     {f"{_HOME}{name}.": _HOME for name in ("_distributed", "_compile", "memory", "checkpointing")}
 )
+
+
+@family("torchtune.models.")
+def model(call: Call) -> Value | None:
+    """Builders of models, beside those of what prepares their data (``torchtune/models/*/_model_builders.py``)."""
+    name = last(call.name)
+    if is_class_name(call.name) or name.endswith(("tokenizer", "transform")):
+        return None
+    return module(call)
+
+
+@calls(f"{_HOME}prepare_mha_for_tp")
+def prepare_heads(call: Call) -> Value | None:
+    """Sets the numbers of heads in place and returns the model."""
+    return call.get(0, "model")
 
 
 @calls(f"{_HOME}shard_model")
@@ -111,29 +127,3 @@ def checkpoint(call: Call) -> Value | None:
         return None
     call.emit(Collective, name=call.name, about=None)
     return fresh(call)
-
-
-# -- components ----------------------------------------------------------------------------------------------------
-
-
-INSTANTIATE = "hydra.utils.instantiate"
-
-_NAMES = ("instantiate", "instantiate_from_config", "build_from_config", "build_from_cfg")
-_KEYS = ("_target_", "_component_", '"target"', "'target'", "class_path")
-
-
-def builds_what_is_named(function: Function) -> bool:
-    """Whether a function of the project builds what settings name by its path, as Hydra's ``instantiate`` does."""
-    return function.name in _NAMES and any(key in function.scope.source.text for key in _KEYS)
-
-
-@calls("torchtune.config.instantiate", INSTANTIATE)
-def instantiate(call: Call) -> Optimizer | None:
-    """Builds what the configuration names. What is given parameters (``instantiate(cfg, model.parameters())``) is
-    an optimizer or keeps them as one does.
-    """
-    given = Call(call.machine, call.site, call.name, None, call.args[1:], call.keywords, call.open)
-    first = given.get(0, "params")
-    if first is None or not given.parameters(first):
-        return None
-    return build(given)
