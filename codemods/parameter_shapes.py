@@ -1,14 +1,18 @@
-"""Tests of the shape of FSDP1's flat parameters are left for manual migration.
+"""Tests of the shape of FSDP1's flat parameters, and writes into their rows, are left for manual migration.
 
 ## What it does
 
 Points out where a script chooses among the parameters of a model that FSDP1 wraps by `ndim`, `dim()`, `shape` or
-`numel()`: the weight decay of matrices only, a limit on size.
+`numel()`: the weight decay of matrices only, a limit on size. And where it writes into rows of such a parameter, of its
+gradient, or of a tensor like them: `mask[token] = …`.
 
 ## Why
 
 FSDP1's parameters were flat, and on each rank a part: all had one dimension, so that `p.ndim >= 2` chose none. Those
 of FSDP2 have their own shape and size. The same test now chooses what its author meant, and training changes.
+
+A row of a flat part is one number of it. FSDP2 cuts parameters along their rows: `mask[token]` is a copy, and what is
+written into that is lost.
 
 ## Example
 
@@ -25,7 +29,8 @@ of FSDP2 have their own shape and size. The same test now chooses what its autho
 
 ## What it leaves
 
-All of it: to keep what FSDP1 did would be to keep a mistake. Numbers that are only added up (`sum(p.numel() …)`)
+All of it: to keep what FSDP1 did would be to keep a mistake. Rows that are written while `summon_full_params` has
+gathered the parameters are those of whole tensors, before and after. Numbers that are only added up (`sum(p.numel() …)`)
 stay too; the ledger says that they count the whole model now.
 
 ## References
@@ -43,13 +48,29 @@ import libcst as cst
 from fsdp2lint.api import (
     Account,
     Called,
+    Event,
+    External,
+    Instance,
     Layout,
     Left,
+    Module,
+    Parameters,
+    Part,
     Program,
+    RowWrite,
     Source,
     Step,
+    Trace,
+    Value,
+    Wrapping,
+    call_that_made,
     codemod,
+    kinds,
+    like,
+    of_parameters,
     options,
+    row_writes,
+    unwrapped,
     walk,
     wrapper,
 )
@@ -59,6 +80,14 @@ WHY = (
 )
 COUNTED = "counts whole parameters now; FSDP1 counted what this rank holds of them"
 TODO = "parameters have their own shape now: check what this test chooses"
+ROW_WHY = (
+    "an index into FSDP1's flat part of it meant one number; rows of the sharded tensor are copies"
+)
+ROW_TODO = (
+    "`{tensor}` is sharded along its rows, and what is written into some of them is lost, or raises: write into "
+    "`whole = {tensor}.full_tensor()`, then "
+    "`{tensor}.copy_(distribute_tensor(whole, {tensor}.device_mesh, {tensor}.placements))`"
+)
 _TAKEN = (".parameters", ".named_parameters")
 _SHAPE = frozenset({"ndim", "dim", "shape", "numel", "size"})
 _Loop = cst.For | cst.CompFor
@@ -66,7 +95,7 @@ _Loop = cst.For | cst.CompFor
 
 @codemod()
 def rewrite(program: Program) -> Iterator[Step | Left]:
-    """Choices among parameters by their shape."""
+    """Choices among parameters by their shape, and writes into their rows."""
     for events in program.sites(Called):
         called = events[0][1]
         if called.name not in _TAKEN or not isinstance(called.at.node, cst.Call):
@@ -77,6 +106,60 @@ def rewrite(program: Program) -> Iterator[Step | Left]:
         if "fsdp1" in owners:
             yield from _choices(called.at.source, called.at.node)
             yield from _counts(called.at.source, called.at.node)
+    yield from _row_writes(program)
+
+
+def _row_writes(program: Program) -> Iterator[Left]:
+    """Writes into rows of what FSDP1 holds in flat parameters; what is to be done is said once for each tensor."""
+    seen: set[cst.CSTNode] = set()
+    told: set[Value] = set()
+    for trace in program.traces:
+        for row in row_writes(trace):
+            node = row.event.at.node
+            if node in seen or _is_gathered(row.event) or not _is_flat(program, trace, row):
+                continue
+            seen.add(node)
+            text = row.words.partition("[")[0]
+            todo = "" if row.tensor in told else ROW_TODO.format(tensor=text)
+            told.add(row.tensor)
+            yield Left(row.event.at.source, node, ROW_WHY, todo)
+
+
+def _is_flat(program: Program, trace: Trace, row: RowWrite) -> bool:
+    """Whether a tensor is laid out as the parameters of a model that FSDP1 has wrapped by then."""
+    roots = (root for one in options(row.tensor) for root in options(like(trace, one)))
+    found = {_model(trace, root) for root in roots if of_parameters(root)}
+    wrapped = [unwrapped(w.module) for w in trace.of(Wrapping) if w.by == "fsdp1"]
+    if not wrapped:
+        return any(not isinstance(one, Module) for one in found) and "fsdp1" in kinds(
+            program, found
+        )
+    before = [unwrapped(w.module) for w in trace.before(row.event, Wrapping) if w.by == "fsdp1"]
+    return any(
+        trace.inside(one, module) or trace.inside(module, one) for one in found for module in before
+    )
+
+
+def _model(trace: Trace, tensor: Value) -> Value:
+    """The model, or the outermost that is known of what holds a tensor."""
+    while isinstance(tensor, Part):
+        if isinstance(tensor.owner, External):
+            made = call_that_made(trace, tensor)
+            if made is None or made.receiver is None:
+                break
+            tensor = made.receiver  # `model.get_input_embeddings()`
+        else:
+            tensor = tensor.owner
+    return unwrapped(tensor.of if isinstance(tensor, Parameters) else tensor)
+
+
+def _is_gathered(event: Event) -> bool:
+    """Whether an event happens while FSDP1 has gathered the parameters."""
+    return any(
+        isinstance(one, Instance) and one.born is not None and "summon_full_params" in one.born.code
+        for manager in event.within
+        for one in options(manager)
+    )
 
 
 def _choices(source: Source, call: cst.Call) -> Iterator[Left]:

@@ -3,6 +3,7 @@
 from fsdp2lint.ask.inventory import Occurrence, inventory, occurrences
 from fsdp2lint.ask.program import Options, Program, Reference
 from fsdp2lint.ask.releases import too_old, unread
+from fsdp2lint.ask.rows import RowWrite, call_that_made, like, row_writes
 from fsdp2lint.ask.unreached import is_unreached
 from fsdp2lint.ask.wrapped import (
     BOTH_CLASSES,
@@ -128,6 +129,7 @@ __all__ = [
     "Replace",
     "Respelling",
     "Rewrite",
+    "RowWrite",
     "SettingsChange",
     "SettingsMapping",
     "Site",
@@ -141,6 +143,7 @@ __all__ = [
     "asking_commands",
     "asks_by_words",
     "bare_key",
+    "call_that_made",
     "canonical",
     "children",
     "classes_of",
@@ -157,6 +160,7 @@ __all__ = [
     "is_unreached",
     "kinds",
     "layers_of",
+    "like",
     "may_be_defined",
     "meant_layer",
     "name_for",
@@ -167,6 +171,7 @@ __all__ = [
     "options",
     "plain",
     "quoted",
+    "row_writes",
     "rule",
     "said_in_project",
     "says",

@@ -264,7 +264,7 @@ def _rewritten(
 def _wanted(block: _Block) -> dict[str, str]:
     """The keywords that a block needs of ``full_params``."""
     wanted = {name: block.given.get(name, "False") for name in FEATURES}
-    if _writes(block):
+    if _writes(block) or block.uses.hands_over:
         wanted["writeback"] = block.given.get("writeback", "True")
     else:
         del wanted["writeback"]

@@ -12,10 +12,12 @@ from fsdp2lint.api import (
     Called,
     Escaped,
     Event,
+    Filled,
     Forward,
     Function,
     Instance,
     Layout,
+    Module,
     Moved,
     Parameters,
     Program,
@@ -48,11 +50,14 @@ _OF_LAYERS = frozenset("weight bias data init parameters named_parameters reset_
 
 @dataclass(slots=True)
 class Uses:
-    """What happens inside: ``computes`` runs layers, ``reads`` and ``writes`` parameters."""
+    """What happens inside: ``computes`` runs layers, ``reads`` and ``writes`` parameters; ``hands_over`` gives a
+    module to code that is not seen, which may write.
+    """
 
     computes: bool = False
     reads: bool = False
     writes: bool = False
+    hands_over: bool = False
     replaced: list[Event] = field(default_factory=list)
     """Loads and moves, which exchange the parameters themselves."""
 
@@ -95,10 +100,11 @@ def _note(found: Uses, event: Event) -> None:
         found.replaced.append(event)
     elif isinstance(event, StateDictTaken):
         found.reads = True
-    elif isinstance(event, Written | Assigned):
+    elif isinstance(event, Written | Filled | Assigned):
         found.writes = True
     elif isinstance(event, Escaped):
         found.writes |= isinstance(unwrapped(event.value), Parameters) or of_parameters(event.value)
+        found.hands_over |= isinstance(unwrapped(event.value), Module)
     elif isinstance(event, Called):
         _note_call(found, event)
 

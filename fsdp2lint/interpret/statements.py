@@ -14,14 +14,17 @@ from fsdp2lint.interpret.displays import store
 from fsdp2lint.interpret.operators import operate
 from fsdp2lint.interpret.scopes import Scope, name_value
 from fsdp2lint.interpret.unseen import as_it_is_called
-from fsdp2lint.model.events import Augmented, Exited
+from fsdp2lint.model.events import Augmented, Exited, Filled
 from fsdp2lint.model.guards import FAILED, NEVER, Clause, Guards
+from fsdp2lint.model.trace import options
 from fsdp2lint.model.values import (
     Container,
     Literal,
     Part,
     Unknown,
     Value,
+    made_like_another,
+    of_parameters,
     rank_dependent,
 )
 
@@ -136,6 +139,8 @@ def bind(machine: Machine, target: Any, value: Value) -> None:
         machine.set(owner, target.attr.value, value, machine.site(target))
     elif kind is cst.Subscript:
         owner = machine.eval(target.value)
+        if any(of_parameters(one) or made_like_another(one) for one in options(owner)):
+            machine.record(Filled(machine.moment(machine.site(target)), owner, value))
         for element in target.slice:
             if type(element.slice) is cst.Index:
                 key = machine.eval(element.slice.value)

@@ -226,12 +226,18 @@ def moved(old: str, new: str, spans: Sequence[Span], offset: int) -> int | None:
 
 
 def _aligned(old: str, new: str, offset: int) -> int | None:
-    """Where the token at ``offset`` comes to stand when a stretch is replaced, by comparing tokens."""
+    """Where the token at ``offset`` comes to stand when a stretch is replaced, by comparing tokens.
+
+    A token that stands once in both is itself, whatever was put around it.
+    """
     before, after = _TOKEN.findall(old), _TOKEN.findall(new)
     index, at = 0, 0
     while at < offset and index < len(before):
         at += len(before[index])
         index += 1
+    token = before[index] if index < len(before) else ""
+    if before.count(token) == after.count(token) == 1:
+        return sum(map(len, after[: after.index(token)]))
     for block in SequenceMatcher(None, before, after, autojunk=False).get_matching_blocks():
         if block.a <= index < block.a + block.size:
             return sum(map(len, after[: block.b + index - block.a]))

@@ -176,6 +176,17 @@ class Written(Event):
 
 
 @dataclass(slots=True, eq=False)
+class Filled(Event):
+    """Entries of a tensor were set that is a parameter, made of one or made like one: ``weight.data[row] = value``."""
+
+    owner: Value
+    value: Value
+
+    def words(self) -> str:
+        return f"set entries of {self.owner.words()}"
+
+
+@dataclass(slots=True, eq=False)
 class Escaped(Event):
     """A value was handed to code that cannot be followed; ``to`` says to what."""
 

@@ -15,6 +15,7 @@ from fsdp2lint.model.basic_events import Called as Called
 from fsdp2lint.model.basic_events import Escaped as Escaped
 from fsdp2lint.model.basic_events import Event as Event
 from fsdp2lint.model.basic_events import Exited as Exited
+from fsdp2lint.model.basic_events import Filled as Filled
 from fsdp2lint.model.basic_events import Iterated as Iterated
 from fsdp2lint.model.basic_events import Moment as Moment
 from fsdp2lint.model.basic_events import Operated as Operated

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from fsdp2lint.model.basic_values import MAX_DEPTH, External, Logic, Not, Part, Value, is_whole
+from fsdp2lint.model.basic_values import (
+    MAX_DEPTH,
+    External,
+    Logic,
+    Not,
+    Part,
+    Value,
+    is_whole,
+)
 from fsdp2lint.model.code import Instance, Module
 
 
@@ -197,6 +205,13 @@ def of_model(value: Value) -> bool:
     while isinstance(value, Part):
         value = value.owner
     return isinstance(value, Module | Wrapped | Optimizer | Parameters | StateDict)
+
+
+def made_like_another(value: Value) -> bool:
+    """Whether a tensor was made by ``torch.zeros_like`` or its like."""
+    made = value.owner if isinstance(value, Part) and isinstance(value.key, tuple) else None
+    name = made.name if isinstance(made, External) else ""
+    return name.startswith("torch.") and name.endswith("_like")
 
 
 def of_parameters(value: Value | None) -> bool:

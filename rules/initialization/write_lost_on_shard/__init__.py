@@ -2,8 +2,8 @@
 
 ## What it does
 
-Finds `p.data = plain_tensor` and in-place writes into one row of a parameter (`w[i].zero_()`,
-`nn.init.zeros_(w[i])`) after its model was sharded.
+Finds `p.data = plain_tensor` and writes into rows of a parameter, of its gradient or of a tensor like it
+(`w[i].zero_()`, `nn.init.zeros_(w[i])`, `mask[i] = torch.ones_like(mask[i])`) after its model was sharded.
 
 ## Why is this bad
 
@@ -59,6 +59,18 @@ with torch.no_grad():
     model.forget(0)
 ```
 
+Found: a mask like a gradient, which is sharded as the gradient is.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+model(torch.randn(2, 8)).sum().backward()
+mask = torch.zeros_like(model.weight.grad)
+mask[3] = torch.ones_like(mask[3])
+model.weight.grad = model.weight.grad * mask
+```
+
 Not found: a gathered tensor in the place of the shard.
 
 ```python
@@ -102,20 +114,24 @@ without a linter.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 
-from fsdp2lint.api import Called, Container, Event, Finding, Part, Trace, Value, Written, rule
+from fsdp2lint.api import (
+    Event,
+    Finding,
+    Part,
+    RowWrite,
+    Trace,
+    Value,
+    Written,
+    like,
+    row_writes,
+    rule,
+)
 
 from ..._common.shared import Shard
 from ..._common.tensors import asks_for_kind, is_plain, shard_of
 from .writing import written_before
-
-_WRITING = tuple(
-    f".{name}" for name in "add_ clamp_ copy_ div_ fill_ mul_ normal_ sub_ uniform_ zero_".split()
-)
-_INIT = "torch.nn.init."
-_INDEX = re.compile(r"\[-?\d+\]\Z")
 
 
 @rule(code="FSDP249", group="correctness")
@@ -145,32 +161,22 @@ def _lost(trace: Trace) -> Iterator[tuple[Event, Value, Shard, str]]:
                 "the next forward gathers, so the write is lost"
             )
             yield written, tensor, shard, message
-    for called in trace.calls_named(_writes):
-        row = _row(called)
-        shard = None if row is None or asks_for_kind(called) else shard_of(trace, called, row.owner)
-        if row is None or shard is None or "shard_placement_fn" in shard.event.options:
+    for row in row_writes(trace):
+        owner = like(trace, row.tensor)
+        shard = None if asks_for_kind(row.event) else shard_of(trace, row.event, owner)
+        if shard is None or "shard_placement_fn" in shard.event.options:
             continue
-        message = f"`{row.words()}` is a copy of a row that lies on one of the ranks: what is written into it is lost"
-        yield called, row.owner, shard, message
+        if row.value is not None and not _is_distributed(trace, row):
+            continue  # a plain tensor or a number raises
+        message = f"`{row.words}` is a copy of rows that lie on some of the ranks: what is written into it is lost"
+        yield row.event, row.tensor, shard, message
 
 
-def _writes(name: str) -> bool:
-    return name in _WRITING or (name.startswith(_INIT) and name.endswith("_"))
-
-
-def _row(called: Called) -> Part | None:
-    """The row of a tensor that a call writes into."""
-    written: Value | None = None
-    if called.name in _WRITING:
-        written = called.receiver
-    elif _writes(called.name):
-        written = called.argument(0, "tensor")
-    return written if isinstance(written, Part) and _is_index(written.key) else None
-
-
-def _is_index(key: Hashable) -> bool:
-    """Whether a key is one index along the rows: a number, or a value that is no tuple and no slice."""
-    if isinstance(key, tuple):
-        index = key[1] if key[0] == "[]" else None
-        return isinstance(index, Value) and not isinstance(index, Container)
-    return isinstance(key, str) and bool(_INDEX.match(key))
+def _is_distributed(trace: Trace, row: RowWrite) -> bool:
+    """Whether what is assigned to rows is surely made of a shard too."""
+    value = like(trace, row.value) if row.value is not None else None
+    while isinstance(value, Part):
+        if shard_of(trace, row.event, value) is not None:
+            return True
+        value = like(trace, value.owner)
+    return False
