@@ -375,3 +375,27 @@ model = FSDP(nn.Linear(8, 8))
     sources = (Source("models.py", models), Source("train.py", text))
     done = migrate(sources, knowledge.codemods())
     assert [e.line for e in done.ledger.manual] == [line_of(text, "def of_any") + 1]
+
+
+def test_a_call_that_a_codemod_has_rewritten_is_its_own_in_the_next_round() -> None:
+    """Under FSDP1 the method gave the norm over all ranks: only `torch.nn.utils` gave that of each shard."""
+    text = (
+        HEAD.replace(
+            "import ShardingStrategy",
+            "import ShardingStrategy\nfrom torch.distributed.fsdp.wrap import enable_wrap, wrap",
+        )
+        + "class Net(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.head = nn.Linear(8, 8)\n\n"
+        "    def shard(self):\n"
+        "        with enable_wrap(wrapper_cls=FSDP, use_orig_params=True):\n"
+        "            self.head = wrap(self.head)\n\n"
+        "    def clip(self):\n"
+        "        self.head.clip_grad_norm_(1.0)\n\n\n"
+        "net = Net()\n"
+        "net.shard()\n"
+        "net.clip()\n"
+    )
+    (said,) = (one for one in lines(made(text)) if "norm" in one)
+    assert said.endswith("the same norm over all ranks, from `torch.nn.utils.clip_grad_norm_`")
