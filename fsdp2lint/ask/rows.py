@@ -79,4 +79,4 @@ def _takes_all_rows(target: cst.Subscript) -> bool:
     first = target.slice[0].slice
     if isinstance(first, cst.Slice):
         return first.lower is None and first.upper is None and first.step is None
-    return isinstance(first.value, cst.Ellipsis)
+    return isinstance(first, cst.Index) and isinstance(first.value, cst.Ellipsis)
