@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fsdp2lint.catalogue import knowledge
 from fsdp2lint.catalogue.findings import Finding
 from fsdp2lint.edits.steps import Account, Kept, Step
+from fsdp2lint.model.events import OptimizerBuilt, Wrapping
+from fsdp2lint.model.values import Literal, unwrapped
 from fsdp2lint.source.source import Site
 
 if TYPE_CHECKING:
@@ -36,6 +39,18 @@ ranks read a file, and the order of the data stay those of FSDP1, and the ledger
 
 _HANGS = ("FSDP402", "hang in the forward of")
 """The rule about ranks that leave alone, and what it says where FSDP1 hangs as well: its forward gathers too."""
+
+
+_BUILT_TOO_EARLY = "FSDP201"
+"""The rule about optimizers over parameters that are replaced later, as FSDP1 replaced them by flat ones too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What was wrong before the migration: what the rules said, and what FSDP1 did just as wrong and no rule says."""
+
+    said: Counter[Said] = field(default_factory=Counter)
+    wrong: frozenset[Said] = frozenset()
 
 
 def findings(program: Program) -> Iterator[tuple[Rule, Finding]]:
@@ -63,14 +78,34 @@ def _of(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
     return found
 
 
-def said(program: Program) -> Counter[Said]:
-    """What the rules say of a program, without the events that they say it of."""
-    return Counter(_said(rule, finding) for rule, finding in findings(program))
+def before(program: Program) -> Before:
+    """What is wrong with a program, without the events that it is said of."""
+    said = Counter(_said(rule, finding) for rule, finding in findings(program))
+    return Before(said, frozenset(_built_too_early(program)))
 
 
-def new_findings(before: Counter[Said], after: Program) -> list[tuple[Rule, Finding]]:
+def _built_too_early(program: Program) -> Iterator[Said]:
+    """Optimizers over parameters that FSDP1 then replaced by flat ones, so that they trained nothing.
+
+    With ``use_orig_params=True`` the parameters stay (torch/distributed/fsdp/_flat_param.py).
+    """
+    for trace in program.traces:
+        for built in trace.of(OptimizerBuilt):
+            flat = (w for w in trace.after(built, Wrapping) if w.by == "fsdp1" and _is_flat(w))
+            models = [unwrapped(w.module) for w in flat]
+            over = [unwrapped(p.of) for p in built.over]
+            if any(trace.inside(one, model) for one in over for model in models):
+                yield _BUILT_TOO_EARLY, built.at.source.path, built.at.code
+
+
+def _is_flat(wrapping: Wrapping) -> bool:
+    given = wrapping.options.get("use_orig_params")
+    return given is None or (isinstance(given, Literal) and given.value is False)
+
+
+def new_findings(before: Before, after: Program) -> list[tuple[Rule, Finding]]:
     """The findings of a program that were not said before."""
-    known = before.copy()
+    known = before.said.copy()
     new: list[tuple[Rule, Finding]] = []
     for rule, finding in findings(after):
         what = _said(rule, finding)
@@ -98,9 +133,11 @@ def _account(rule: Rule, finding: Finding) -> Account:
     return Account(site.source, site.node, "changed", why, own=True)
 
 
-def holds_anyway(rule: Rule, finding: Finding) -> bool:
+def holds_anyway(before: Before, rule: Rule, finding: Finding) -> bool:
     """Whether what a rule finds holds for FSDP1 as well, so that the migration changes nothing about it."""
     code, said = _HANGS
+    if finding.fix is None and _said(rule, finding) in before.wrong:
+        return True
     return rule.code in _ADVICE or (rule.code == code and said in finding.message)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import re
 import traceback
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -24,15 +23,8 @@ from fsdp2lint.edits.layout import Layout
 from fsdp2lint.edits.long_lines import broken_lines
 from fsdp2lint.edits.steps import Account, Kept, Left, Respelling, Step
 from fsdp2lint.edits.unbound import unbound_in
-from fsdp2lint.migrate.contract import (
-    Said,
-    advice,
-    fixes,
-    holds_anyway,
-    new_findings,
-    said,
-    site_of,
-)
+from fsdp2lint.migrate.contract import Before, advice, fixes, holds_anyway, new_findings, site_of
+from fsdp2lint.migrate.contract import before as wrong_before
 from fsdp2lint.migrate.ledger import Entry, Ledger, Place, Todo
 from fsdp2lint.migrate.leftovers import (
     account_for_imports,
@@ -148,13 +140,13 @@ def migrate(
     first.interests = interests(first)
     program: Program | None = first
     del first
-    known: Counter[Said] | None = None if whole else Counter()
+    known: Before | None = None if whole else Before()
     for _ in range(MAX_ATTEMPTS):
         assert program is not None
         with no_collector():  # but between two rounds, where traces are let go
             run = _Run(program, before, accept, held(program, stuck) if stuck else None, by_hand)
             if known is None:
-                known = said(program)
+                known = wrong_before(program)
             program = None  # its traces go when a codemod has changed a text
             for together in [[one] for one in codemods] if apart else waves(codemods):
                 for codemod in together:
@@ -414,7 +406,7 @@ class _Run:
             gc.collect()
             self.program.runs.dropped = 0
 
-    def keep_the_contract(self, known: Counter[Said]) -> None:
+    def keep_the_contract(self, known: Before) -> None:
         """Make the fixes of the rules for what they say of the new text and did not say of the old."""
         first = self._now()
         for _ in range(MAX_ROUNDS):
@@ -439,15 +431,15 @@ class _Run:
                     here += self.ledger.inside(source, span.start, span.end)
         return one, self.ledger.place(site.source, site.node), here
 
-    def _keep_the_contract_once(self, known: Counter[Said]) -> bool:
+    def _keep_the_contract_once(self, known: Before) -> bool:
         found = new_findings(known, self.program)
-        self.remaining = [one for one in found if not holds_anyway(*one)]
+        self.remaining = [one for one in found if not holds_anyway(known, *one)]
         if self._apply(
             [(s, CONTRACT) for s in fixes(self.remaining) if self._is_free(s, CONTRACT)]
         ):
             return True
         for rule, finding in found:
-            if holds_anyway(rule, finding):
+            if holds_anyway(known, rule, finding):
                 self._keep(advice(rule, finding), CONTRACT)
         return False
 

@@ -399,3 +399,31 @@ def test_a_call_that_a_codemod_has_rewritten_is_its_own_in_the_next_round() -> N
     )
     (said,) = (one for one in lines(made(text)) if "norm" in one)
     assert said.endswith("the same norm over all ranks, from `torch.nn.utils.clip_grad_norm_`")
+
+
+EARLY = """\
+def make():
+    model = nn.Linear(8, 8)
+    return model, torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+
+
+def train():
+    for model, optimizer in [make() for _ in range(2)]:
+        model = FSDP(model{options})
+        model(torch.ones(4, 8)).sum().backward()
+        optimizer.step()
+
+
+train()
+"""
+
+
+def test_an_optimizer_that_trained_nothing_under_fsdp1_keeps_no_model() -> None:
+    """FSDP1 puts flat parameters in place of those that the optimizer has, unless it is to keep them."""
+    done = made(HEAD + EARLY.format(options=""))
+    assert "fully_shard(model)" in done.after[0].text
+    assert done.ledger.manual == []
+    assert any("as under FSDP1: `optimizer` was built before" in one for one in lines(done))
+    kept = made(HEAD + EARLY.format(options=", use_orig_params=True"))
+    assert "fully_shard(model)" not in kept.after[0].text.replace("`fully_shard(model)`", "")
+    assert len(kept.ledger.manual) > 0
