@@ -110,7 +110,7 @@ def _read(program: Program, save: Save, also_others: bool) -> str:
     for trace, event in save.events:
         for state in event.states:
             if state.kind == "optimizer" and state.via == ".state_dict":
-                return "the state of an optimizer in it is that of one rank"
+                return "it holds what `optimizer.state_dict()` gives, too"
             taken = _taken(trace, state)
             if taken is None or taken.at.source is not source:
                 return "its states are taken in another file"

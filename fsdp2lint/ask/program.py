@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import libcst as cst
 
+from fsdp2lint.edits.alternatives import means
 from fsdp2lint.edits.layout import Layout
 from fsdp2lint.edits.names import Imported, Names, dotted, imported_module, naming, scope_of
 from fsdp2lint.interpret.again import Bodies, Runs
@@ -297,10 +298,13 @@ class Program:
         if not imports and root not in names.renamed and not self._bindings(source).stars:
             return ""
         owner = names.owner(root, scope_of(layout.ancestors(node)))
-        for one in imports:
-            if one.scope is owner:
-                found = self.origin(source, one.target, one.statement)
-                return self._handed_on(source, found, rest) if rest else found
+        here = [one for one in imports if one.scope is owner]
+        if len(here) > 1:  # in a `try` and its handler, perhaps
+            said = [means(source, one, node) for one in here]
+            here = [here[said.index(True) if True in said else 0]]
+        for one in here:
+            found = self.origin(source, one.target, one.statement)
+            return self._handed_on(source, found, rest) if rest else found
         if owner is not None:
             found = self._renamed(source, root, owner, node, depth + 1)
             return f"{found}.{rest}" if found and rest else found

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
+from fsdp2lint.edits.alternatives import may_be_meant
 from fsdp2lint.edits.blocks import block_changes
 from fsdp2lint.edits.changes import Change, Conflict
 from fsdp2lint.edits.commas import CommaList
@@ -167,12 +168,18 @@ class Unimport(Edit):
             return False
         if one.alias.asname is not None and one.loads.rpartition(".")[2] == one.name:
             return False
-        if names.used(one.name, one.scope):
+        if names.used(one.name, one.scope) and not self._is_for_others(one, names):
             return False
         start, end = self.layout.span(one.statement)
         return not any(
             map(_keeps_unused, self.layout.text[start : self.layout.line_end(end)].splitlines())
         )
+
+    def _is_for_others(self, one: Imported, names: Names) -> bool:
+        """Whether all code means what another import binds by the same name."""
+        same = [other for other in names.imports_of[one.name] if other.scope is one.scope]
+        exported = one.name in names.exported and one.scope is names.tree
+        return len(same) > 1 and not exported and not may_be_meant(self.source, one)
 
 
 _NOQA = re.compile(
