@@ -242,7 +242,8 @@ def _given_before(
 ) -> dict[str, Argument] | str:
     """The arguments that ``functools.partial`` gives to the constructor; why they are not known, if so."""
     if meaning(program, source, call.func) == FSDP1 or is_field(program, call.func):
-        return {}
+        other = program.otherwise(source, call.func, dotted(call.func))
+        return f"it is `{other}` where that can be imported" if other else {}
     one = derived(program, source, call.func)
     if one is not None:
         return {} if one.only_states else f"its class adds {', '.join(one.own)} to FSDP1"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import libcst as cst
 
-from fsdp2lint.edits.alternatives import means
+from fsdp2lint.edits.alternatives import means, tried_before
 from fsdp2lint.edits.layout import Layout
 from fsdp2lint.edits.names import Imported, Names, dotted, imported_module, naming, scope_of
 from fsdp2lint.interpret.again import Bodies, Runs
@@ -276,6 +276,17 @@ class Program:
         names = Names.of(source)
         return canonical(self._target(source, Layout.of(source), names, node, text))
 
+    def otherwise(self, source: Source, node: cst.CSTNode, text: str) -> str:
+        """What of another library ``text`` stands for where ``node`` is: what a ``try`` imports by the same name, if it can."""
+        names = Names.of(source)
+        root, _, rest = text.partition(".")
+        owner = names.owner(root, scope_of(Layout.of(source).ancestors(node)))
+        for one in names.imports_of.get(root, ()):
+            other = tried_before(source, one, node) if one.scope is owner else None
+            if other is not None and not other.target.startswith("torch."):  # torch is there
+                return other.target + (f".{rest}" if rest else "")
+        return ""
+
     def comes_from(self, source: Source, one: Imported, other: Source, name: str) -> bool:
         """Whether an import of ``source`` takes ``name`` out of the file ``other``, or that file itself."""
         module, _, last = one.target.rpartition(".")
@@ -300,6 +311,7 @@ class Program:
         owner = names.owner(root, scope_of(layout.ancestors(node)))
         here = [one for one in imports if one.scope is owner]
         if len(here) > 1:  # in a `try` and its handler, perhaps
+            here.sort(key=lambda one: not one.target.startswith("torch."))
             said = [means(source, one, node) for one in here]
             here = [here[said.index(True) if True in said else 0]]
         for one in here:

@@ -40,6 +40,18 @@ def means(source: Source, one: Imported, node: cst.CSTNode) -> bool | None:
     return None
 
 
+def tried_before(source: Source, one: Imported, node: cst.CSTNode) -> Imported | None:
+    """The import of a ``try`` that binds the same name, where ``one`` is in the handler and nothing tells which is meant."""
+    layout = Layout.of(source)
+    tried = next((a for a in layout.ancestors(one.alias) if isinstance(a, cst.Try)), None)
+    if tried is None or _is_in_body(layout, tried, one.alias) is not False:
+        return None
+    if means(source, one, node) is not None:
+        return None
+    others = (i for i in Names.of(source).imports_of[one.name] if i.scope is one.scope)
+    return next((i for i in others if _is_in_body(layout, tried, i.alias)), None)
+
+
 def may_be_meant(source: Source, one: Imported) -> bool:
     """Whether any code may mean a name as this import binds it."""
     layout = Layout.of(source)

@@ -12,7 +12,7 @@ beside those of the same package: code that runs between two imports (``os.envir
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 import libcst as cst
@@ -152,15 +152,35 @@ class Unimport(Edit):
                 gone.setdefault(one.statement, []).append(one)
         found: list[Change] = []
         whole: dict[cst.CSTNode, list[Remove]] = {}
+        wholly = {s for s, imported in gone.items() if len(imported) == len(_aliases(s))}
         for statement, imported in gone.items():
-            if len(imported) < len(list(_aliases(statement))):
+            if statement not in wholly:
                 found += _without(self.layout, statement, {one.alias for one in imported})
-            else:
-                block = self.layout.block(statement)
-                whole.setdefault(block, []).append(Remove(self.source, statement, comments="lone"))
+        places = (self._with_its_try(s, wholly, names) for s in gone if s in wholly)
+        for place in dict.fromkeys(places):
+            removal = Remove(self.source, place, comments="lone")
+            whole.setdefault(self.layout.block(place), []).append(removal)
         for removals in whole.values():
             found += block_changes(self.layout, removals)
         return found
+
+    def _with_its_try(
+        self, statement: cst.CSTNode, gone: Collection[cst.CSTNode], names: Names
+    ) -> cst.CSTNode:
+        """The ``try`` around an import, where nothing is tried but imports that go and nobody uses what comes instead."""
+        block = self.layout.block(statement)
+        tried = self.layout.parents[block]
+        if not isinstance(tried, cst.Try) or block is not tried.body:
+            return statement
+        if tried.orelse is not None or tried.finalbody is not None:
+            return statement
+        if not all(one in gone for one in _small(block)):
+            return statement
+        instead = [one for handler in tried.handlers for one in _small(handler.body)]
+        imports = {one.statement for one in names.imports}
+        used = {one.statement for one in names.imports if names.used(one.name, one.scope)}
+        idle = all(isinstance(n, cst.Pass) or (n in imports and n not in used) for n in instead)
+        return tried if idle else statement
 
     def _idle(self, one: Imported, names: Names) -> bool:
         """Whether the import can go."""
@@ -180,6 +200,12 @@ class Unimport(Edit):
         same = [other for other in names.imports_of[one.name] if other.scope is one.scope]
         exported = one.name in names.exported and one.scope is names.tree
         return len(same) > 1 and not exported and not may_be_meant(self.source, one)
+
+
+def _small(block: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """The statements of a block, each of a line by itself."""
+    for line in getattr(block, "body", ()):
+        yield from line.body if isinstance(line, cst.SimpleStatementLine) else (line,)
 
 
 _NOQA = re.compile(

@@ -35,7 +35,7 @@ from fsdp2lint.interpret.statements import run_body
 from fsdp2lint.meanings import load
 from fsdp2lint.meanings.frameworks.lightning import hooks_of
 from fsdp2lint.model.basic_values import forget, noted, spare
-from fsdp2lint.model.guards import ALWAYS, forget_joins
+from fsdp2lint.model.guards import ALWAYS, Guards, forget_joins
 from fsdp2lint.model.memory import Memory
 from fsdp2lint.model.trace import Trace
 from fsdp2lint.model.values import Class, Function, Value, lineage
@@ -282,7 +282,7 @@ def _entry(
     if isinstance(value, Class) and not methods:
         return
     trace = machine.trace = loaded.begun(value.words())
-    machine.here, machine.steps, machine.entered, machine.stage = ALWAYS, 0, 0, 0
+    machine.here, machine.steps, machine.entered, machine.stage = _under(value), 0, 0, 0
     shards = isinstance(value, Class) and speaks_of_sharding(value.node)
     usual = (
         MAX_STEPS if shards else MAX_STEPS // 2
@@ -309,6 +309,13 @@ def _entry(
     _forget_globals(machine, module)
     trace.visited = machine.visited
     yield trace
+
+
+def _under(value: Value) -> Guards:
+    """What holds wherever a function runs: what held where it was made, if anything could come there."""
+    if isinstance(value, Function) and not value.under.impossible:
+        return value.under
+    return ALWAYS
 
 
 def _unreached_methods(cls: Class, reached: Reached) -> list[Function]:

@@ -253,7 +253,8 @@ def _string_key(key: object) -> str | None:
 def lambda_(machine: Machine, node: cst.Lambda) -> Value:
     from fsdp2lint.interpret.functions import defaults_of
 
-    made = Function("lambda", node, machine.frame.scope, defaults_of(machine, node.params))
+    defaults = defaults_of(machine, node.params)
+    made = Function("lambda", node, machine.frame.scope, defaults, under=machine.here)
     machine.made.append(made)
     return made
 

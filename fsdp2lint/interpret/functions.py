@@ -80,7 +80,8 @@ class Generator(Value):
 
 def define(machine: Machine, node: cst.FunctionDef) -> Value:
     """The value that a ``def`` binds: the function, or what its decorators of the project make of it."""
-    made = Function(node.name.value, node, machine.frame.scope, defaults_of(machine, node.params))
+    defaults = defaults_of(machine, node.params)
+    made = Function(node.name.value, node, machine.frame.scope, defaults, under=machine.here)
     machine.made.append(made)
     if made.name in _OF_THE_CLASS:
         made.kind = "classmethod"

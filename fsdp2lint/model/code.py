@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from fsdp2lint.model.basic_values import Value
+from fsdp2lint.model.guards import ALWAYS
 
 if TYPE_CHECKING:
     import libcst as cst
 
+    from fsdp2lint.model.guards import Guards
     from fsdp2lint.source.source import Site
 
 
@@ -27,6 +29,7 @@ class Function(Value):
         "only",
         "scope",
         "setter",
+        "under",
     )
 
     def __init__(
@@ -36,6 +39,7 @@ class Function(Value):
         scope: Any,
         defaults: dict[str, Value],
         kind: str = "",
+        under: Guards = ALWAYS,
     ) -> None:
         super().__init__(name)
         self.name = name
@@ -47,6 +51,7 @@ class Function(Value):
         self.home: Class | None = None  # the class whose body defines it
         self.setter: Function | None = None  # of a property
         self.keeps = False  # ``functools.cache``: called again, it gives what it gave
+        self.under = under  # what holds where it was made
         self.only: Value | None = None  # the test of the rank under which its body runs at all
 
     def describe(self) -> str:
