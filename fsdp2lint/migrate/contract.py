@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING
 from fsdp2lint.catalogue import knowledge
 from fsdp2lint.catalogue.findings import Finding
 from fsdp2lint.edits.steps import Account, Kept, Step
-from fsdp2lint.model.events import OptimizerBuilt, Wrapping
-from fsdp2lint.model.values import Literal, unwrapped
+from fsdp2lint.meanings.fsdp1 import FSDP1
+from fsdp2lint.model.events import OptimizerBuilt, Saved, StateDictTaken, Wrapping
+from fsdp2lint.model.trace import options
+from fsdp2lint.model.values import External, Literal, StateDict, unwrapped
 from fsdp2lint.source.source import Site
 
 if TYPE_CHECKING:
@@ -43,6 +45,10 @@ _HANGS = ("FSDP402", "hang in the forward of")
 
 _BUILT_TOO_EARLY = "FSDP201"
 """The rule about optimizers over parameters that are replaced later, as FSDP1 replaced them by flat ones too."""
+
+
+_FILE_OF_SHARDS = "FSDP301"
+"""The rule about files with the shards of one rank, of which FSDP1 wrote some too: then no fix gathers them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +87,7 @@ def _of(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
 def before(program: Program) -> Before:
     """What is wrong with a program, without the events that it is said of."""
     said = Counter(_said(rule, finding) for rule, finding in findings(program))
-    return Before(said, frozenset(_built_too_early(program)))
+    return Before(said, frozenset((*_built_too_early(program), *_files_of_shards(program))))
 
 
 def _built_too_early(program: Program) -> Iterator[Said]:
@@ -96,6 +102,30 @@ def _built_too_early(program: Program) -> Iterator[Said]:
             over = [unwrapped(p.of) for p in built.over]
             if any(trace.inside(one, model) for one in over for model in models):
                 yield _BUILT_TOO_EARLY, built.at.source.path, built.at.code
+
+
+def _files_of_shards(program: Program) -> Iterator[Said]:
+    """Files into which each rank wrote its own shards under FSDP1, because the script asked for these."""
+    for trace in program.traces:
+        for saved in trace.of(Saved):
+            if saved.states and all(_is_of_a_rank(trace, state) for state in saved.states):
+                yield _FILE_OF_SHARDS, saved.at.source.path, saved.at.code
+
+
+def _is_of_a_rank(trace: Trace, state: StateDict) -> bool:
+    if state.kind == "optimizer" and state.via == ".state_dict":
+        return True
+    taken = (t for t in trace.of(StateDictTaken) if t.state is state)
+    managers = {one for t in taken for manager in t.within for one in options(manager)}
+    asked = (
+        called.argument(1, "state_dict_type")
+        for called in trace.calls(f"{FSDP1}.state_dict_type")
+        if called.result in managers
+    )
+    return any(isinstance(one, External) and one.name.endswith(_OF_A_RANK) for one in asked)
+
+
+_OF_A_RANK = (".SHARDED_STATE_DICT", ".LOCAL_STATE_DICT")
 
 
 def _is_flat(wrapping: Wrapping) -> bool:
@@ -136,7 +166,9 @@ def _account(rule: Rule, finding: Finding) -> Account:
 def holds_anyway(before: Before, rule: Rule, finding: Finding) -> bool:
     """Whether what a rule finds holds for FSDP1 as well, so that the migration changes nothing about it."""
     code, said = _HANGS
-    if finding.fix is None and _said(rule, finding) in before.wrong:
+    if _said(rule, finding) in before.wrong and (
+        finding.fix is None or rule.code == _FILE_OF_SHARDS
+    ):
         return True
     return rule.code in _ADVICE or (rule.code == code and said in finding.message)
 

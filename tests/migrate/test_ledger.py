@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from fsdp2lint.catalogue import knowledge
 from fsdp2lint.migrate.engine import Migration, migrate
 from fsdp2lint.source.source import Source
@@ -427,3 +429,38 @@ def test_an_optimizer_that_trained_nothing_under_fsdp1_keeps_no_model() -> None:
     kept = made(HEAD + EARLY.format(options=", use_orig_params=True"))
     assert "fully_shard(model)" not in kept.after[0].text.replace("`fully_shard(model)`", "")
     assert len(kept.ledger.manual) > 0
+
+
+SHARDS = """\
+import torch.distributed as dist
+from torch.distributed.fsdp import StateDictType
+
+
+def write(name, state):
+    torch.save(state, name)
+
+
+def save(model, optimizer):
+    with FSDP.state_dict_type(model, StateDictType.{kind}):
+        state = {{"model": model.state_dict(), "optim": FSDP.optim_state_dict(model, optimizer)}}
+        {save}
+
+
+dist.init_process_group("nccl")
+model = FSDP(nn.Linear(8, 8), use_orig_params=True)
+optimizer = torch.optim.AdamW(model.parameters())
+save(model, optimizer)
+"""
+NAMED = 'f"rank{dist.get_rank()}.pt"'
+
+
+@pytest.mark.parametrize(
+    "save", [f"torch.save(state, {NAMED})", f"write({NAMED}, state)"], ids=["here", "helper"]
+)
+def test_files_of_shards_stay_files_of_shards(save: str) -> None:
+    done = made(HEAD + SHARDS.format(kind="SHARDED_STATE_DICT", save=save))
+    text = done.after[0].text
+    assert "fully_shard(" in text
+    assert '"model": get_model_state_dict(model)' in text
+    assert done.ledger.manual == []
+    assert any("as under FSDP1: `torch.save` writes the state dict" in one for one in lines(done))
