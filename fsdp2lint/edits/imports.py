@@ -169,7 +169,7 @@ class Unimport(Edit):
     ) -> cst.CSTNode:
         """The ``try`` around an import, where nothing is tried but imports that go and nobody uses what comes instead."""
         block = self.layout.block(statement)
-        tried = self.layout.parents[block]
+        tried = self.layout.parents.get(block)
         if not isinstance(tried, cst.Try) or block is not tried.body:
             return statement
         if tried.orelse is not None or tried.finalbody is not None:
