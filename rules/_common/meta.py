@@ -13,6 +13,7 @@ from fsdp2lint.api import (
     Bound,
     Called,
     Class,
+    Container,
     Escaped,
     Event,
     External,
@@ -212,7 +213,7 @@ def way_around(
     before one of the others comes out otherwise. ``module`` is what all this is about: tests of it are no choices.
     """
     ways = [end.guards]
-    hooks = frozenset(clause for one in touching for clause in _not_given(one, end))
+    hooks = frozenset(clause for one in touching for clause in _not_given(one, end, touching))
     for one in touching:
         for clause in one.guards.since(end.guards):
             if all(_is_choice_of_the_run(trace, guard, module) for guard in clause):
@@ -228,18 +229,19 @@ def way_around(
     return None
 
 
-def _not_given(event: Event, end: Event) -> Iterator[frozenset[Guard]]:
+def _not_given(event: Event, end: Event, touching: Sequence[Event]) -> Iterator[frozenset[Guard]]:
     """What holds where an optional function is not given, of its call: ``if hook is not None: hook(model)``.
 
-    It can be left out whatever else is chosen, when nothing else decides about the call.
+    It can be left out whatever else is chosen, unless it is called in place of something else that does the same.
     """
     call = event.at.node
     asked = event.guards.since(end.guards) - event.guards.survived
-    if not isinstance(call, cst.Call) or len(asked) != 1:
+    if not isinstance(call, cst.Call):
+        return
+    if len(asked) > 1 and any(one.guards.excludes(event.guards) for one in touching):
         return
     name = event.at.source.code(call.func)
-    (clause,) = asked
-    for guard in clause if len(clause) == 1 else ():
+    for guard in (g for clause in asked if len(clause) == 1 for g in clause):
         if guard.site is not None and guard.site.source.code(guard.site.node) in (
             name,
             f"{name} is None",
@@ -343,7 +345,8 @@ _NO_VALUES = frozenset(
     ".register_buffer .register_parameter .train .eval .to .cuda .cpu .half .bfloat16 .float .to_empty .numel "
     ".size .nelement .dim .element_size .zero_grad .requires_grad_ .backward .step .item .state_dict .compile "
     ".load_state_dict .gradient_checkpointing_enable .gradient_checkpointing_disable .enable_input_require_grads "
-    ".set_requires_gradient_sync .set_reshard_after_backward .unshard .reshard "
+    ".set_requires_gradient_sync .set_reshard_after_backward .set_reshard_after_forward .unshard .reshard "
+    ".is_floating_point .is_complex .untyped_storage .data_ptr builtins.iter builtins.next typing.cast "
     "copy.copy copy.deepcopy builtins.print builtins.len builtins.list builtins.sum builtins.id builtins.type builtins.isinstance "
     "builtins.hasattr builtins.repr builtins.str torch.compile torch.nn.utils.clip_grad_norm_ "
     "torch.nn.utils.clip_grads_with_norm_ torch.nn.utils.get_total_norm torch.nn.utils.clip_grad_value_ "
@@ -354,6 +357,8 @@ _NO_VALUES = frozenset(
 """Calls that give parameters no values, or values that were somewhere before."""
 
 _NO_VALUES_BELOW = (
+    "os.path.",
+    "re.",
     "torch.distributed.algorithms._checkpoint.checkpoint_wrapper.",
     "torch.distributed.barrier",
     "torch.distributed.checkpoint.",
@@ -413,8 +418,8 @@ def _gives(trace: Trace, event: Event, module: Value, itself: bool = False) -> b
     if isinstance(event, Escaped):
         return event.value in set(trace.memory.holders(module))
     if isinstance(event, Assigned):
-        if _is_own_part(trace, event):
-            return False
+        if _is_own_part(trace, event) or isinstance(event.value, Literal):
+            return False  # torch takes neither a flag nor a number in place of a parameter
         if itself or _is_tensor(event.value):  # nothing for the layers below
             return unwrapped(event.owner) is module
         return _among(trace, module, event.owner)
@@ -439,10 +444,16 @@ def _written_into(called: Called) -> tuple[Value | None, ...]:
 _IN_PLACE = re.compile(r"\.(add|addcdiv|addcmul|clamp|copy|div|fill|lerp|mul|sub)_")
 
 
+_FILLING = frozenset(".add .append .extend .insert .setdefault .update".split())
+
+
 def gives_no_values(called: Called) -> bool:
     """Whether a call is known, and gives no parameter that it gets a value from elsewhere."""
     if called.name.startswith("torch.nn.") and called.name.count(".") == 2:
         return True  # a layer or a list is made of others
+    if called.name in _FILLING and called.receiver is not None:
+        if all(isinstance(one, Container) for one in options(called.receiver)):
+            return True  # a list or a dictionary gets objects, as they are
     if called.name == ".apply" and all(isinstance(v, Bound | Function) for v in called.arguments):
         return True  # what the function does is written down call by call
     return (
@@ -476,6 +487,22 @@ _ARITHMETIC = ("-", "/", "//", "%", "**")
 """Operators that lists of modules do not have."""
 
 
+def _is_name(value: Value) -> bool:
+    """Whether a value is the name of a parameter, or a key of a state dict."""
+    if not isinstance(value, Part):
+        return False
+    if value.key == ".name":
+        return True
+    pair = value.owner if value.key == "[0]" else None
+    walked = pair.owner if isinstance(pair, Part) and isinstance(pair.key, Round) else None
+    return isinstance(walked, Part) and walked.key == ".items()"
+
+
+def _is_of_model(trace: Trace, holder: Value, module: Value) -> bool:
+    """Whether what a holder has belongs to a model: a trainer has a model, and settings and data beside it."""
+    return isinstance(unwrapped(holder), Module) or trace.inside(holder, module)
+
+
 def touches(trace: Trace, value: Value | None, module: Value, itself: bool = False) -> bool:
     """Whether a value is in or around a module, or made of it: a parameter, a buffer, an element of its parts.
 
@@ -493,7 +520,7 @@ def touches(trace: Trace, value: Value | None, module: Value, itself: bool = Fal
         while seen is not None:
             if isinstance(seen, Parameters | StateDict):
                 return meets(seen.of)
-            if isinstance(seen, Optimizer) or seen.key in FORMS:
+            if isinstance(seen, Optimizer) or seen.key in FORMS or _is_name(seen):
                 break
             if meets(seen):
                 return True
@@ -504,7 +531,7 @@ def touches(trace: Trace, value: Value | None, module: Value, itself: bool = Fal
                 # a buffer of a module is no part of the layers in it
                 if any(h is module or (not itself and trace.inside(h, module)) for h in holders):
                     return True
-            elif any(map(meets, holders)):
+            elif any(meets(h) for h in holders if _is_of_model(trace, h, module)):
                 return True
             seen = seen.owner if isinstance(seen, Part) else None
     return False

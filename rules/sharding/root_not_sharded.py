@@ -112,7 +112,8 @@ has.
 
 ## Known limits
 
-Only models whose class is resolved, or models of Transformers of which blocks are sharded (`model.model.layers`), and
+Only models whose class is resolved, or models of Transformers of which blocks are sharded (`model.model.layers`, or classes named
+`…Layer` or `…Block` of a walk), and
 that no unresolved code is given. A walk over `modules()` is followed when it tests the class of a module, or the name of
 its class; whatever else it tests, it shards no others. A parameter of a module's own counts when `nn.Parameter(…)` is
 assigned to an attribute, those of a layer of torch also where a class of the project inherits from it and keeps them. Silent when parameters are frozen, when gradients or parameters are (or may be) reduced by hand,
@@ -207,7 +208,7 @@ def _left_over(trace: Trace, said: set[Value]) -> Iterator[Finding]:
             continue
         covered = _covered(trace, parts)
         left = None if covered is None else _uncovered(trace, root, covered, forward)
-        if is_transformer(root) and all(is_block_of(part.module, root) for part in parts):
+        if is_transformer(root) and all(_holds_blocks_only(trace, part, root) for part in parts):
             left = root.part(".get_input_embeddings()")
         if left is None or _frozen(trace, left):
             continue
@@ -429,6 +430,20 @@ def _own_parameters(trace: Trace, module: Value, forward: Forward) -> Iterator[V
         trained = switch is None or (isinstance(switch, Literal) and switch.value is True)
         if made.result in held and trained and together(made.guards, forward.guards):
             yield made.result
+
+
+def _holds_blocks_only(trace: Trace, part: Shard, model: Value) -> bool:
+    """Whether a group is a block of a model of Transformers: from its list, or by what such classes are called."""
+    if is_block_of(part.module, model):
+        return True
+    walk = walk_of(trace, part, at_most=True)
+    return walk is not None and walk.root is model and all(map(_is_block_class, walk.classes))
+
+
+def _is_block_class(cls: Value | str) -> bool:
+    """``GPTNeoXLayer``, ``LlamaDecoderLayer``, ``GPT2Block``: none of them holds the embeddings."""
+    name = cls if isinstance(cls, str) else cls.words()
+    return name.endswith(("Layer", "Block")) and "Embed" not in name
 
 
 def _frozen(trace: Trace, layer: Value) -> bool:

@@ -152,6 +152,50 @@ FORMS = {
 }
 
 
+LIBRARY = """\
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+from transformers import AutoModelForCausalLM
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer
+
+from settings import config
+
+
+def shard(model, names):
+    for module in model.modules():
+        if type(module).__name__ in names:
+            fully_shard(module)
+
+
+dist.init_process_group("nccl")
+model = AutoModelForCausalLM.from_pretrained("x")
+"""
+WALKS = {
+    "blocks by the names of their classes": ('shard(model, ("GPTNeoXLayer", "GPT2Block"))', True),
+    "blocks by their class": (
+        "for m in model.modules():\n    if isinstance(m, LlamaDecoderLayer):\n        fully_shard(m)",
+        True,
+    ),
+    "blocks by their class, when something else holds too": (
+        "for _, m in model.named_modules():\n"
+        "    if isinstance(m, LlamaDecoderLayer) and config.deep:\n        fully_shard(m)",
+        True,
+    ),
+    "all layers, perhaps the embeddings": ('shard(model, ("GPTNeoXLayer", "Embedding"))', False),
+    "classes of the settings": ("shard(model, config.classes)", False),
+    "the root below": ('shard(model, ("GPTNeoXLayer",))\nfully_shard(model)', False),
+}
+
+
+@pytest.mark.parametrize(("text", "left"), WALKS.values(), ids=WALKS)
+def test_a_walk_over_the_blocks_of_a_library_leaves_the_embeddings(text: str, left: bool) -> None:
+    trained = "optimizer = torch.optim.AdamW(model.parameters())\nmodel(x=1).loss.backward()\n"
+    source = Source("train.py", LIBRARY + text + "\n" + trained)
+    found = {one.code for one in named(list(findings([source])))}
+    assert ("FSDP206" in found) is left
+
+
 @pytest.mark.parametrize("text", FORMS.values(), ids=FORMS)
 def test_a_group_that_would_be_its_own_root(text: str) -> None:
     sources = [Source("train.py", MODEL + dedent(text) + TRAINS)]

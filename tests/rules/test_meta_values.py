@@ -1,0 +1,139 @@
+"""What gives a model on the meta device values, and what only stands beside it (FSDP251), form by form."""
+
+from __future__ import annotations
+
+from textwrap import dedent
+
+import pytest
+
+from fsdp2lint.source.source import Source
+from tests.rules.test_rules import findings, named
+
+HEAD = """\
+import os
+import re
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+import settings
+from elsewhere import finish, library
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+class Trainer:
+    def __init__(self, config):
+        self.config = config
+        self.folder = library.Folder(config.folder)
+        self.data = library.open(config.data)
+        self.states = {}
+        with torch.device("meta"):
+            self.model = Net()
+        fully_shard(self.model)
+        self.model.to_empty(device="cuda")
+        self.prepare()
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
+
+    def fit(self):
+        for batch in self.data:
+            self.model(batch).sum().backward()
+            self.optimizer.step()
+
+"""
+TAIL = """\
+
+
+dist.init_process_group("nccl")
+Trainer(settings.load()).fit()
+"""
+
+NO_VALUES = {
+    "nothing": "pass",
+    "settings and a folder beside the model": """
+        self.folder.create(self.config.name)
+        library.describe(self.config)
+        """,
+    "names of parameters": """
+        for name, parameter in self.model.named_parameters():
+            if re.search("norm", name) and parameter.is_floating_point():
+                library.describe(name)
+        """,
+    "keys of the state": """
+        for key, value in self.model.state_dict().items():
+            library.describe(re.sub("[0-9]+", "*", key))
+        """,
+    "a dictionary of what is saved": """
+        self.states.update({"model": self.model})
+        """,
+    "a flag of the model": """
+        self.model.training_started = True
+        """,
+    "a hook that is not given, and a load that is not asked for": """
+        if self.config.parallel or self.config.finish is not None:
+            if self.config.finish is not None:
+                self.config.finish(self.model)
+        if self.config.resume:
+            state = {"model": self.model.state_dict()}
+            dcp.load(state, checkpoint_id=self.config.resume)
+            self.model.load_state_dict(state["model"])
+        """,
+}
+VALUES = {
+    "a method that initialises": """
+        for module in self.model.modules():
+            if hasattr(module, "reset_parameters"):
+                module.reset_parameters()
+        """,
+    "a function that cannot be followed": """
+        finish(self.model)
+        """,
+    "one that gets the trainer": """
+        finish(self)
+        """,
+    "a parameter by its place in the state": """
+        for key, value in self.model.state_dict().items():
+            library.fill(key, value)
+        """,
+    "a list of parameters": """
+        self.states.update({"all": list(self.model.parameters())})
+        for parameter in self.states["all"]:
+            nn.init.zeros_(parameter)
+        """,
+    "a hook in place of a library": """
+        if self.config.plain:
+            finish(self.model)
+        elif self.config.finish is not None:
+            self.config.finish(self.model)
+        """,
+}
+
+
+def said(body: str) -> set[int]:
+    """The lines at which a trainer that does this beside its model is said to train on garbage."""
+    lines = dedent(body).strip().splitlines()
+    method = "".join(
+        f"{line}\n" for line in ["    def prepare(self):", *(f"        {one}" for one in lines)]
+    )
+    found = named(list(findings([Source("train.py", HEAD + method + TAIL)])))
+    return {one.line for one in found if one.code == "FSDP251"}
+
+
+@pytest.mark.parametrize("body", NO_VALUES.values(), ids=list(NO_VALUES))
+def test_what_stands_beside_a_model_gives_it_no_values(body: str) -> None:
+    assert said(body) == {HEAD[: HEAD.index("to_empty")].count("\n") + 1}
+
+
+@pytest.mark.parametrize("body", VALUES.values(), ids=list(VALUES))
+def test_what_reaches_the_parameters_may_give_them_values(body: str) -> None:
+    assert not said(body)
