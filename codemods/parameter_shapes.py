@@ -53,8 +53,6 @@ from fsdp2lint.api import (
     Instance,
     Layout,
     Left,
-    Module,
-    Parameters,
     Part,
     Program,
     RowWrite,
@@ -65,9 +63,7 @@ from fsdp2lint.api import (
     Wrapping,
     call_that_made,
     codemod,
-    kinds,
-    like,
-    of_parameters,
+    holders,
     options,
     row_writes,
     unwrapped,
@@ -116,7 +112,7 @@ def _row_writes(program: Program) -> Iterator[Left]:
     for trace in program.traces:
         for row in row_writes(trace):
             node = row.event.at.node
-            if node in seen or _is_gathered(row.event) or not _is_flat(program, trace, row):
+            if node in seen or _is_gathered(row.event) or not _is_flat(trace, row):
                 continue
             seen.add(node)
             text = row.words.partition("[")[0]
@@ -125,32 +121,28 @@ def _row_writes(program: Program) -> Iterator[Left]:
             yield Left(row.event.at.source, node, ROW_WHY, todo)
 
 
-def _is_flat(program: Program, trace: Trace, row: RowWrite) -> bool:
+def _is_flat(trace: Trace, row: RowWrite) -> bool:
     """Whether a tensor is laid out as the parameters of a model that FSDP1 has wrapped by then."""
-    roots = (root for one in options(row.tensor) for root in options(like(trace, one)))
-    found = {_model(trace, root) for root in roots if of_parameters(root)}
-    wrapped = [unwrapped(w.module) for w in trace.of(Wrapping) if w.by == "fsdp1"]
-    if not wrapped:
-        return any(not isinstance(one, Module) for one in found) and "fsdp1" in kinds(
-            program, found
-        )
-    before = [unwrapped(w.module) for w in trace.before(row.event, Wrapping) if w.by == "fsdp1"]
+    found = {_model(trace, one) for one in holders(trace, row.tensor)}
+    wrapped = [unwrapped(w.module) for w in trace.before(row.event, Wrapping) if w.by == "fsdp1"]
     return any(
-        trace.inside(one, module) or trace.inside(module, one) for one in found for module in before
+        trace.inside(one, module) or trace.inside(module, one)
+        for one in found
+        for module in wrapped
     )
 
 
-def _model(trace: Trace, tensor: Value) -> Value:
-    """The model, or the outermost that is known of what holds a tensor."""
-    while isinstance(tensor, Part):
-        if isinstance(tensor.owner, External):
-            made = call_that_made(trace, tensor)
+def _model(trace: Trace, module: Value) -> Value:
+    """The outermost that is known of what holds a module."""
+    while isinstance(module, Part):
+        if isinstance(module.owner, External):
+            made = call_that_made(trace, module)
             if made is None or made.receiver is None:
                 break
-            tensor = made.receiver  # `model.get_input_embeddings()`
+            module = made.receiver  # `model.get_input_embeddings()`
         else:
-            tensor = tensor.owner
-    return unwrapped(tensor.of if isinstance(tensor, Parameters) else tensor)
+            module = module.owner
+    return unwrapped(module)
 
 
 def _is_gathered(event: Event) -> bool:

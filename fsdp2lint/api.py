@@ -3,7 +3,7 @@
 from fsdp2lint.ask.inventory import Occurrence, inventory, occurrences
 from fsdp2lint.ask.program import Options, Program, Reference
 from fsdp2lint.ask.releases import too_old, unread
-from fsdp2lint.ask.rows import RowWrite, call_that_made, like, row_writes
+from fsdp2lint.ask.rows import RowWrite, call_that_made, holders, like, row_writes
 from fsdp2lint.ask.unreached import is_unreached
 from fsdp2lint.ask.wrapped import (
     BOTH_CLASSES,
@@ -152,6 +152,7 @@ __all__ = [
     "dotted",
     "excludes_fsdp2",
     "exported",
+    "holders",
     "imported_module",
     "inventory",
     "is_named_as_layer",

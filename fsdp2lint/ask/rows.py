@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import libcst as cst
 
 from fsdp2lint.model.events import Called, Event, Filled
-from fsdp2lint.model.trace import Trace
+from fsdp2lint.model.trace import Trace, options
 from fsdp2lint.model.values import (
     Container,
+    Parameters,
     Part,
     Value,
     made_like_another,
@@ -55,6 +56,24 @@ def like(trace: Trace, value: Value) -> Value:
             return value
         value = other
     return value
+
+
+def holders(trace: Trace, tensor: Value) -> Iterator[Value]:
+    """The modules, or whatever has the parameter that a tensor is, or whose gradient or layout it has."""
+    for one in options(like(trace, tensor)):
+        if not isinstance(one, Part):
+            continue
+        owner, key = one.owner, one.key
+        listed = owner.owner if isinstance(owner, Part) and key == "[1]" else owner
+        if key in (".weight", ".bias"):
+            yield owner
+        elif isinstance(listed, Parameters):
+            yield listed.of
+        elif key in (".data", ".grad") or (isinstance(key, tuple) and key[0] in _SAME):
+            yield from holders(trace, owner)
+
+
+_SAME = frozenset(f".{name}()" for name in "clone contiguous cpu cuda detach to".split())
 
 
 def call_that_made(trace: Trace, value: Value) -> Called | None:

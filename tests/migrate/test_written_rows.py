@@ -45,6 +45,18 @@ def test_a_mask_like_a_gradient_is_left(grad: str) -> None:
     assert text.count("`mask` is sharded along its rows") == 1
 
 
+def test_a_mask_like_one_of_two_gradients_is_left() -> None:
+    choice = """\
+args = parse()
+if args.fsdp:
+    grad = model.words.weight.grad
+else:
+    grad = model.module.words.weight.grad
+"""
+    mask = MASK.partition("\n")[2].rpartition("{")[0]
+    assert rows_left(MODEL + choice + mask)[0] == ["mask[3]", "mask[4:6]"]
+
+
 def test_a_mask_in_a_helper_is_left() -> None:
     helper = """\
 def keep(layer, rows):
@@ -98,18 +110,35 @@ model = FSDP(net, use_orig_params=True)
     assert len(rows_left(MODEL.rpartition("model =")[0] + after)[0]) == 1
 
 
-def test_a_model_that_comes_from_elsewhere_is_left() -> None:
+def test_initialisation_of_a_model_that_nobody_builds_is_not() -> None:
     lines = """\
+class Pretrained(nn.Module):
+    def _init_weights(self, module):
+        if isinstance(module, nn.Embedding):
+            module.weight.data.normal_(mean=0.0, std=0.02)
+            if module.padding_idx is not None:
+                module.weight.data[module.padding_idx].zero_()
+
+
 def build(model):
     return FSDP(model, use_orig_params=True)
-
-
-def keep(model, row):
-    mask = torch.zeros_like(model.get_input_embeddings().weight.grad)
-    mask[row] = torch.ones_like(mask[row])
-    return mask
 """
-    assert rows_left(lines)[0] == ["mask[row]"]
+    assert rows_left(lines)[0] == []
+
+
+def test_activations_are_not() -> None:
+    forward = """\
+    def forward(self, ids, rows):
+        hidden = self.words(ids) @ self.words.weight.T
+        new = hidden.new_zeros(hidden.shape)
+        new[rows] = hidden[rows]
+        new[0] = self.words.weight[0]
+        return new
+
+
+"""
+    text = MODEL.replace("\n\nmodel =", forward + "model =") + "model(torch.arange(9), [1, 2])\n"
+    assert rows_left(text)[0] == []
 
 
 @pytest.mark.parametrize(
