@@ -24,12 +24,10 @@ from fsdp2lint.api import (
     Instance,
     Layout,
     Literal,
-    MainRank,
     Module,
     Not,
     Parameters,
     Part,
-    Rank,
     Site,
     StateDict,
     Trace,
@@ -42,9 +40,9 @@ from fsdp2lint.api import (
 
 from .loops import loops_at
 from .norms import is_partial, norms
+from .ranks import decides
 from .shared import sharded
 
-_SCOPES = ("global", "local")
 _READING = (
     "builtins.",
     "copy.",
@@ -156,30 +154,6 @@ def _no_group(guard: Guard) -> bool:
         return False
     absent = test.name in ("torch.distributed.is_initialized", "torch.distributed.is_available")
     return (absent and not guard.taken) or (test.name == "not distributed" and guard.taken)
-
-
-def decides(test: Value) -> bool:
-    """Whether a test surely comes out differently on some rank: a rank against a constant."""
-    if isinstance(test, Not):
-        return decides(test.test)
-    if isinstance(test, MainRank):
-        return test.scope in _SCOPES
-    return (
-        isinstance(test, Part)
-        and isinstance(test.key, tuple)
-        and isinstance(test.owner, Rank)
-        and test.owner.scope in _SCOPES
-        and len(test.key) == 2
-        and isinstance(test.key[1], Literal)
-        and _some_only(test.key[0], test.key[1].value)
-    )
-
-
-def _some_only(operator: object, number: object) -> bool:
-    """Whether comparing a rank with a number tells ranks apart: no rank is below 0."""
-    if not isinstance(number, int):
-        return False
-    return number >= {"==": 0, "<": 1, ">=": 1, ">": 0, "<=": 0}.get(str(operator), number + 1)
 
 
 def _about_world(guard: Guard) -> bool:

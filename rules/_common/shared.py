@@ -18,6 +18,7 @@ from fsdp2lint.api import (
     Event,
     External,
     Function,
+    Guard,
     Guards,
     Instance,
     Layout,
@@ -279,9 +280,17 @@ def _flags(guards: Guards, known: Guards) -> bool:
     """Whether ``guards`` ask for a choice of the configuration that ``known`` does not ask for."""
     return any(
         not any(known.units.get(g.test) == g for g in clause)
-        and not any(all(map(_free, tests_in(g.test))) for g in clause)
+        and not any(_is_ordinary(g) or all(map(_free, tests_in(g.test))) for g in clause)
         for clause in guards.clauses - known.clauses - guards.survived
     )
+
+
+def _is_ordinary(guard: Guard) -> bool:
+    """Whether this holds in every run that goes well: no exception was raised, and there are several ranks."""
+    return not guard.taken and guard.test.words() in _EXTRAORDINARY
+
+
+_EXTRAORDINARY = ("an exception was raised", "not distributed")
 
 
 def _free(test: Value) -> bool:
@@ -290,7 +299,7 @@ def _free(test: Value) -> bool:
     It is about a rank, a number, one round of a loop, what a list of the run holds, whether a value is plain data, or
     something that every training does or leaves whatever holds its parameters, as clipping.
     """
-    if is_choice(test) or rank_dependent(test) or _is_routine(test):
+    if is_choice(test) or rank_dependent(test) or _is_routine(test) or _is_import(test):
         return True
     seen: Value | None = test
     while isinstance(seen, Part):
@@ -332,6 +341,18 @@ def _is_routine(test: Value) -> bool:
         return False
     said = asked.words().lower()
     return _ROUTINE.search(said) is not None and _STRATEGY.search(said) is None
+
+
+def _is_import(test: Value) -> bool:
+    """Whether a test asks if a class of torch is there at all: one of a table, or one that an import may not give."""
+    asked = test
+    if isinstance(test, Part) and isinstance(test.key, tuple) and test.key[0] == "is":
+        with_none = isinstance(test.key[-1], Literal) and test.key[-1].value is None
+        asked = test.owner if with_none and test.owner is not None else test
+    return all(isinstance(one, External) and _TORCH_CLASS.match(one.name) for one in options(asked))
+
+
+_TORCH_CLASS = re.compile(r"torch\.(\w+\.)*[A-Z]\w*$")
 
 
 def _is_data(cls: object) -> bool:

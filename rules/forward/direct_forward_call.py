@@ -80,8 +80,9 @@ Safe: the call goes to the module itself, which runs the same `forward` between 
 
 ## Known limits
 
-Silent inside the methods of the module's own class (`self.forward(x)`): whether the hooks have run there
-is a question of who calls the method, see FSDP204.
+Inside the methods of the module's own class (`self.forward(x)`) it depends on who calls the method: found where a script
+calls it by its name, or where it is a class method; silent where the module was called, the method is registered, or its
+caller is not known, see FSDP204.
 
 ## References
 
@@ -93,7 +94,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp2lint.api import Finding, Fix, Forward, Instance, Rewrite, Trace, Value, rule
+from fsdp2lint.api import (
+    Finding,
+    Fix,
+    Forward,
+    Function,
+    Instance,
+    Registered,
+    Rewrite,
+    Site,
+    Trace,
+    Value,
+    rule,
+)
 
 from .._common.fixes import call_of, receiver_of
 from .._common.shared import method_of, sharded, wrapped_before
@@ -111,7 +124,7 @@ def check(trace: Trace) -> Iterator[Finding]:
         shard, module = found
         if wrapped_before(trace, forward, module, "ddp", "fsdp1", where=shard.guards):
             continue
-        if _hooks_may_run(forward, module, shard.module):
+        if _hooks_may_run(trace, forward, module, shard.module):
             continue
         said = module.words()
         yield Finding(
@@ -132,13 +145,35 @@ def _call(forward: Forward) -> Fix | None:
     return Fix("call the module", (edit,), "safe")
 
 
-def _hooks_may_run(forward: Forward, module: Value, owner: Value) -> bool:
-    """Whether a method of the module, or of the sharded one around it, is running already."""
+def _hooks_may_run(trace: Trace, forward: Forward, module: Value, owner: Value) -> bool:
+    """Whether the module, or the sharded one around it, may be computing already: then its hooks have run."""
     running = forward.moment.inside
-    if any(method_of(f, module) for f in running):
+    entered = forward.moment.calls[-len(running) :] if running else ()
+    unseen = len(running) - len(
+        entered
+    )  # the analysis begins in a function: who calls it is not known
+    for depth, function in enumerate(running):
+        call = entered[depth - unseen] if depth >= unseen else None
+        if _is_of(function, module, owner) and _runs_hooks(trace, function, call):
+            return True
+    return False
+
+
+def _is_of(function: Function, module: Value, owner: Value) -> bool:
+    """Whether a function is a method of the module, or of the sharded one around it."""
+    if method_of(function, module):
         return True
     if module is owner:
         return False
-    if not isinstance(owner, Instance):
-        return any(f.home is not None for f in running)
-    return any(method_of(f, owner) for f in running)
+    return method_of(function, owner) if isinstance(owner, Instance) else function.home is not None
+
+
+def _runs_hooks(trace: Trace, method: Function, call: Site | None) -> bool:
+    """Whether hooks may run before a method: not when the class is called, or an ordinary method by its name."""
+    if method.kind in ("classmethod", "staticmethod"):
+        return False
+    if call is None:
+        return True
+    hows = {one.how for one in trace.of(Forward) if one.at.node is call.node}
+    with_hooks = {one.method for one in trace.of(Registered)}
+    return not hows or None in with_hooks or bool(hows & {"call", *with_hooks})

@@ -4,7 +4,8 @@
 
 Finds `return`, `break`, `continue` and `sys.exit` before a collective, a forward of a sharded model, or a clipping of its
 gradients, also the next one of the loop that is left, under a test of the rank, or (all but `sys.exit`) of something
-that each rank has for itself: its loss, its clock, its random numbers, or whether its batch has an entry.
+that each rank has for itself: its loss, its clock, its random numbers, whether its batch has an entry, or a tensor of a
+flag that only some ranks set (`torch.tensor(stop)`, with no broadcast).
 
 ## Why is this bad
 
@@ -96,7 +97,6 @@ from .._common.meetings import (
     Meeting,
     alone,
     beside,
-    decides,
     inside_test,
     meetings,
     misses,
@@ -104,6 +104,7 @@ from .._common.meetings import (
     rank_guards,
 )
 from .._common.origins import differing_guard, written
+from .._common.ranks import decides
 from .._common.shared import line_of
 
 

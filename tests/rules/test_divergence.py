@@ -275,6 +275,48 @@ def test_a_loss_of_another_library_differs_where_data_of_the_rank_weighs_it(
     )
 
 
+FLAGS = (
+    ("flag = torch.tensor(ask(step), device='cuda')", "flag.item()", True),
+    ("flag = torch.tensor([int(ask(step))]).cuda()", "int(flag.item()) == 1", True),
+    ("flag = torch.as_tensor(ask(step)); sent = flag", "bool(sent)", True),
+    ("flag = torch.tensor(ask(step)); dist.broadcast(flag, src=0)", "flag.item()", False),
+    ("flag = torch.tensor(ask(step)); agree(flag)", "flag.item()", False),
+    ("flag = torch.tensor(step > 10)", "flag.item()", False),
+)
+
+
+@pytest.mark.parametrize(("flag", "test", "differs"), FLAGS)
+@pytest.mark.parametrize("asked", ["(rank == 0 and step > 10)", "helper(step)"])
+def test_a_flag_of_one_rank_is_sent_to_the_others(
+    flag: str, test: str, differs: bool, asked: str
+) -> None:
+    says_what_it_marks(
+        f"""
+        rank = int(os.environ["RANK"])
+
+        def agree(value):
+            dist.all_reduce(value, op=dist.ReduceOp.MAX)
+
+        def helper(step):
+            stop = False
+            if rank == 0:
+                if step > 10:
+                    stop = True
+            return stop
+
+        {MODEL}
+        optimizer = torch.optim.AdamW(model.parameters())
+        for step in range(100):
+            model(torch.ones(2, 8)).sum().backward()
+            optimizer.step()
+            {flag.replace("ask(step)", asked)}
+            if {test}:
+                break  # {word(differs, "FSDP402")}
+        dist.destroy_process_group()
+        """
+    )
+
+
 def word(expected: bool, code: str) -> str:
     """What the comment of a line says of a code."""
     return f"{'expect' if expected else 'fine'}: {code}"

@@ -23,6 +23,7 @@ from fsdp2lint.api import (
     Forward,
     Guard,
     Guards,
+    Literal,
     Logic,
     Not,
     Parameters,
@@ -37,6 +38,7 @@ from fsdp2lint.api import (
     rank_dependent,
 )
 
+from ..ranks import decides
 from ..shared import class_name, sharded
 from .local_files import local_files
 
@@ -343,6 +345,7 @@ OWN = {
     "chance": "its own random numbers",
     "data": "its own data",
     "disk": "the files of its own machine",
+    "rank": "a flag that only some ranks set",
 }
 """What a rank asks, by the kind of an origin."""
 
@@ -362,6 +365,8 @@ def differing_guard(
         found = differing(trace, guard.test, until, "loss", "clock", "chance", *more)
         if found is not None:
             return guard, OWN[found.kind]
+        if _reads_flag_of_rank(trace, guard.test, until):
+            return guard, OWN["rank"]
         if _asks_for_missing_data(trace, guard.test, until) or _reads_own_share(
             trace, guard.test, until
         ):
@@ -393,6 +398,29 @@ def _reads_own_share(trace: Trace, test: Value, until: int) -> bool:
     if not any(isinstance(one, Part) and one.key in _READ for one in asked):
         return False
     return any(_kind(trace, one) == "data" and one in _of_one_rank(trace) for one in asked)
+
+
+def _reads_flag_of_rank(trace: Trace, test: Value, until: int) -> bool:
+    """Whether a test reads a tensor of a flag that only some ranks set, and that nobody has sent to the others."""
+    tensors = {one.result for one in trace.calls(*_MAKING)}
+    asked = list(_origins(trace).of(test, until, beyond=False, wide=False))
+    return any(one in tensors for one in asked) and any(map(_is_flag_of_rank, asked))
+
+
+_MAKING = ("torch.tensor", "torch.as_tensor", "torch.BoolTensor", "torch.IntTensor")
+
+
+def _is_flag_of_rank(value: Value) -> bool:
+    """``stop = rank == 0 and done``, or False that becomes True on one rank."""
+    if isinstance(value, Logic):
+        return value.operator == "and" and any(map(decides, value.operands))
+    if not isinstance(value, Either):
+        return False
+    given = [(guards, one.value) for guards, one in value.options if isinstance(one, Literal)]
+    said = {flag for _, flag in given}
+    if len(given) < len(value.options) or said not in ({True, False}, {0, 1}):
+        return False
+    return any(flag and any(decides(g.test) for g in guards) for guards, flag in given)
 
 
 _READ = tuple((f".{name}()",) for name in "all any count_nonzero item max mean min sum".split())

@@ -1,0 +1,31 @@
+"""Tests of the rank that surely come out differently on some rank."""
+
+from __future__ import annotations
+
+from fsdp2lint.api import Literal, MainRank, Not, Part, Rank, Value
+
+_SCOPES = ("global", "local")
+
+
+def decides(test: Value) -> bool:
+    """Whether a test surely comes out differently on some rank: a rank against a constant."""
+    if isinstance(test, Not):
+        return decides(test.test)
+    if isinstance(test, MainRank):
+        return test.scope in _SCOPES
+    return (
+        isinstance(test, Part)
+        and isinstance(test.key, tuple)
+        and isinstance(test.owner, Rank)
+        and test.owner.scope in _SCOPES
+        and len(test.key) == 2
+        and isinstance(test.key[1], Literal)
+        and _some_only(test.key[0], test.key[1].value)
+    )
+
+
+def _some_only(operator: object, number: object) -> bool:
+    """Whether comparing a rank with a number tells ranks apart: no rank is below 0."""
+    if not isinstance(number, int):
+        return False
+    return number >= {"==": 0, "<": 1, ">=": 1, ">": 0, "<=": 0}.get(str(operator), number + 1)
