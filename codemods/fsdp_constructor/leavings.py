@@ -65,8 +65,8 @@ def leavings(program: Program) -> Iterator[Step]:
     for source, node, edit in names:
         edits.setdefault(source, []).append(edit)
         accounts.append(Account(source, node, "changed", NAMED))
-    for function, source in helpers.items():
-        edits[source].append(InsertBefore(source, function.body.body[1], TAKEN_BY_NAME))
+    for function, (source, line) in helpers.items():
+        edits[source].append(InsertBefore(source, function.body.body[1], line))
     for source, node, edit in _prefetches(program):
         edits.setdefault(source, []).append(edit)
         if isinstance(edit, Remove):
@@ -102,20 +102,21 @@ def foreign(program: Program) -> Iterator[Left]:
 
 def _names(
     program: Program,
-) -> tuple[list[Named], dict[cst.FunctionDef, Source]]:
+) -> tuple[list[Named], Asking]:
     """What is written for each use of the enumeration; nothing where one of them needs more than a name.
 
-    And the functions of the migration that code outside of the project may give a member.
+    And the functions of the migration that code outside of the project may give a member, or the run any name.
     """
     found: list[Named] = []
-    helpers: dict[cst.FunctionDef, Source] = {}
-    nothing: tuple[list[Named], dict[cst.FunctionDef, Source]] = [], {}
+    helpers: Asking = {}
+    nothing: tuple[list[Named], Asking] = [], {}
     references = list(program.references(STRATEGY, f"{STRATEGY}.*"))
     if not references or program.framework or _is_given_away(program):
         return nothing
     if any(_ASKED.search(source.text) for source in program.sources):
         return nothing
-    chosen_here = False
+    by_name = any(_is_by_name(reference) for reference in references)
+    chosen_here = by_name
     for reference in references:
         edit = _name(program, reference)
         if edit is None:
@@ -123,13 +124,27 @@ def _names(
         found.append((reference.source, reference.node, edit))
         comparison = _comparison(reference)
         chosen_here |= comparison is None and reference.name != STRATEGY
-        if comparison is not None and _comes_from_others(program, reference.source, comparison):
-            function = function_scope(reference.source, comparison)
-            if not isinstance(function, cst.FunctionDef) or not _makes_options(function):
+        if comparison is None:
+            continue
+        function = function_scope(reference.source, comparison)
+        makes_options = isinstance(function, cst.FunctionDef) and _makes_options(function)
+        if _comes_from_others(program, reference.source, comparison):
+            if not isinstance(function, cst.FunctionDef) or not makes_options:
                 return nothing
-            helpers[function] = reference.source
+            helpers[function] = reference.source, TAKEN_BY_NAME
+        elif isinstance(function, cst.FunctionDef) and makes_options and by_name:
+            helpers[function] = reference.source, REFUSED
     return (found, helpers) if chosen_here or helpers else nothing
 
+
+Asking = dict[cst.FunctionDef, tuple[Source, str]]
+"""Functions of the migration, each with the line that it needs."""
+
+REFUSED = f"""\
+members = {_MEMBERS}
+if strategy not in members:
+    raise KeyError(strategy)""".replace("'", '"')
+"""What the enumeration did with a name that is no member's."""
 
 TAKEN_BY_NAME = (
     'strategy = getattr(strategy, "name", strategy)  # members of FSDP1\'s enum have one'
@@ -175,6 +190,20 @@ def _prefetches(program: Program) -> list[Named]:
     return found
 
 
+def _is_by_name(reference: Reference) -> bool:
+    """Whether this is ``ShardingStrategy[name]``, given to a function."""
+    parents = Layout.of(reference.source).parents
+    parent = parents[reference.node]
+    return (
+        reference.name == STRATEGY
+        and isinstance(parent, cst.Subscript)
+        and parent.value is reference.node
+        and len(parent.slice) == 1
+        and isinstance(parent.slice[0].slice, cst.Index)
+        and isinstance(parents[parent], cst.Arg)
+    )
+
+
 def _comparison(reference: Reference) -> cst.Comparison | None:
     """The comparison that a use is a side of, also through a tuple that has a name of its own."""
     source, layout = reference.source, Layout.of(reference.source)
@@ -211,6 +240,10 @@ def _name(program: Program, reference: Reference) -> Edit | None:
     layout = Layout.of(source)
     parent = layout.parents[node]
     member = reference.name.removeprefix(STRATEGY).removeprefix(".")
+    if isinstance(parent, cst.Subscript) and _is_by_name(reference):
+        index = parent.slice[0].slice
+        assert isinstance(index, cst.Index)
+        return Replace(source, parent, source.text[slice(*layout.whole(index.value))])
     if not member:
         annotation = any(isinstance(one, cst.Annotation) for one in layout.ancestors(node))
         return Replace(source, node, "str") if annotation else None
