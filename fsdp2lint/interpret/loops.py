@@ -44,9 +44,10 @@ MAX_EXACT = 8
 
 
 def note_walk(machine: Machine, value: Value, site: Site) -> None:
-    """Write down that an object of a library is walked: a loader of data."""
+    """Write down that an object of a library is walked, as a loader of data, or what has no order: a set."""
     for one in [v for _, v in value.options] if isinstance(value, Either) else [value]:
-        if isinstance(one, Instance) and isinstance(one.cls, External):
+        loader = isinstance(one, Instance) and isinstance(one.cls, External)
+        if loader or (isinstance(one, Container) and one.shuffled):
             machine.record(Iterated(machine.moment(site), one))
 
 
@@ -290,6 +291,8 @@ def _comprehend(
     from fsdp2lint.interpret.statements import bind
 
     iterable = machine.eval(node.iter)
+    if isinstance(iterable, Container):
+        machine.note_walk(iterable, machine.site(node.iter))
     exact = _exact(iterable) and not node.ifs
     if lazy and isinstance(iterable, Parameters):
         values = _parameter_elements(machine, iterable, take=False)

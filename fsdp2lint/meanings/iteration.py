@@ -43,7 +43,9 @@ def _consumed(call: Call, value: Value, kind: str) -> Value:
         entries = call.machine.elements(value, call.site) if value.kind == "dict" else None
         if entries is None:
             entries = [_read(call, one) for one in call.items(value)]
-        return call.machine.container(kind, entries, value.open)
+        made = call.machine.container(kind, entries, value.open)
+        made.shuffled |= value.shuffled and call.name != "builtins.sorted"
+        return made
     if isinstance(value, Literal):
         return fresh(call)
     return value

@@ -155,7 +155,7 @@ class Returned(Event):
 
 @dataclass(slots=True, eq=False)
 class Iterated(Event):
-    """A ``for`` loop begins to walk an object of a class outside the project: a loader, a sampler."""
+    """A loop begins to walk an object of a class outside the project (a loader, a sampler), or a set."""
 
     over: Value
 

@@ -161,13 +161,14 @@ class Module(Instance):
 class Container(Value):
     """A list, tuple, set or dict of the script; its entries live in the machine's memory."""
 
-    __slots__ = ("kind", "open")
+    __slots__ = ("kind", "open", "shuffled")
     nameless = True
 
     def __init__(self, kind: str, open_: bool = False) -> None:
         super().__init__()
         self.kind = kind
         self.open = open_  # it may hold more than the entries that are known
+        self.shuffled = kind == "set"  # its order is another one in each process
 
     def describe(self) -> str:
         return f"a {self.kind}"
