@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import libcst as cst
 
 from fsdp2lint.api import (
+    Account,
     Container,
     Edit,
     Either,
@@ -22,7 +23,9 @@ from fsdp2lint.api import (
     Program,
     Restored,
     Rewrite,
+    Saved,
     StateDict,
+    StateDictTaken,
     Step,
     Trace,
     Value,
@@ -53,6 +56,8 @@ _TODO = "use set_model_state_dict(model, state, options=StateDictOptions(full_st
 _SHARDS = "its file holds this rank's shards as FSDP1 wrote them, which FSDP2 cannot read"
 _GATHER = "write the whole state under FSDP1 first, and load that with full_state_dict=True"
 
+_ANEW = "a file with one rank's shards that FSDP1 wrote raises: write the whole state under FSDP1 to go on from it"
+
 Put = Sequence[tuple[Trace, Restored]]
 
 
@@ -63,6 +68,8 @@ def put(program: Program, events: Put) -> Iterator[Step | Left]:
         return
     source, call = mine[0][1].at.source, mine[0][1].at.node
     problem = _problem(mine, call)
+    anew = problem == _SHARDS and all(_writes_shards(trace) for trace, _ in mine)
+    problem = "" if anew else problem
     if problem or not isinstance(call, cst.Call) or not isinstance(call.func, cst.Attribute):
         todo = _GATHER if problem == _SHARDS else _TODO
         yield Left(source, call, problem or "it is not called by its name", todo)
@@ -82,7 +89,9 @@ def put(program: Program, events: Put) -> Iterator[Step | Left]:
     edits = _edits(program, mine[0][1], call, full, first_only, asks)
     edits += asked_for.imports if asked_for is not None else ()
     why = "plain tensors are spread over the ranks" if full else "the shards are put back"
-    yield Step(edits, accounts(mine, call, why))
+    why += f"; {_ANEW}" if anew else ""
+    told = accounts(mine, call, why)
+    yield Step(edits, (*told, Account(source, call, "changed", why, own=True)) if anew else told)
 
 
 def _problem(events: Put, call: cst.CSTNode) -> str:
@@ -134,6 +143,17 @@ def from_file(trace: Trace, value: Value) -> bool:
     while one is not None and one not in read:
         one = one.owner if isinstance(one, Part) else None
     return one is not None
+
+
+def _writes_shards(trace: Trace) -> bool:
+    """Whether the run itself writes files with one rank's shards of a model, to be read again."""
+    return any(
+        state.kind == "model" and asked(trace, taken).kind == SHARDED
+        for saved in trace.of(Saved)
+        for state in (saved.states if saved.via == "torch.save" else ())
+        for taken in trace.of(StateDictTaken)
+        if taken.state is state
+    )
 
 
 def first_rank_has_it(state: Value) -> bool:

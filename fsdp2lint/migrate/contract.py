@@ -56,7 +56,8 @@ class Before:
     """What was wrong before the migration: what the rules said, and what FSDP1 did just as wrong and no rule says."""
 
     said: Counter[Said] = field(default_factory=Counter)
-    wrong: frozenset[Said] = frozenset()
+    wrong: frozenset[tuple[Said, str]] = frozenset()
+    """Each with words that a finding about it has."""
 
 
 def findings(program: Program) -> Iterator[tuple[Rule, Finding]]:
@@ -90,7 +91,7 @@ def before(program: Program) -> Before:
     return Before(said, frozenset((*_built_too_early(program), *_files_of_shards(program))))
 
 
-def _built_too_early(program: Program) -> Iterator[Said]:
+def _built_too_early(program: Program) -> Iterator[tuple[Said, str]]:
     """Optimizers over parameters that FSDP1 then replaced by flat ones, so that they trained nothing.
 
     With ``use_orig_params=True`` the parameters stay (torch/distributed/fsdp/_flat_param.py).
@@ -101,15 +102,20 @@ def _built_too_early(program: Program) -> Iterator[Said]:
             models = [unwrapped(w.module) for w in flat]
             over = [unwrapped(p.of) for p in built.over]
             if any(trace.inside(one, model) for one in over for model in models):
-                yield _BUILT_TOO_EARLY, built.at.source.path, built.at.code
+                yield (_BUILT_TOO_EARLY, built.at.source.path, built.at.code), ""
 
 
-def _files_of_shards(program: Program) -> Iterator[Said]:
-    """Files into which each rank wrote its own shards under FSDP1, because the script asked for these."""
+def _files_of_shards(program: Program) -> Iterator[tuple[Said, str]]:
+    """Files into which each rank wrote its own shards under FSDP1, because the script asked for these.
+
+    Where more is in a file, what is said of the whole others is something new.
+    """
     for trace in program.traces:
         for saved in trace.of(Saved):
-            if saved.states and all(_is_of_a_rank(trace, state) for state in saved.states):
-                yield _FILE_OF_SHARDS, saved.at.source.path, saved.at.code
+            what = _FILE_OF_SHARDS, saved.at.source.path, saved.at.code
+            mine = [state for state in saved.states if _is_of_a_rank(trace, state)]
+            for state in mine:
+                yield what, "" if len(mine) == len(saved.states) else f" of `{state.of.words()}`"
 
 
 def _is_of_a_rank(trace: Trace, state: StateDict) -> bool:
@@ -166,10 +172,10 @@ def _account(rule: Rule, finding: Finding) -> Account:
 def holds_anyway(before: Before, rule: Rule, finding: Finding) -> bool:
     """Whether what a rule finds holds for FSDP1 as well, so that the migration changes nothing about it."""
     code, said = _HANGS
-    if _said(rule, finding) in before.wrong and (
-        finding.fix is None or rule.code == _FILE_OF_SHARDS
-    ):
-        return True
+    if finding.fix is None or rule.code == _FILE_OF_SHARDS:
+        this = _said(rule, finding)
+        if any(this == wrong and words in finding.message for wrong, words in before.wrong):
+            return True
     return rule.code in _ADVICE or (rule.code == code and said in finding.message)
 
 

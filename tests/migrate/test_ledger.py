@@ -464,3 +464,59 @@ def test_files_of_shards_stay_files_of_shards(save: str) -> None:
     assert '"model": get_model_state_dict(model)' in text
     assert done.ledger.manual == []
     assert any("as under FSDP1: `torch.save` writes the state dict" in one for one in lines(done))
+
+
+LOAD = """\
+def load(model, optimizer):
+    with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
+        state = torch.load({name})
+        model.load_state_dict(state["model"])
+        optim = FSDP.optim_state_dict_to_load(model, optimizer, state["optim"])
+        optimizer.load_state_dict(optim)
+
+
+load(model, optimizer)
+"""
+
+
+def test_files_of_shards_are_read_by_what_writes_them() -> None:
+    save = SHARDS.format(kind="SHARDED_STATE_DICT", save=f"torch.save(state, {NAMED})")
+    done = made(HEAD + save + LOAD.format(name=NAMED))
+    text = done.after[0].text
+    assert 'set_model_state_dict(model, state["model"])' in text
+    assert 'set_optimizer_state_dict(model, optimizer, state["optim"])' in text
+    assert done.ledger.manual == []
+    assert any("that FSDP1 wrote raises" in one for one in lines(done))
+
+
+def test_files_of_shards_that_others_wrote_are_left() -> None:
+    built = SHARDS.partition("dist.init")[2].partition("save(")[0]
+    done = made(
+        HEAD + SHARDS.partition("def ")[0].format() + f"dist.init{built}" + LOAD.format(name=NAMED)
+    )
+    assert any("which FSDP2 cannot read" in entry.why for entry in done.ledger.manual)
+
+
+def test_a_rank_s_state_of_the_optimizer_beside_a_ddp_model_keeps_no_model() -> None:
+    """What is new in the file is said; what each rank wrote under FSDP1 too is not."""
+    text = (
+        HEAD
+        + """\
+import argparse
+
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--kind")
+args = parser.parse_args()
+dist.init_process_group("nccl")
+model = nn.Linear(8, 8)
+model = FSDP(model, use_orig_params=True) if args.kind == "fsdp" else DDP(model)
+optimizer = torch.optim.AdamW(model.parameters())
+torch.save({"optimizer": optimizer.state_dict(), "epoch": 1}, f"{dist.get_rank()}.pt")
+"""
+    )
+    done = made(text)
+    assert "fully_shard(" in done.after[0].text
+    assert done.ledger.manual == []
