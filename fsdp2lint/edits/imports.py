@@ -26,6 +26,7 @@ from fsdp2lint.edits.names import Imported, Names, scope_of
 from fsdp2lint.edits.statements import Insert, Remove
 from fsdp2lint.edits.text import Edit
 from fsdp2lint.edits.where import Place, inserts, place_for, runs_before
+from fsdp2lint.meanings.registry import canonical
 from fsdp2lint.source.source import Source
 
 WITH_TORCH = frozenset(
@@ -231,7 +232,7 @@ def _known(source: Source, node: cst.CSTNode, target: str, module: bool) -> Iter
     for one in names.imports:
         if not _means_it(layout, names, one, at) or not runs_before(layout, one.statement, node):
             continue
-        if one.target == target:
+        if target in (one.target, canonical(one.target)):
             found.append(one.name)
         elif target.startswith(one.target + ".") and _loaded(one, home):
             found.append(one.name + target[len(one.target) :])

@@ -520,3 +520,22 @@ torch.save({"optimizer": optimizer.state_dict(), "epoch": 1}, f"{dist.get_rank()
     done = made(text)
     assert "fully_shard(" in done.after[0].text
     assert done.ledger.manual == []
+
+
+def test_what_an_old_path_gives_is_not_imported_twice() -> None:
+    text = f"""\
+{HEAD}from torch.distributed._composable.fsdp import fully_shard
+
+
+def wrap(model, version):
+    if version == 1:
+        return FSDP(model, use_orig_params=True)
+    return fully_shard(model)
+
+
+wrap(nn.Linear(8, 8), 1)
+"""
+    after = made(text).after[0].text
+    assert after.count("import fully_shard") == 1
+    assert after.count("fully_shard(model)") == 2
+    assert "torch_fully_shard" not in after
