@@ -127,6 +127,9 @@ def _of_name(
     names = Names.of(source)
     scope = names.owner(node.value, scope_of(Layout.of(source).ancestors(node)))
     found = list(definitions(program, source, node.value, scope or source.tree))
+    last = _bound_last(source, node, scope)
+    if last is not None:
+        found = [(source, last)]
     if not found:
         yield Origin(source, node if index is None else None)
     for other, binding in found:
@@ -134,6 +137,28 @@ def _of_name(
             yield Origin(source, node if index is None else None)
         else:
             yield from _of_binding(program, other, binding, node.value, index, depth)
+
+
+def _bound_last(source: Source, node: cst.Name, scope: cst.CSTNode | None) -> cst.CSTNode | None:
+    """What binds a name in every run right before a function reads it: a line of its body, whatever it was before."""
+    layout = Layout.of(source)
+    if not isinstance(scope, cst.FunctionDef) or scope_of(layout.ancestors(node)) is not scope:
+        return None
+    bound = {
+        one: set(layout.ancestors(one)) for one in Names.of(source).bindings[scope][node.value]
+    }
+    around = set(layout.ancestors(node))
+    lines = list(scope.body.body)
+    here = next((i for i, line in enumerate(lines) if line in around), 0)
+    if any(lines[here] in above for above in bound.values()):
+        return None
+    for line in reversed(lines[:here]):
+        inside = [one for one, above in bound.items() if line in above]
+        if inside:
+            parent = layout.parents[inside[0]]
+            plain = isinstance(parent, cst.Assign) and layout.line(parent) is line
+            return inside[0] if plain and len(inside) == 1 else None
+    return None
 
 
 def _of_binding(

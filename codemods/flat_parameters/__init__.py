@@ -64,9 +64,11 @@ from fsdp2lint.api import (
     Reference,
     Replace,
     Source,
+    Splice,
     Step,
     Value,
     codemod,
+    dotted,
     is_unit,
     kinds,
 )
@@ -123,11 +125,30 @@ def _step(
     for call in calls:
         text = f"{receiver_text(source, call.args[0].value)}.parameters()"
         edits.append(Replace(source, call, f"list({text})" if call in flat.kept else text))
-    edits += (Replace(source, one, text_of(source, one.value)) for one in flat.parameters)
+    edits += (
+        _without_test(source, one) or Replace(source, one, text_of(source, one.value))
+        for one in flat.parameters
+    )
     accounts = tuple(Account(source, one.node, "changed", WHY, own=True) for one in references)
     yield Step(
         (*edits, *unimports(program, source, UTILS), *unimports(program, source, HANDLES)), accounts
     )
+
+
+def _without_test(source: Source, parameter: cst.Attribute) -> Edit | None:
+    """``handle.flat_param is not None and …`` without that test: a parameter is one."""
+    layout = Layout.of(source)
+    test = layout.parents[parameter]
+    around = layout.parents[test]
+    if not isinstance(test, cst.Comparison) or test.left is not parameter or test.lpar:
+        return None
+    asked = test.comparisons[0]
+    is_there = isinstance(asked.operator, cst.IsNot) and dotted(asked.comparator) == "None"
+    if len(test.comparisons) > 1 or not is_there or not isinstance(around, cst.BooleanOperation):
+        return None
+    if around.left is not test or not isinstance(around.operator, cst.And):
+        return None
+    return Splice(source, layout.span(test)[0], layout.whole(around.right)[0], "")
 
 
 def of_units(program: Program) -> dict[Source, list[cst.Attribute]]:

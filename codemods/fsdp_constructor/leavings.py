@@ -36,6 +36,7 @@ from fsdp2lint.api import (
 )
 
 from .._common.names import function_scope
+from .._common.origins import origins
 from .displays import given_by_callers
 from .helpers import OPTIONS_OF_A_STRATEGY, STRATEGY
 from .imports import unimports
@@ -232,7 +233,9 @@ def _comes_from_others(program: Program, source: Source, comparison: cst.Compari
         return False
     params = (*function.params.params, *function.params.kwonly_params)
     is_given = left.value in [one.name.value for one in params]
-    return is_given and not given_by_callers(program, source, left)
+    if not is_given or given_by_callers(program, source, left):
+        return False
+    return any(one.node is None for one in origins(program, source, left))
 
 
 def _name(program: Program, reference: Reference) -> Edit | None:

@@ -63,8 +63,10 @@ def _may_be_meta(site: Construction) -> bool:
 
 
 def _born_on_meta(trace: Trace) -> Iterator[Called]:
-    """The calls that name the meta device, or stand in a block that does."""
+    """The calls that name the meta device, or stand in a block that does; a constant that one gives has no memory."""
     for called in trace.of(Called):
+        if isinstance(called.result, Literal):
+            continue
         device = called.keywords.get("device")
         devices = called.within if device is None else (device,)
         if any(_is_meta(one) for value in devices for one in options(value)):

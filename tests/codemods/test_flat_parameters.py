@@ -68,6 +68,7 @@ def test_the_average_follows_as_before(tmp_path: Path) -> None:
     made = migrate((Source.read(before),), knowledge.codemods())
     assert made.failures == []
     assert made.ledger.manual == []
+    assert "        if unit.requires_grad:\n" in made.after[0].text
     after.write_text(made.after[0].text)
     errors = {}
     with forking() as ranks:

@@ -539,3 +539,47 @@ wrap(nn.Linear(8, 8), 1)
     assert after.count("import fully_shard") == 1
     assert after.count("fully_shard(model)") == 2
     assert "torch_fully_shard" not in after
+
+
+def test_another_model_on_the_meta_device_is_not_this_one() -> None:
+    """What `super().__init__()` gives is None, which many modules hold."""
+    text = (
+        HEAD
+        + """\
+class Coder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+
+class Encoder(nn.Module):
+    def __init__(self, pooling=None):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+        self.pooling = pooling
+
+
+with torch.device("meta"):
+    coder = Coder()
+coder.load_state_dict(torch.load("coder.pt"), assign=True)
+model = FSDP(Encoder(), use_orig_params=True)
+"""
+    )
+    assert "materialize" not in made(text).after[0].text
+    text = text.replace("FSDP(Encoder()", "FSDP(coder")
+    assert "materialize" in made(text.replace("coder.load", "# coder.load")).after[0].text
+
+
+def test_a_strategy_that_the_function_looks_up_itself_is_known() -> None:
+    text = (
+        HEAD
+        + """\
+def wrap(model, strategy="full"):
+    strategy = {"full": ShardingStrategy.FULL_SHARD, "grad": ShardingStrategy.SHARD_GRAD_OP}[strategy]
+    return FSDP(model, sharding_strategy=strategy, use_orig_params=True)
+"""
+    )
+    after = made(text).after[0].text
+    assert "reshard_after_forward" in after
+    assert "ShardingStrategy" not in after
+    assert "getattr(" not in after
