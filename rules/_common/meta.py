@@ -42,8 +42,17 @@ from fsdp2lint.api import (
 )
 
 from .origins import FORMS, is_function, only_computes
-from .shared import cases, class_name, has_parameters, overlap, sharded, together, wrapped_by
-from .walks import passes_over
+from .shared import (
+    cases,
+    class_name,
+    has_parameters,
+    overlap,
+    sharded,
+    shards,
+    together,
+    wrapped_by,
+)
+from .walks import WALKS, passes_over
 
 _PLAIN = (
     "contextlib.",
@@ -142,7 +151,7 @@ def built_on_meta(trace: Trace, event: Event, module: Value) -> Called | None:
 
 def way_without_memory(trace: Trace, event: Event, module: Value, built: Guards) -> Guards | None:
     """A path to an event on which nothing has given the module's parameters memory; None if there is none."""
-    if _reached_from_outside(trace, module) or _data_written(trace):
+    if _reached_from_outside(trace, module) or _data_written(trace, module, buffers=False):
         return None
     touching: list[Event] = [e for e in trace.escapes(module) if e.order < event.order]
     touching += [
@@ -197,7 +206,9 @@ def way_without_values(
     ``giving`` are the events among which those are that do, when the caller knows them. ``itself`` asks for what the
     module holds itself: values for one of its submodules do not count.
     """
-    if _reached_from_outside(trace, module) or _data_written(trace):
+    if _reached_from_outside(trace, module):
+        return None
+    if _data_written(trace, module, buffers=not by_loads):  # what loads leave out are buffers
         return None
     found = giving
     if found is None:
@@ -289,11 +300,27 @@ def first_forward(trace: Trace, moved: Moved) -> Forward | None:
         if _only_looks(forward) or not all(map(plain, forward.within)):
             continue
         found = sharded(trace, forward, forward.module)
+        if found is None and _only_holds(trace, forward):
+            continue  # the forward of the sharded part is seen in it
         ordinary = forward.how == "call" and all(map(plain, moved.within))
         if found is None or not ordinary or not together(moved.guards, forward.guards):
             return None
         return forward
     return None
+
+
+def _only_holds(trace: Trace, forward: Forward) -> bool:
+    """Whether a module of the project that is not sharded itself computes by parts of it that are."""
+    module = unwrapped(forward.module)
+    return (
+        forward.how == "call"
+        and isinstance(module, Module)
+        and isinstance(module.cls, Class)
+        and any(
+            trace.inside(shard.module, module) and trace.precedes(shard.event, forward)
+            for shard in shards(trace)
+        )
+    )
 
 
 def _only_looks(forward: Forward) -> bool:
@@ -317,12 +344,33 @@ def _reached_from_outside(trace: Trace, module: Value) -> bool:
     return any(holder in trace.memory.foreign for holder in trace.memory.holders(module))
 
 
-def _data_written(trace: Trace) -> bool:
-    """Whether the script gives tensors other memory: ``p.data = …``, where ``p`` is no object of a class."""
+def _data_written(trace: Trace, module: Value, *, buffers: bool = True) -> bool:
+    """Whether the script may give the module's tensors other memory: ``p.data = …``, where ``p`` is no object of a class."""
     return any(
-        ".data" in written and not isinstance(owner, Instance)
+        ".data" in written
+        and not isinstance(owner, Instance)
+        and (buffers or not _is_buffer(owner))
+        and _may_be_of(trace, owner, module)
         for owner, written in trace.memory.fields.items()
     )
+
+
+def _is_buffer(tensor: Value) -> bool:
+    """Whether a tensor is one of ``named_buffers()``."""
+    seen: Value | None = tensor
+    while isinstance(seen, Part):
+        if seen.key in (".buffers()", ".named_buffers()"):
+            return True
+        seen = seen.owner
+    return False
+
+
+def _may_be_of(trace: Trace, tensor: Value, module: Value) -> bool:
+    """Whether a tensor may be one of a module: a buffer of another module is none of its parameters."""
+    root = tensor
+    while isinstance(root, Part) and root.owner is not None:
+        root = root.owner
+    return not isinstance(root, Module) or touches(trace, tensor, module)
 
 
 def _among(trace: Trace, module: Value, *values: Value) -> bool:
@@ -379,7 +427,7 @@ def valued(trace: Trace, start: Event, end: Event, module: Value, *, by_loads: b
 
     Without ``by_loads`` the loading of a state dict does not count: it holds what is persistent only.
     """
-    if out_of_sight(trace, end, module) or _data_written(trace):
+    if out_of_sight(trace, end, module) or _data_written(trace, module):
         return True
     return bool(values_given(trace, start, end, module, by_loads=by_loads))
 
@@ -444,6 +492,7 @@ def _written_into(called: Called) -> tuple[Value | None, ...]:
 _IN_PLACE = re.compile(r"\.(add|addcdiv|addcmul|clamp|copy|div|fill|lerp|mul|sub)_")
 
 
+_ERROR = re.compile(r"builtins\.\w+(Error|Exception|Warning)")
 _FILLING = frozenset(".add .append .extend .insert .setdefault .update".split())
 
 
@@ -459,6 +508,7 @@ def gives_no_values(called: Called) -> bool:
     return (
         called.name in _NO_VALUES
         or called.name.startswith(_NO_VALUES_BELOW)
+        or _ERROR.fullmatch(called.name) is not None
         or only_computes(called)
     )
 
@@ -485,6 +535,15 @@ def _is_tensor(value: Value) -> bool:
 
 _ARITHMETIC = ("-", "/", "//", "%", "**")
 """Operators that lists of modules do not have."""
+
+
+def _walked(value: Value) -> Iterator[Value]:
+    """The modules below which a walk finds a value: any of their submodules may be meant."""
+    seen: Value | None = value
+    while isinstance(seen, Part):
+        if seen.key in WALKS and seen.owner is not None:
+            yield seen.owner
+        seen = seen.owner
 
 
 def _is_name(value: Value) -> bool:
@@ -517,9 +576,9 @@ def touches(trace: Trace, value: Value | None, module: Value, itself: bool = Fal
         if isinstance(one, Literal | External):
             continue  # a number that the module holds too
         seen: Value | None = one
-        while seen is not None:
+        while seen is not None and not isinstance(seen, Literal):
             if isinstance(seen, Parameters | StateDict):
-                return meets(seen.of)
+                return any(map(meets, (seen.of, *_walked(seen.of))))
             if isinstance(seen, Optimizer) or seen.key in FORMS or _is_name(seen):
                 break
             if meets(seen):

@@ -25,7 +25,7 @@ from fsdp2lint.api import (
 
 from .shared import Shard, parts_of, shards
 
-_WALKS = (".modules()", ".named_modules()", ".children()", ".named_children()")
+WALKS = (".modules()", ".named_modules()", ".children()", ".named_children()")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def walk_of(trace: Trace, shard: Shard, *, at_most: bool = False) -> Walk | None
     more tests beside: then the loop shards modules of these classes only, and perhaps not all of them.
     """
     element, seen = shard.module, None
-    while isinstance(element, Part) and element.key not in _WALKS:
+    while isinstance(element, Part) and element.key not in WALKS:
         if isinstance(element.key, Round):
             seen = element
         elif element.key != "[1]":
@@ -63,7 +63,7 @@ def walk_of(trace: Trace, shard: Shard, *, at_most: bool = False) -> Walk | None
     tests = [one for one in known if one is not None and (one.exact or at_most)]
     if not tests or (len(asked) > 1 and not at_most):
         return None
-    deep = element.key in _WALKS[:2]
+    deep = element.key in WALKS[:2]
     test = tests[0]
     inside_out = _backwards(trace, shard, seen)
     return Walk(element.owner, test.classes, test.derived, deep, inside_out)
@@ -174,7 +174,7 @@ def passes_over(trace: Trace, event: Event, value: Value | None, layer: Value) -
     while isinstance(element, Part) and not isinstance(element.key, Round):
         element = element.owner
     walk = element.owner if isinstance(element, Part) else None
-    if not isinstance(walk, Part) or walk.key not in _WALKS or element is None:
+    if not isinstance(walk, Part) or walk.key not in WALKS or element is None:
         return False
     if walk.key in (".named_modules()", ".named_children()"):
         element = element.part("[1]")

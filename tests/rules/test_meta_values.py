@@ -51,6 +51,26 @@ class Trainer:
             self.optimizer.step()
 
 """
+WRAPPED = """\
+class Wrapper(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = Net()
+
+    def forward(self, x):
+        return self.net(x)
+
+
+dist.init_process_group("nccl")
+with torch.device("meta"):
+    model = Wrapper()
+fully_shard(model.net)
+model.to_empty(device="cuda")
+INIT
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+model(torch.ones(2, 8)).sum().backward()
+optimizer.step()
+"""
 TAIL = """\
 
 
@@ -75,6 +95,15 @@ NO_VALUES = {
         """,
     "a dictionary of what is saved": """
         self.states.update({"model": self.model})
+        """,
+    "the data of a buffer": """
+        for module in self.model.modules():
+            for name, buffer in module.named_buffers():
+                buffer.data = buffer.data.to(torch.bfloat16)
+        """,
+    "an error that may be raised": """
+        if not self.config.name:
+            raise ValueError(f"no name for {self.model}")
         """,
     "a flag of the model": """
         self.model.training_started = True
@@ -110,6 +139,18 @@ VALUES = {
         for parameter in self.states["all"]:
             nn.init.zeros_(parameter)
         """,
+    "the data of a parameter": """
+        for parameter in self.model.parameters():
+            parameter.data = torch.zeros_like(parameter)
+        """,
+    "each module's own parameters, in a walk that is applied": """
+        def fill(module):
+            for part in module.modules():
+                for parameter in part.parameters(recurse=False):
+                    nn.init.zeros_(parameter)
+
+        self.model.apply(fill)
+        """,
     "a hook in place of a library": """
         if self.config.plain:
             finish(self.model)
@@ -137,3 +178,12 @@ def test_what_stands_beside_a_model_gives_it_no_values(body: str) -> None:
 @pytest.mark.parametrize("body", VALUES.values(), ids=list(VALUES))
 def test_what_reaches_the_parameters_may_give_them_values(body: str) -> None:
     assert not said(body)
+
+
+@pytest.mark.parametrize(
+    ("init", "found"), [("", True), ("model.net.layer.reset_parameters()", False)]
+)
+def test_a_model_that_only_holds_the_sharded_one_computes_by_it(init: str, found: bool) -> None:
+    classes = HEAD[: HEAD.index("class Trainer")]
+    source = Source("train.py", classes + WRAPPED.replace("INIT", init))
+    assert ("FSDP251" in {one.code for one in named(list(findings([source])))}) is found
