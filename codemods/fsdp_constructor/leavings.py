@@ -44,6 +44,7 @@ from .imports import unimports
 NAMED = "the name of the strategy, as a string"
 PREFETCH = "torch.distributed.fsdp.BackwardPrefetch"
 UNCALLED = "removed with its function: nothing calls it any more"
+UNREAD_ENTRY = "removed: FSDP2 has no such setting, and nothing reads the entry"
 PREFETCH_NAMED = "its name, as a string: FSDP2 has no such setting"
 _KEEPING = cst.DictElement | cst.Assign | cst.AnnAssign | cst.IfExp | cst.Return
 """What a member of an enumeration stands in where it is only kept or chosen."""
@@ -71,7 +72,8 @@ def leavings(program: Program) -> Iterator[Step]:
     for source, node, edit in _prefetches(program):
         edits.setdefault(source, []).append(edit)
         if isinstance(edit, Remove):
-            accounts.append(Account(source, node, "dropped", UNCALLED))
+            why = UNCALLED if isinstance(edit.statement, cst.FunctionDef) else UNREAD_ENTRY
+            accounts.append(Account(source, node, "dropped", why))
         else:
             accounts.append(Account(source, node, "changed", PREFETCH_NAMED))
     if edits:
@@ -175,11 +177,16 @@ def _prefetches(program: Program) -> list[Named]:
     for reference in program.references(PREFETCH, f"{PREFETCH}.*"):
         source, layout = reference.source, Layout.of(reference.source)
         function = function_scope(source, reference.node)
-        if isinstance(function, cst.FunctionDef) and is_uncalled(program, source, function):
-            found.append((source, reference.node, Remove(source, function, comments=True)))
+        made = function if isinstance(function, cst.FunctionDef) else None
+        if made and _only_gives(program, source, made) and is_uncalled(program, source, made):
+            found.append((source, reference.node, Remove(source, made, comments=True)))
             continue
         parent, member = layout.parents[reference.node], reference.name.removeprefix(f"{PREFETCH}.")
         if member in ("BACKWARD_PRE", "BACKWARD_POST"):
+            unread = _unread_entry(program, source, parent)
+            if unread is not None:
+                found.append((source, reference.node, Remove(source, unread, comments=True)))
+                continue
             call = layout.parents[parent] if isinstance(parent, cst.Arg) else None
             if not isinstance(parent, _KEEPING) or call is not None:
                 return []
@@ -203,6 +210,37 @@ def _is_by_name(reference: Reference) -> bool:
         and isinstance(parent.slice[0].slice, cst.Index)
         and isinstance(parents[parent], cst.Arg)
     )
+
+
+def _only_gives(program: Program, source: Source, function: cst.FunctionDef) -> bool:
+    """Whether a function returns members of ``BackwardPrefetch`` and nothing else: it was there for FSDP1."""
+    members = {r.node for r in program.named(source) if r.name.startswith(PREFETCH)}
+    returned = [one.value for one in walk(function.body) if isinstance(one, cst.Return)]
+    return bool(returned) and all(
+        value is not None and not members.isdisjoint(walk(value)) for value in returned
+    )
+
+
+def _unread_entry(program: Program, source: Source, assign: cst.CSTNode) -> cst.CSTNode | None:
+    """``kwargs["backward_prefetch"] = …`` of a dictionary that no call gets any more, or the ``if`` that holds no more."""
+    target = assign.targets[0].target if isinstance(assign, cst.Assign) else None
+    if not isinstance(target, cst.Subscript) or not isinstance(target.value, cst.Name):
+        return None
+    said = re.compile(r"""["']backward_prefetch["']""")
+    if sum(len(said.findall(one.text)) for one in program.sources) != 1:
+        return None
+    function, name = function_scope(source, target), target.value.value
+    for node in walk(function):
+        spread = isinstance(node, cst.Arg) and node.star == "**"
+        spread |= isinstance(node, cst.StarredDictElement | cst.Return)
+        if spread and getattr(getattr(node, "value", None), "value", "") == name:
+            return None
+    layout = Layout.of(source)
+    around = layout.parents[layout.block(assign)]
+    alone = isinstance(around, cst.If) and around.orelse is None and len(around.body.body) == 1
+    asks = isinstance(around, cst.If) and any(isinstance(n, cst.Call) for n in walk(around.test))
+    inside = isinstance(layout.parents[around], cst.If)  # perhaps an `elif`
+    return around if alone and not asks and not inside else assign
 
 
 def _comparison(reference: Reference) -> cst.Comparison | None:

@@ -583,3 +583,35 @@ def wrap(model, strategy="full"):
     assert "reshard_after_forward" in after
     assert "ShardingStrategy" not in after
     assert "getattr(" not in after
+
+
+KWARGS = """\
+from torch.distributed.fsdp import BackwardPrefetch
+
+
+def build(args, model):
+    kwargs = {{}}
+    {prefetch}
+    if args.hybrid:
+        kwargs["sharding_strategy"] = ShardingStrategy.HYBRID_SHARD
+    print(kwargs{more})
+    return FSDP(model, use_orig_params=True, **kwargs)
+"""
+PREFETCH = 'kwargs["backward_prefetch"] = BackwardPrefetch.BACKWARD_PRE'
+
+
+@pytest.mark.parametrize("prefetch", [PREFETCH, f"if args.prefetch:\n        {PREFETCH}"])
+def test_an_entry_for_fsdp1_that_nothing_reads_goes(prefetch: str) -> None:
+    """Nor is a function removed that nobody calls here: others may import it."""
+    after = made(HEAD + KWARGS.format(prefetch=prefetch, more="")).after[0].text
+    assert "refetch" not in after
+    assert 'kwargs["sharding_strategy"] = "HYBRID_SHARD"' in after
+
+
+def test_an_entry_for_fsdp1_that_something_reads_stays_as_a_word() -> None:
+    more = ', kwargs.get("backward_prefetch")'
+    after = made(HEAD + KWARGS.format(prefetch=PREFETCH, more=more)).after[0].text
+    assert 'kwargs["backward_prefetch"] = "BACKWARD_PRE"' in after
+    chosen = f"if args.other:\n        pass\n    elif args.prefetch:\n        {PREFETCH}"
+    after = made(HEAD + KWARGS.format(prefetch=chosen, more="")).after[0].text
+    assert "elif args.prefetch:\n        pass" in after
