@@ -236,11 +236,11 @@ def _unread_entry(program: Program, source: Source, assign: cst.CSTNode) -> cst.
         if spread and getattr(getattr(node, "value", None), "value", "") == name:
             return None
     layout = Layout.of(source)
-    around = layout.parents[layout.block(assign)]
+    around = layout.parents.get(layout.block(assign), assign)
     alone = isinstance(around, cst.If) and around.orelse is None and len(around.body.body) == 1
     asks = isinstance(around, cst.If) and any(isinstance(n, cst.Call) for n in walk(around.test))
-    inside = isinstance(layout.parents[around], cst.If)  # perhaps an `elif`
-    return around if alone and not asks and not inside else assign
+    is_elif = isinstance(layout.parents.get(around), cst.If)
+    return around if alone and not asks and not is_elif else assign
 
 
 def _comparison(reference: Reference) -> cst.Comparison | None:

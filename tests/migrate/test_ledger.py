@@ -608,6 +608,19 @@ def test_an_entry_for_fsdp1_that_nothing_reads_goes(prefetch: str) -> None:
     assert 'kwargs["sharding_strategy"] = "HYBRID_SHARD"' in after
 
 
+def test_an_entry_for_fsdp1_goes_from_a_script_too() -> None:
+    text = f"""\
+{HEAD}from torch.distributed.fsdp import BackwardPrefetch
+
+kwargs = {{"use_orig_params": True}}
+{PREFETCH}
+model = FSDP(nn.Linear(8, 8), **kwargs)
+"""
+    after = made(text).after[0].text
+    assert "fully_shard(" in after
+    assert "refetch" not in after
+
+
 def test_an_entry_for_fsdp1_that_something_reads_stays_as_a_word() -> None:
     more = ', kwargs.get("backward_prefetch")'
     after = made(HEAD + KWARGS.format(prefetch=PREFETCH, more=more)).after[0].text
