@@ -171,17 +171,12 @@ def _commits(
     """What each commit is to hold; nothing where none was asked for."""
     if not given["create_commits"] or not migration.changed:
         return []
-    from fsdp2lint.ask.program import Program
     from fsdp2lint.migrate.commits import commits
-    from fsdp2lint.migrate.units import models
 
     def without(staying: Collection[Stuck]) -> Migration:
         return _migrate(chosen, codemods, settings, given, staying)
 
-    apart: list[tuple[Stuck, ...]] = []
-    if migration.ledger.complete and not given["interactive"]:
-        program = Program(tuple(chosen.sources), tuple(chosen.roots), told=settings.told)
-        apart = models(program)
+    apart = migration.models if migration.ledger.complete and not given["interactive"] else ()
     keeps = given["launch"] == "keep"
     return list(commits(migration, apart, without, settings_first=keeps))
 

@@ -10,14 +10,12 @@ from dataclasses import dataclass
 
 from fsdp2lint.migrate.engine import Migration
 from fsdp2lint.migrate.ledger import Entry
-from fsdp2lint.migrate.units import Stuck
+from fsdp2lint.migrate.units import Model, Stuck
 from fsdp2lint.source.source import Source
 
 MOST = 8
 """So many models have commits of their own; the others share the last one."""
 
-Model = tuple[Stuck, ...]
-"""The constructors of a model."""
 Without = Callable[[Collection[Stuck]], Migration]
 """The migration in which the models of some constructors stay."""
 Change = tuple[Source, Source]
@@ -54,7 +52,7 @@ def _of_models(whole: Migration, models: Sequence[Model], without: Without) -> I
     waiting: list[Model] = []
     for index, model in enumerate(models):
         waiting.append(model)
-        staying = [one for other in models[index + 1 :] for one in other]
+        staying = [one for other in models[index + 1 :] for one in other.constructors]
         made = without(staying) if staying else whole
         if staying and not _runs(made, whole):
             continue  # together with the next
@@ -95,7 +93,7 @@ def _is_done(entry: Entry) -> bool:
 
 
 def _title(models: Sequence[Model]) -> str:
-    places = list(dict.fromkeys(one.shown for model in models for one in model))
+    places = list(dict.fromkeys(one.shown for model in models for one in model.constructors))
     return f"fully_shard for the model of {places[0]}" + (
         f" and {len(places) - 1} more" if len(places) > 1 else ""
     )

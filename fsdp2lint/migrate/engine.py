@@ -37,7 +37,7 @@ from fsdp2lint.migrate.leftovers import (
     unused_imports,
 )
 from fsdp2lint.migrate.speaks import holds_fsdp1
-from fsdp2lint.migrate.units import Held, Stuck, builds_by_hand, held, left_stuck
+from fsdp2lint.migrate.units import Held, Model, Stuck, builds_by_hand, held, left_stuck, models
 from fsdp2lint.model.told import NOTHING_TOLD, Told
 from fsdp2lint.source.source import Site, Source, Unreadable
 from fsdp2lint.system.collector import no_collector
@@ -99,6 +99,8 @@ class Migration:
     """What ``check`` says of the new text and did not say of the old."""
     todos: tuple[Todo, ...] = ()
     """What earlier runs left to a person and nobody has done yet."""
+    models: tuple[Model, ...] = ()
+    """The models that FSDP1 wrapped before."""
 
     @property
     def changed(self) -> list[tuple[Source, Source]]:
@@ -138,6 +140,7 @@ def migrate(
     by_hand: frozenset[Place] = frozenset()
     first = Program(tuple(sources), tuple(roots), options or Options(), tuple(texts), told)
     first.interests = interests(first)
+    wrapped = tuple(models(first)) if whole and accept is None else ()
     program: Program | None = first
     del first
     known: Before | None = None if whole else Before()
@@ -178,6 +181,7 @@ def migrate(
         run.failures,
         run.remaining,
         tuple(todos(before)),
+        wrapped,
     )
 
 

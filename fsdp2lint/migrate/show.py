@@ -14,6 +14,7 @@ from fsdp2lint.ask.wrapped import BOTH_CLASSES
 from fsdp2lint.catalogue.findings import Finding
 from fsdp2lint.check.diagnostics import Place
 from fsdp2lint.check.fixing import diff
+from fsdp2lint.migrate.by_model import Chapter, chapters
 from fsdp2lint.migrate.commits import Commit
 from fsdp2lint.migrate.contract import site_of
 from fsdp2lint.migrate.engine import Migration
@@ -111,10 +112,18 @@ def text(migration: Migration, columns: int = 0, applied: Applied = DRY) -> str:
 def markdown(migration: Migration, applied: Applied = DRY) -> str:
     """The ledger as a table, for a pull request."""
     lines = ["# From FSDP1 to FSDP2", "", *_conclusion(migration, applied), ""]
-    lines += ["| file | line | what | fate | why |", "|---|---|---|---|---|"]
-    for row in rows(migration.ledger.entries):
-        cells = (row.path, row.place, f"`{row.what}`", row.fate, row.note)
-        lines.append("| " + " | ".join(one_line(c).replace("|", "\\|") for c in cells) + " |")
+    every = chapters(migration)
+    for chapter in every:
+        if chapter.title:
+            lines += [f"## {one_line(chapter.title)}", "", *_lines_of(chapter)]
+        elif len(every) > 1:
+            lines += ["## Everything else", ""]
+        lines += ["| file | line | what | fate | why |", "|---|---|---|---|---|"]
+        for row in rows(chapter.entries):
+            cells = (row.path, row.place, f"`{row.what}`", row.fate, row.note)
+            lines.append("| " + " | ".join(one_line(c).replace("|", "\\|") for c in cells) + " |")
+        lines.append("")
+    lines.pop()
     for row in rows(migration.ledger.entries):
         if row.skeleton:
             code = map(one_line, row.skeleton.splitlines())
@@ -129,6 +138,15 @@ def markdown(migration: Migration, applied: Applied = DRY) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _lines_of(chapter: Chapter) -> Iterator[str]:
+    """The lines that build a model, before and after."""
+    was = "It was" if chapter.becomes else "It stays as it is"
+    for said, code in ((was, chapter.was), ("It becomes", chapter.becomes)):
+        if code:
+            text = textwrap.dedent("\n".join(map(one_line, code)))
+            yield from (f"{said}:", "", "```python", *text.splitlines(), "```", "")
+
+
 def json(migration: Migration, applied: Applied = DRY) -> str:
     """Everything, for a program: entries, sums, files, findings that are left."""
     data = _data(migration, applied)
@@ -140,8 +158,9 @@ def html(migration: Migration, applied: Applied = DRY) -> str:
     from fsdp2lint.prove.report import data, page
 
     ledger = (
-        data.Entry(row.path, row.line, row.what, row.fate, row.note)
-        for row in rows(migration.ledger.entries)
+        data.Entry(row.path, row.line, row.what, row.fate, row.note, model=chapter.title)
+        for chapter in chapters(migration)
+        for row in rows(chapter.entries)
     )
     report = data.Report(
         "FSDP1",
@@ -274,6 +293,13 @@ def _data(migration: Migration, applied: Applied) -> dict[str, Any]:
                 "codemod": e.by,
             }
             for e in migration.ledger.entries
+        ],
+        "models": [
+            [
+                {"filename": one.path, "row": one.line, "column": one.column}
+                for one in model.constructors
+            ]
+            for model in migration.models
         ],
         "sums": migration.ledger.sums,
         "complete": migration.ledger.complete,

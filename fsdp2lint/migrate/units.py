@@ -144,28 +144,37 @@ def held(program: Program, stuck: Iterable[Stuck]) -> Held:
     return Held(of_held, others, frozenset(files), because, tuple(places))
 
 
-def models(program: Program) -> list[tuple[Stuck, ...]]:
-    """The constructors of each model that can be migrated without the others, in the order of the text.
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model that can be migrated without the others: where it is built, and the lines of FSDP1 that its runs come by."""
 
-    Models whose runs share a use of FSDP1 are one.
-    """
+    constructors: tuple[Stuck, ...]
+    lines: frozenset[Line]
+
+
+def models(program: Program) -> list[Model]:
+    """The models of a program, in the order of the text; those whose runs share a use of FSDP1 are one."""
     mine = set(program.sources)
     lines = _Lines()
     marked = frozenset(lines.of_pieces(inventory(program)))
     found: list[tuple[frozenset[Line], frozenset[Stuck]]] = []
     for trace in program.traces:
         at = [e.at for e in trace.of(Wrapping) if e.by == "fsdp1" and e.at.source in mine]
+        if not at:
+            continue
         shared = frozenset(lines.of_run(trace, mine)) & marked
         built = frozenset(_constructor(one.source, one.node) for one in at)
-        if not built:
-            continue
         tied = [one for one in found if one[0] & shared]
         found = [one for one in found if one not in tied]
         found.append(
             (shared.union(*(one[0] for one in tied)), built.union(*(one[1] for one in tied)))
         )
-    groups = [tuple(sorted(one[1], key=lambda s: (s.path, s.line, s.column))) for one in found]
-    return sorted(groups, key=lambda group: (group[0].path, group[0].line, group[0].column))
+    every = [Model(tuple(sorted(built, key=_in_the_text)), shared) for shared, built in found]
+    return sorted(every, key=lambda model: _in_the_text(model.constructors[0]))
+
+
+def _in_the_text(one: Stuck) -> tuple[str, int, int]:
+    return one.path, one.line, one.column
 
 
 def _constructor(source: Source, node: cst.CSTNode) -> Stuck:

@@ -32,6 +32,8 @@ class Entry(msgspec.Struct, frozen=True):
     note: str = ""
     cell: int | None = None
     """The cell of a notebook in which the line is counted."""
+    model: str = ""
+    """The model that it is part of, in words."""
 
     @property
     def place(self) -> str:

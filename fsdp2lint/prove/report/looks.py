@@ -84,7 +84,7 @@ FILTER = """
 (function () {
   var form = document.getElementById("filter");
   if (!form) return;
-  var rows = Array.from(document.querySelectorAll("#ledger tbody tr"));
+  var rows = Array.from(document.querySelectorAll("#ledger tbody tr[data-outcome]"));
   var count = document.getElementById("shown");
   form.hidden = false;
   function apply() {

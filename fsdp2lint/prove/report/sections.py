@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 
 from fsdp2lint.plan.compare import compare_plans
 from fsdp2lint.plan.data import Plan
@@ -172,12 +173,16 @@ def ledger(entries: Sequence[Entry], diff: str) -> Iterator[Markup]:
     yield _filter(counts)
     places = {name: f"#{anchor(number)}" for number, name in enumerate(files(diff))}
     head = (tag("th", title) for title in ("file", "line", "symbol", "outcome", "note"))
-    table = tag(
-        "table",
-        tag("thead", tag("tr", head)),
-        tag("tbody", (_entry(entry, places.get(entry.path)) for entry in entries)),
-    )
-    yield tag("div", table, class_="scroll")
+    bodies = [
+        tag("tbody", _of_model(model), [_entry(one, places.get(one.path)) for one in of])
+        for model, of in groupby(entries, key=lambda entry: entry.model)
+    ]
+    yield tag("div", tag("table", tag("thead", tag("tr", head)), bodies), class_="scroll")
+
+
+def _of_model(model: str) -> Markup:
+    """The line above the entries of a model."""
+    return tag("tr", tag("th", model, colspan=5)) if model else Markup("")
 
 
 def _filter(counts: Counter[Outcome]) -> Markup:
