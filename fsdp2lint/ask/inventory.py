@@ -320,7 +320,8 @@ def _in_trace(trace: Trace, named: bool) -> Iterator[Occurrence]:
     for event in _asked_of_models(trace, named):
         func = _asking(event)
         if func is not None and func.attr.value in facts.METHODS | facts.WRAPPED_ATTRIBUTES:
-            yield _asked(event.at.source, func)
+            if event.guards.possible():
+                yield _asked(event.at.source, func)
 
 
 def _asking(event: Event) -> cst.Attribute | None:

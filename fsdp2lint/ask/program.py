@@ -19,7 +19,7 @@ from fsdp2lint.interpret.again import Bodies, Runs
 from fsdp2lint.meanings import load
 from fsdp2lint.meanings.fsdp1_symbols import FRAMEWORKS
 from fsdp2lint.meanings.registry import canonical
-from fsdp2lint.model.events import Event, Wrapping
+from fsdp2lint.model.events import Called, Event, Wrapping
 from fsdp2lint.model.told import NOTHING_TOLD, Limits, Told
 from fsdp2lint.project.bindings import Bindings, Import, bindings
 from fsdp2lint.project.project import Budget, Interest, Project
@@ -205,7 +205,8 @@ class Program:
         for trace, event in self.of(kind):
             found.setdefault(event.at.node, []).append((trace, event))
         order = {source: number for number, source in enumerate(self.sources)}
-        return sorted(found.values(), key=lambda events: _place(events[0][1], order))
+        each = found.values() if kind is Called else map(_on_possible_paths, found.values())
+        return sorted(each, key=lambda events: _place(events[0][1], order))
 
     @cached_property
     def wrappers(self) -> frozenset[str]:
@@ -448,6 +449,15 @@ def _inside(node: cst.CSTNode, text: str) -> Iterator[tuple[cst.Name | cst.Attri
         node, text = node.value, text.rpartition(".")[0]
     if isinstance(node, cst.Name):
         yield node, text
+
+
+def _on_possible_paths(events: list[tuple[Trace, E]]) -> list[tuple[Trace, E]]:
+    """Those events at a place that some run comes to: not where settings exclude each other in the end."""
+    if len(events) == 1:
+        return events
+    asked = {event.guards: None for _, event in events}
+    possible = {guards for guards in asked if guards.possible()}
+    return [(trace, event) for trace, event in events if event.guards in possible] or events
 
 
 def _by_libcst(source: Source) -> Bindings:
