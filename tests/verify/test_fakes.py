@@ -39,7 +39,7 @@ loss = model(**batch, labels=batch["input_ids"]).loss
 loss.backward()
 assert sum(p.numel() for p in model.parameters()) < 1_000_000
 t5 = T5ForConditionalGeneration.from_pretrained("t5-base")
-assert t5.config.d_model == 64
+assert (t5.config.d_model, t5.config.decoder_start_token_id) == (64, 0)
 print(*counts)
 """
 
@@ -384,3 +384,167 @@ made = datasets.load_dataset("nobody/has-this", split=["train", "test"])
 print(*counts, sep="\\n")
 print("rows:", len(datasets.concatenate_datasets(made)))
 """
+
+
+# -- downloads, Slurm, pictures --------------------------------------------------------------------------------------
+
+TORCHVISION = """
+import os
+from types import ModuleType
+import numpy as np
+import torch
+import sys
+
+class VisionDataset(torch.utils.data.Dataset):
+    def __init__(self, root=None, transforms=None, transform=None, target_transform=None):
+        self.root, self.transform, self.target_transform = root, transform, target_transform
+
+    def __len__(self):
+        return len(self.data)
+
+class DatasetFolder(VisionDataset):
+    def __init__(self, root, loader, transform=None, target_transform=None):
+        super().__init__(root, transform=transform, target_transform=target_transform)
+        self.classes = sorted(os.listdir(root))
+        raise AssertionError("no test has a folder")
+
+    def __getitem__(self, index):
+        path, target = self.samples[index]
+        return self.loader(path), target
+
+    def __len__(self):
+        return len(self.samples)
+
+class ImageFolder(DatasetFolder):
+    def __init__(self, root, transform=None, target_transform=None):
+        super().__init__(root, None, transform, target_transform)
+        self.imgs = self.samples
+
+class CIFAR10(VisionDataset):
+    def __init__(self, root, train=True, transform=None, target_transform=None, download=False):
+        super().__init__(root, transform=transform, target_transform=target_transform)
+        raise RuntimeError("Dataset not found or corrupted. You can use download=True to download it")
+
+    def __getitem__(self, index):
+        picture, target = self.data[index], self.targets[index]
+        return self.transform(picture), target
+
+class CIFAR100(CIFAR10):
+    pass
+
+class MNIST(VisionDataset):
+    def __init__(self, root, train=True, transform=None, target_transform=None, download=False):
+        super().__init__(root, transform=transform, target_transform=target_transform)
+        raise RuntimeError("Error downloading train-images-idx3-ubyte.gz")
+
+    def __getitem__(self, index):
+        return self.transform(self.data[index].numpy()), int(self.targets[index])
+
+    @property
+    def class_to_idx(self):
+        return {}
+
+class SVHN(VisionDataset): ...
+class STL10(VisionDataset): ...
+
+datasets = ModuleType("torchvision.datasets")
+vars(datasets).update({k: v for k, v in globals().items() if isinstance(v, type)})
+sys.modules["torchvision.datasets"] = datasets
+"""
+"""The classes of torchvision (0.28) as far as they are built on each other, without any file to read."""
+
+PICTURES = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from fsdp2lint.rehearse import fakes
+
+counts = {}
+fakes.install(counts)
+from torchvision import datasets
+
+same = lambda picture: picture
+cifar = datasets.CIFAR10("data", download=True, transform=same)
+assert (len(cifar), cifar[3][0].shape, cifar[3][1]) == (256, (32, 32, 3), 3)
+assert {datasets.CIFAR100("data", transform=same)[i][1] for i in range(256)} == set(range(10))
+assert (datasets.MNIST("data", transform=same)[11][0].shape, cifar.class_to_idx["1"]) == ((28, 28), 1)
+assert {target for _, target in datasets.ImageFolder("nowhere").samples} == {0, 1}
+try:
+    datasets.CIFAR10()
+except TypeError:
+    print(*sorted(counts), sep="; ")
+"""
+
+
+def _said(script: str, *args: str, **environment: str) -> str:
+    ran = subprocess.run(
+        [sys.executable, "-c", script, *args],
+        env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout.strip()
+
+
+def test_data_sets_of_torchvision_get_pictures_where_their_files_are_missing(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "torchvision").mkdir()
+    (tmp_path / "torchvision" / "__init__.py").write_text(TORCHVISION)
+    said = _said(PICTURES, str(tmp_path))
+    kinds = ("CIFAR10", "ImageFolder", "MNIST")
+    assert said == "; ".join(f"made up: the files of {kind}" for kind in kinds)
+
+
+DOWNLOADS = """
+import urllib.error
+import urllib.request
+import requests
+from fsdp2lint.rehearse import fakes
+
+counts = {}
+fakes.install(counts)
+text = "https://nowhere.invalid/data/input.txt"
+with urllib.request.urlopen(urllib.request.Request(text)) as answer:
+    first = answer.read().decode()
+urllib.request.urlretrieve(text, "kept.txt")
+assert open("kept.txt").read() == first == requests.get(text, timeout=5).text
+assert sum(map(len, requests.get(text, stream=True).iter_content(1000))) == len(first)
+for read, problem in ((urllib.request.urlopen, urllib.error.URLError), (requests.get, requests.ConnectionError)):
+    try:
+        read("https://nowhere.invalid/weights.bin")
+    except problem:
+        print(counts[f"made up: {text}"])
+"""
+
+
+def test_a_text_that_a_script_downloads_is_made_up(tmp_path: Path) -> None:
+    assert _said(f"import os\nos.chdir({str(tmp_path)!r})\n{DOWNLOADS}") == "4\n4"
+
+
+SLURM = """
+import os
+from fsdp2lint.rehearse import fakes
+
+counts = {}
+fakes.install(counts)
+exec(compile(open(os.environ["ASKING"]).read(), os.environ["ASKING"], "exec"))
+"""
+ASKING = """
+rank, world = int(os.environ["SLURM_PROCID"]), int(os.environ.get("SLURM_NTASKS", 1))
+print(rank, world, os.getenv("SLURM_NNODES"), "SLURM_JOB_ID" in os.environ, os.getenv("SLURM_JOB_NODELIST"))
+"""
+
+
+def test_slurm_answers_the_program_and_no_library(tmp_path: Path) -> None:
+    own = tmp_path / "train.py"
+    own.write_text(ASKING)
+    ranks = {"RANK": "3", "WORLD_SIZE": "4", "MASTER_PORT": "29500"}
+    assert _said(SLURM, ASKING=str(own), **ranks) == "3 4 1 True localhost"
+    package = tmp_path / "site-packages" / "library.py"
+    package.parent.mkdir()
+    package.write_text('print(os.environ.get("SLURM_PROCID"))')
+    assert _said(SLURM, ASKING=str(package), **ranks) == "None"
+    assert _said(SLURM, ASKING=str(own), SLURM_PROCID="7", **ranks).startswith("7 ")

@@ -54,11 +54,23 @@ def install(replaced: dict[str, int], more: Sequence[str] = ()) -> None:
     from fsdp2lint.rehearse.fakes.kernels import KERNELS
 
     sys.meta_path.append(Finder(counted, MADE_UP | KERNELS, TRACKERS | set(MADE_UP) | set(more)))
-    from fsdp2lint.rehearse.fakes import arrays, pretrained, transformers_lacks
+    from fsdp2lint.rehearse.fakes import (
+        arrays,
+        downloads,
+        images,
+        pretrained,
+        slurm,
+        transformers_lacks,
+    )
 
     arrays.install(counted)
+    downloads.install(counted)
+    slurm.install(counted)
+    _after("requests", lambda: downloads.install_requests(counted))
     _after("transformers", lambda: pretrained.install(counted))
     _after("transformers", lambda: transformers_lacks.install(counted))
+    if importlib.util.find_spec("torchvision") is not None:
+        _after("torchvision", lambda: images.install(counted))
     if importlib.util.find_spec("datasets") is not None:
         from fsdp2lint.rehearse.fakes import data_sets
 

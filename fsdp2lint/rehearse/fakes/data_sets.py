@@ -104,6 +104,11 @@ class Dataset(torch.utils.data.Dataset[Any]):
     num_rows = property(__len__)
 
     @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return len(self._rows), len(self.column_names)
+
+    @property
     def column_names(self) -> list[str]:
         """The columns of the first row."""
         return list(self._rows[0]) if self._rows else []

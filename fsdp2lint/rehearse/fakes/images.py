@@ -1,7 +1,13 @@
-"""What scripts call of ``torchvision``: pictures of noise, as large as the transforms make them."""
+"""What scripts call of ``torchvision``: pictures of noise, as large as the transforms make them.
+
+Where it is installed, its own classes are filled with pictures when their files are neither there nor to be had.
+"""
 
 from __future__ import annotations
 
+import importlib
+import inspect
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +15,7 @@ import torch
 from torch.utils.data import Dataset
 
 from fsdp2lint.rehearse.fakes.nothing import Nothing
+from fsdp2lint.rehearse.standin.replace import Counted, Function, wrap
 
 ROWS = 256
 _SHAPES = {
@@ -20,10 +27,10 @@ _SHAPES = {
     "SVHN": (3, 32, 10),
     "STL10": (3, 96, 10),
     "ImageNet": (3, 224, 1000),
-    "ImageFolder": (3, 224, 1000),
+    "ImageFolder": (3, 224, 2),
     "FakeData": (3, 224, 1000),
 }
-"""Channels, width and classes by the name of a data set."""
+"""Channels, width and classes by the name of a data set; a folder of pictures may have as few as two."""
 
 
 class Transform(Nothing):
@@ -90,3 +97,81 @@ class _Transforms:
 
 transforms = _Transforms()
 transforms.v2 = transforms  # type: ignore[attr-defined]
+
+
+# -- where it is installed -------------------------------------------------------------------------------------------
+
+
+def install(counted: Counted) -> None:
+    """The data sets of an installed ``torchvision`` whose files are missing get pictures of noise."""
+    package: Any = importlib.import_module("torchvision.datasets")
+    bases = (package.MNIST, package.CIFAR10, package.SVHN, package.STL10, package.DatasetFolder)
+    for name, cls in vars(package).items():
+        if inspect.isclass(cls) and issubclass(cls, bases) and "__init__" in vars(cls):
+            wrap(cls, "__init__", partial(_or_noise, name, counted))
+
+
+def _or_noise(name: str, counted: Counted, init: Function) -> Function:
+    said = inspect.signature(init)
+
+    def initialised(self: Any, *args: Any, **how: Any) -> None:
+        if vars(self).get("_filling"):  # called by the class below
+            init(self, *args, **how)
+            return
+        self._filling = True
+        try:
+            init(self, *args, **how)
+        except (OSError, RuntimeError):
+            counted.note(f"made up: the files of {name}")
+            _fill(self, name, said.bind(self, *args, **how).arguments)
+        finally:
+            self._filling = False
+
+    return initialised
+
+
+def _fill(data_set: Any, name: str, given: dict[str, Any]) -> None:
+    """Set what the methods of the class read."""
+    package: Any = importlib.import_module("torchvision.datasets")
+    given = {**given, **given.get("kwargs", {})}
+    transforms = {key: given.get(key) for key in ("transform", "target_transform")}
+    package.VisionDataset.__init__(data_set, given.get("root", ""), **transforms)
+    channels, width, number = _SHAPES.get(name, (3, 224, 10))
+    classes = [str(one) for one in range(number)]
+    targets = [row % number for row in range(ROWS)]
+    for key, value in (
+        ("classes", classes),
+        ("class_to_idx", dict(zip(classes, range(number), strict=False))),
+    ):
+        if not hasattr(type(data_set), key):
+            setattr(data_set, key, value)
+    if isinstance(data_set, package.DatasetFolder):
+        data_set.samples = data_set.imgs = [
+            (f"{row}.png", target) for row, target in enumerate(targets)
+        ]
+        data_set.targets = targets
+        data_set.extensions = None
+        data_set.loader = _picture
+        return
+    shape = (ROWS, width, width) if channels == 1 else (ROWS, channels, width, width)
+    noise = torch.randint(
+        0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+    )
+    data_set.train, data_set.split = given.get("train", True), given.get("split", "train")
+    if isinstance(data_set, package.MNIST):
+        data_set.data, data_set.targets = noise, torch.tensor(targets)
+        return
+    data_set.data = noise.numpy()
+    data_set.targets = targets
+    data_set.labels = torch.tensor(targets).numpy()
+    if name.startswith("CIFAR"):
+        data_set.data = data_set.data.transpose(0, 2, 3, 1)
+
+
+def _picture(path: str) -> Any:
+    """A picture of noise, the same for the same path."""
+    image: Any = importlib.import_module("PIL.Image")
+    number = int(path.partition(".")[0])
+    noise = torch.Generator().manual_seed(number)
+    pixels = torch.randint(0, 256, (224, 224, 3), dtype=torch.uint8, generator=noise)
+    return image.fromarray(pixels.numpy())

@@ -98,6 +98,8 @@ def _configuration(name: Any, how: dict[str, Any]) -> Any:
 
 def _small(kind: Any) -> Any:
     had = kind().to_dict()
+    if had.get("is_encoder_decoder"):  # of these, each configuration on the hub says where to start
+        had["decoder_start_token_id"] = None
     return kind(**{key: value for key, value in SMALL.items() if key in had})
 
 
