@@ -148,6 +148,7 @@ from fsdp2lint.api import (
     Module,
     Parameters,
     Part,
+    Round,
     Sharded,
     Site,
     Trace,
@@ -397,10 +398,23 @@ def _covered(trace: Trace, parts: list[Shard]) -> list[Value] | None:
         if walk is not None:
             found += reached(trace, walk)
         elif isinstance(shard.module, Part):
-            return None
+            whole = _whose_children(shard.module)
+            if whole is None:
+                return None
+            found += parts_of(trace, whole)
         else:
             found.append(shard.module)
     return found
+
+
+def _whose_children(element: Value) -> Value | None:
+    """The module of whose direct children a walk takes one: it takes no others."""
+    seen = element.owner if isinstance(element, Part) and element.key == "[1]" else element
+    if not isinstance(seen, Part) or not isinstance(seen.key, Round):
+        return None
+    walked = seen.owner
+    direct = isinstance(walked, Part) and walked.key in (".children()", ".named_children()")
+    return unwrapped(walked.owner) if direct and walked.owner is not None else None
 
 
 def _uncovered(

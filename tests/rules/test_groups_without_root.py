@@ -42,6 +42,23 @@ dist.init_process_group("gloo")
 """
 TRAINS = "model(torch.ones(2, 4, dtype=torch.long)).sum().backward()\n"
 
+CHILDREN = (
+    ("for layer in model.body.children():\n    fully_shard(layer)\n", True),
+    ("for _, layer in model.body.named_children():\n    fully_shard(layer)\n", True),
+    ("for part in model.children():\n    fully_shard(part)\n", False),
+    ("for part in model.modules():\n    fully_shard(part)\n", False),
+)
+
+
+@pytest.mark.parametrize(("walk", "left"), CHILDREN)
+def test_a_walk_over_children_leaves_what_is_beside_them(walk: str, left: bool) -> None:
+    start = MODEL.replace('dist.init_process_group("gloo")\n', "")
+    steps = "optimizer = torch.optim.AdamW(model.parameters())\n" + TRAINS + "optimizer.step()\n"
+    text = start + 'dist.init_process_group("gloo")\nmodel = Net()\n' + walk + steps
+    found = {one.code for one in named(list(findings([Source("train.py", text)])))}
+    assert ("FSDP206" in found) is left
+
+
 FORMS = {
     "a list in a name": """
         model = build()
