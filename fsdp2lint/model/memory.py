@@ -255,9 +255,11 @@ class Memory:
 
     def inside(self, part: Value, whole: Value) -> bool:
         """Whether ``part`` is ``whole`` or hangs below it through modules, lists of modules and parts."""
-        if part is whole:
-            return True
-        todo, seen = [part], {part}
+        return whole in self.around(part)
+
+    def around(self, part: Value) -> set[Value]:
+        """``part`` and all that it hangs below, through modules, lists of modules and parts."""
+        todo, found = [part], {part}
         while todo:
             one = todo.pop()
             above: list[Value] = [
@@ -268,12 +270,11 @@ class Memory:
             if isinstance(one, Wrapped):
                 above.append(one.of)
             for holder in above:
-                if holder is whole:
-                    return True
-                if holder not in seen and len(seen) < MAX_REACH:
-                    seen.add(holder)
-                    todo.append(holder)
-        return False
+                if holder not in found:
+                    if len(found) < MAX_REACH:
+                        todo.append(holder)
+                    found.add(holder)
+        return found
 
 
 def choose(found: list[tuple[Guards, Value]], here: Guards) -> Value | None:

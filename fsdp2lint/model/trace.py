@@ -185,7 +185,11 @@ class Trace:
 
     def inside(self, part: Value, whole: Value) -> bool:
         """Whether ``part`` is ``whole`` or one of its submodules, as far as the script shows."""
-        return self.memory.inside(unwrapped(part), unwrapped(whole))
+        part, whole = unwrapped(part), unwrapped(whole)
+        known = self.answers.get(("around", part))
+        if known is None:
+            known = self.answers["around", part] = self.memory.around(part)
+        return whole in known
 
     def concerns(self, event: Event, value: Value) -> bool:
         """Whether an event's own subject is ``value`` (or one of its options)."""

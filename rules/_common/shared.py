@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -95,12 +95,14 @@ def shards_before(trace: Trace, event: Event) -> Iterator[Shard]:
 
     None where the script has put other parameters in place of the shards.
     """
+    return _those_before(trace, event, reversed(shards(trace)))
+
+
+def _those_before(trace: Trace, event: Event, asked: Iterable[Shard]) -> Iterator[Shard]:
     if any(first <= event.order <= last for first, last in _exchanges(trace)):
         return iter(())
     return (
-        s
-        for s in reversed(shards(trace))
-        if trace.precedes(s.event, event) and not returned_from(s.event, event)
+        s for s in asked if trace.precedes(s.event, event) and not returned_from(s.event, event)
     )
 
 
@@ -147,10 +149,14 @@ def sharded(
         inner = unwrapped(module)
         if wrapped_by(module, "ddp", "fsdp1") or told_apart(guards, inner):
             continue
+        around = [
+            s
+            for s in reversed(shards(trace))
+            if s.module is inner or (not itself and trace.inside(inner, s.module))
+        ]
         near = [
             s
-            for s in shards_before(trace, event)
-            if s.module is inner or (not itself and trace.inside(inner, s.module))
+            for s in _those_before(trace, event, around)
             if together(s.guards, guards) and not _hung_since(trace, s, inner)
         ]
         if near:

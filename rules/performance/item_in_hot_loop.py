@@ -227,6 +227,13 @@ def check(trace: Trace) -> Iterator[Finding]:
 
 def _trains_shards(trace: Trace, stepped: Stepped, loop: Loop) -> bool:
     """Whether a loop trains a sharded model: its optimizer holds one, or one computes in it."""
+    known = trace.answers.get((_trains_shards, stepped, loop))
+    if known is None:
+        known = trace.answers[_trains_shards, stepped, loop] = _is_trained(trace, stepped, loop)
+    return bool(known)
+
+
+def _is_trained(trace: Trace, stepped: Stepped, loop: Loop) -> bool:
     for optimizer in options(stepped.optimizer):
         for parameters in optimizer.over if isinstance(optimizer, Optimizer) else ():
             if sharded(trace, stepped, parameters.of) is not None:
