@@ -150,7 +150,11 @@ def _generic(
         return next((one for one in options if one is not None), None)
     if head in _SEQUENCES and inner:
         entry = annotated(machine, inner[0], scope, "", load=load)
-        return None if entry is None else machine.container("list", [entry], open_=True)
+        if entry is None:
+            return None
+        made = machine.container("list", [entry], open_=True)
+        machine.memory.strangers.add(made)  # `list[Model] | Model` may be the other
+        return made
     return None
 
 

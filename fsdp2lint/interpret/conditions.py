@@ -308,9 +308,20 @@ def compare(machine: Machine, left: Value, symbol: str, right: Value) -> Value:
         if negative:
             positive = "is" if symbol == "is not" else "=="
             return invert(machine, left.part((positive, right)))
-    if symbol == "not in":
-        return invert(machine, left.part(("in", right)))
+    if symbol in ("in", "not in"):
+        test = left.part(("in", _constants(machine, right) or right))
+        return test if symbol == "in" else invert(machine, test)
     return left.part((symbol, right))
+
+
+def _constants(machine: Machine, table: Value) -> Literal | None:
+    """The constants of a display as one: what a value is looked for in is the same wherever it is written."""
+    if not isinstance(table, Container) or table.open or table.kind == "dict":
+        return None
+    entries = [value for _, value in machine.memory.entries(table, machine.here)]
+    if not entries or not all(isinstance(value, Literal) for value in entries):
+        return None
+    return machine.literal(tuple(v.value for v in entries if isinstance(v, Literal)))
 
 
 def _is_computed(value: Value) -> bool:

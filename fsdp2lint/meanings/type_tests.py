@@ -85,7 +85,8 @@ def _is_a(call: Call, value: Value, wanted: Value) -> bool | None:
     if isinstance(value, Literal):
         return _is_constant(value, wanted)
     if isinstance(value, Container):
-        return _is_container(value, name)
+        known = value not in call.machine.memory.strangers
+        return _is_container(value, wanted) if known else None
     if isinstance(value, Wrapped):
         return _is_wrapper(value, name)
     if isinstance(value, Instance):
@@ -114,7 +115,11 @@ def _is_constant(value: Literal, wanted: External | Class) -> bool | None:
     return False if isinstance(wanted, Class) or name.startswith("torch.") else None
 
 
-def _is_container(value: Container, name: str) -> bool | None:
+def _is_container(value: Container, wanted: External | Class) -> bool | None:
+    """A list is no module, no tensor and nothing of the project: ``isinstance(models, nn.Module)``."""
+    name = wanted.name
+    if isinstance(wanted, Class) or (name.startswith("torch.") and name != "torch.Size"):
+        return False
     if name in ("builtins.list", "builtins.tuple", "builtins.set", "builtins.dict"):
         return name == f"builtins.{value.kind}" if value.kind != "chain" else None
     return None

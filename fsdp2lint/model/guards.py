@@ -39,6 +39,7 @@ class Guard:
         "_hash",
         "_inverse",
         "_unit",
+        "among",
         "equals",
         "finds",
         "is_plain",
@@ -58,7 +59,9 @@ class Guard:
         """The value that the test then equals, and the constant; None when it says no such thing."""
         self.finds = _finding(test)
         """The value that is searched for a text, and the text; None when the test does no such thing."""
-        self.is_plain = self.equals is None and self.finds is None
+        self.among = _membership(test)
+        """The value that is looked for among constants, and those; None when the test does no such thing."""
+        self.is_plain = self.equals is None and self.finds is None and self.among is None
         """Whether it says nothing of a constant."""
 
     def __eq__(self, other: object) -> bool:
@@ -428,19 +431,19 @@ def _contradicts(guard: Guard, others: Iterable[Guard]) -> bool:
         owner, constant = guard.equals
         return any(
             (g.equals is not None and g.equals[0] is owner and g.equals[1] != constant)
-            or (g.finds is not None and g.finds[0] is owner and _misses(g, constant))
+            or _misses(g, owner, constant)
             for g in others
             if not g.is_plain
         )
-    if guard.finds is None:
+    return any(g.equals is not None and _misses(guard, *g.equals) for g in others)
+
+
+def _misses(guard: Guard, owner: Value, constant: object) -> bool:
+    """Whether a value that equals a constant is not as a guard found it: with a text in it, or one of several."""
+    if guard.among is not None and guard.among[0] is owner:
+        return (constant in guard.among[1]) is not guard.taken
+    if guard.finds is None or guard.finds[0] is not owner:
         return False
-    owner = guard.finds[0]
-    return any(g.equals and g.equals[0] is owner and _misses(guard, g.equals[1]) for g in others)
-
-
-def _misses(guard: Guard, constant: object) -> bool:
-    """Whether a constant text is not as a guard found it."""
-    assert guard.finds is not None
     return isinstance(constant, str) and (guard.finds[1] in constant) is not guard.taken
 
 
@@ -458,6 +461,15 @@ def _finding(test: Value) -> tuple[Value, str] | None:
     if isinstance(key, tuple) and key[0] == "in" and isinstance(key[1], Part):
         text = getattr(test.owner, "value", None)
         return (key[1], text) if isinstance(text, str) else None
+    return None
+
+
+def _membership(test: Value) -> tuple[Value, tuple[object, ...]] | None:
+    """The value that a test looks for among constants (``cfg.mode in ("ddp", "fsdp")``), and the constants."""
+    key = test.key
+    if isinstance(key, tuple) and key[0] == "in" and test.owner is not None:
+        constants = getattr(key[1], "value", None)
+        return (test.owner, constants) if isinstance(constants, tuple) else None
     return None
 
 

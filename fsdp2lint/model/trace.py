@@ -89,6 +89,7 @@ class Trace:
         """The trace of another entry, before which the same has happened."""
         other = Trace(entry, self.source, self.memory, self.files, self.target)
         other.launches = self.launches
+        other.truncated, other.cut = self.truncated, self.cut
         other.events = self.events.copy()
         other._by_kind = {kind: events.copy() for kind, events in self._by_kind.items()}
         return other

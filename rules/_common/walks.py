@@ -122,6 +122,8 @@ def _named(trace: Trace, given: Sequence[object]) -> list[Value | str]:
             found += _named(trace, [entry for _, entry in trace.memory.entries(one)])
         elif isinstance(one, Literal) and isinstance(one.value, str):
             found.append(one.value)
+        elif isinstance(one, Literal) and isinstance(one.value, tuple):
+            found += [name for name in one.value if isinstance(name, str)]
         elif isinstance(one, Value):
             found.append(one)
     return found

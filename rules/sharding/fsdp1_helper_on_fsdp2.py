@@ -112,6 +112,7 @@ from fsdp2lint.api import (
     Read,
     Replace,
     Trace,
+    Unknown,
     Value,
     name_for,
     options,
@@ -163,7 +164,9 @@ def _found(
     is_test = isinstance(event, Called) and event.name == "builtins.isinstance"
     if is_test and (serves_both(trace, module) or _asked_of_fsdp1(trace, event)):
         return
-    if _of_another_kind(event, module) or (isinstance(event, Called) and _is_tested(trace, event)):
+    if _of_another_kind(event, module) or _is_unanswered(trace, event):
+        return
+    if isinstance(event, Called) and _is_tested(trace, event):
         return
     yield Finding(
         at=event,
@@ -185,6 +188,23 @@ def _of_another_kind(event: Event, module: Value) -> bool:
         for g in clause
         for test in tests_in(g.test)
     )
+
+
+def _is_unanswered(trace: Trace, event: Event) -> bool:
+    """Whether the run ended at its limit, and what a function that it did not enter gave decides about an event.
+
+    The function may have asked for the kind of wrapper: ``if fsdp_version(model) == 1:``.
+    """
+    if trace.cut is None:
+        return False
+    tests = (t for clause in event.guards.clauses for g in clause for t in tests_in(g.test))
+    return any(isinstance(root, Unknown) and root.born is not None for root in map(_root, tests))
+
+
+def _root(value: Value) -> Value:
+    while isinstance(value, Part) and value.owner is not None:
+        value = value.owner
+    return value
 
 
 def _asked_of_fsdp1(trace: Trace, event: Called | Read) -> bool:

@@ -152,6 +152,7 @@ class _Origins:
         values, and for what divides them.
         """
         todo, seen = deque([value]), set[Value]()
+        tests = {value}
         while todo and len(seen) < _MOST:
             one = todo.popleft()  # what is near first: tests lead through the whole configuration
             if one in seen:
@@ -165,7 +166,11 @@ class _Origins:
             yield one
             if one in self.returned and not beyond:
                 continue
-            todo += self._below(one, called, wide)
+            if isinstance(one, Container) and one in tests:
+                continue  # whether there is anything in it does not depend on what that is
+            below = self._below(one, called, wide)
+            tests |= _tested_in(one, below, one in tests)
+            todo += below
             if called is not None and called.name.startswith("torch."):  # `counts[0] += …`
                 todo += [entry for _, entry in self.trace.memory.entries(one)]
             todo += [v for order, v in self.grown.get(one, ()) if order < until]
@@ -328,6 +333,14 @@ def _is_copy(trace: Trace, value: Value) -> bool:
         value = value.owner
     made = _origins(trace).made.get(value)
     return made is not None and made.name == "torch.tensor"
+
+
+def _tested_in(value: Value, below: Iterable[Value], is_test: bool) -> set[Value]:
+    """What is asked for nothing but its truth, of all that a value is made of: it is a test, or was chosen by one."""
+    if isinstance(value, Either):
+        chosen = {one for _, one in value.options} if is_test else set()
+        return chosen | {g.test for guards, _ in value.options for g in guards}
+    return set(below) if isinstance(value, Not | Logic) else set()
 
 
 def differing(trace: Trace, test: Value, until: int, *kinds: str) -> Origin | None:
