@@ -27,9 +27,10 @@ from fsdp2lint.interpret.functions import (
     stranger_arguments,
     stranger_keywords,
 )
-from fsdp2lint.interpret.imports import Namespace, copied_from_torch, namespace
+from fsdp2lint.interpret.imports import Namespace, namespace
 from fsdp2lint.interpret.machine import MAX_STEPS, Machine
 from fsdp2lint.interpret.mocks import mocks
+from fsdp2lint.interpret.programs import in_order, trains, workers_first
 from fsdp2lint.interpret.scopes import Scope
 from fsdp2lint.interpret.statements import run_body
 from fsdp2lint.meanings import load
@@ -39,7 +40,6 @@ from fsdp2lint.model.guards import ALWAYS, Guards, forget_joins
 from fsdp2lint.model.memory import Memory
 from fsdp2lint.model.trace import Trace
 from fsdp2lint.model.values import Class, Function, Value, lineage
-from fsdp2lint.project.links import is_second_rate
 from fsdp2lint.source.deferred import unread
 from fsdp2lint.source.source import Site
 from fsdp2lint.system.collector import no_collector
@@ -63,8 +63,8 @@ def traces(project: Project, runs: Runs | None = None, *, passing: bool = False)
     """
     load()
     reached = Reached()
-    mains = sorted([*filter(_is_main, project.asked), *project.programs], key=_training_first)
-    others = sorted(project.asked, key=_of_the_project_first)
+    mains = in_order(project, [*filter(_is_main, project.asked), *project.programs])
+    others = sorted(project.asked, key=workers_first)
     todo = [(_program, source) for source in mains] + [(_rest, source) for source in others]
     yield from _of_settings(project)
     with _deep_recursion():
@@ -107,7 +107,10 @@ def _made(
     if known is not None:
         return known
     machine = Machine(
-        project, program=way is _program, interest=project.interests.get(source.path, "about")
+        project,
+        program=way is _program,
+        interest=project.interests.get(source.path, "about"),
+        trains=trains(source),
     )
     made = way(machine, source, reached)
     if passing:
@@ -123,19 +126,6 @@ def _passing(machine: Machine, made: Iterator[Trace]) -> Iterator[Trace]:
         trace.forget()
     machine.forget()
     forget(since)
-
-
-def _training_first(source: Source) -> tuple[bool, bool, int]:
-    """Training programs before others, tests last, those nearest to the root first: they share a budget."""
-    path = source.path.replace("\\", "/")
-    named = "train" in path or "finetune" in path
-    trains = named or "optimizer" in source.text
-    return is_second_rate(source.path), not trains, path.count("/")
-
-
-def _of_the_project_first(source: Source) -> bool:
-    """Tests and copies of torch come last: with what is theirs they would use up what all share."""
-    return is_second_rate(source.path) or copied_from_torch(source.path) != ""
 
 
 def _is_main(source: Source) -> bool:

@@ -28,7 +28,7 @@ from fsdp2lint.interpret import (  # displays, expressions and operators fill th
 from fsdp2lint.interpret.handlers import HANDLERS
 from fsdp2lint.interpret.scopes import Frame, Scope
 from fsdp2lint.meanings.registry import canonical
-from fsdp2lint.model.events import Called, Escaped, Event, Exited, Moment, Wrapping
+from fsdp2lint.model.events import Called, Escaped, Event, Exited, Moment, Sharded, Wrapping
 from fsdp2lint.model.guards import ALWAYS, NEVER, Guards, forget_joins
 from fsdp2lint.model.memory import Memory, choose
 from fsdp2lint.model.trace import Trace, options
@@ -62,6 +62,9 @@ if TYPE_CHECKING:
 Given = tuple[tuple[str, Value], ...]
 """The arguments of a call, each with its keyword or none."""
 
+Body = tuple[cst.CSTNode, Scope]
+"""The body of a function, with the names around it: each function that a decorator wraps has a wrapper of its own."""
+
 Kept = tuple[Function, tuple[Value, ...], tuple[tuple[str, Value], ...]]
 """A function that keeps its results, and the arguments of a call."""
 
@@ -94,6 +97,10 @@ _PLAIN = (Literal, Part, Unknown)
 """What a function gives of which no rule asks where it comes from."""
 
 
+def _body(function: Function) -> Body:
+    return function.node, function.scope
+
+
 def _is_list_given_away(event: Event) -> bool:
     """Whether a list or a dictionary went out of sight: what it holds was told of, if it is more than settings."""
     return isinstance(event, Escaped) and isinstance(event.value, Container)
@@ -103,7 +110,12 @@ class Machine:
     """One run through the project, from one entry: a ``program``, or what no program reaches."""
 
     def __init__(
-        self, project: Project, *, program: bool = False, interest: Interest = "about"
+        self,
+        project: Project,
+        *,
+        program: bool = False,
+        interest: Interest = "about",
+        trains: bool = True,
     ) -> None:
         self.project = project
         self.interest: Interest = interest
@@ -112,7 +124,9 @@ class Machine:
         self.here: Guards = ALWAYS
         self.order = 0
         self.steps = 0
-        self.ration = project.budget.ration(MAX_STEPS, program=program, interest=interest)
+        self.ration = project.budget.ration(
+            MAX_STEPS, program=program, interest=interest, trains=trains
+        )
         self.entered = 0
         self.joins_kept = 0
         """When, in steps, it was last let go of what guards were joined with."""
@@ -125,9 +139,9 @@ class Machine:
         """How many handlers around the present point may keep the program going when something is raised here."""
         self.deeds = 0
         """How many events were written down that are more than a call."""
-        self.idle: dict[cst.CSTNode, int] = {}
+        self.idle: dict[Body, int] = {}
         """How often bodies of functions have run in which nothing happened but calls, and nothing was stored."""
-        self.telling: dict[cst.CSTNode, dict[Given, tuple[Guards, Value]]] = {}
+        self.telling: dict[Body, dict[Given, tuple[Guards, Value]]] = {}
         """Those of them that tell one rank from another: what they gave, by their arguments, and under which guards."""
         self.forwards: dict[tuple[Instance, cst.CSTNode], Value] = {}
         """What the ``forward`` of models gave, by the call that ran it."""
@@ -362,11 +376,11 @@ class Machine:
         """What a function gives that has run so often and done nothing that it need not run again: something new, or
         the test of the rank that it gave for the same arguments.
         """
-        node = function.node
-        if self.idle.get(node, 0) < IDLE_RUNS:
+        body = _body(function)
+        if self.idle.get(body, 0) < IDLE_RUNS:
             return None
-        if node in self.telling:
-            here, known = self.telling[node].get(given, (NEVER, None))
+        if body in self.telling:
+            here, known = self.telling[body].get(given, (NEVER, None))
             return known if self.here.implies(here) else None
         every = (one for _, value in given for one in options(value))
         if any(isinstance(v, Container | Function | Bound) or self._is_model(v) for v in every):
@@ -377,23 +391,24 @@ class Machine:
         self, function: Function, given: Given, since: tuple[int, int], result: Value
     ) -> None:
         """A function has run; ``since`` is what there was of :attr:`deeds` and stores before."""
-        node = function.node
+        body = _body(function)
         is_idle = since == (self.deeds, self.memory.writes)
         if is_idle and any(map(rank_dependent, options(result))):
-            self.telling.setdefault(node, {})[given] = self.here, result
+            self.telling.setdefault(body, {})[given] = self.here, result
         elif not isinstance(result, _PLAIN) or self._is_model(result):
             is_idle = False  # one of several answers tells what it was asked of
-        self.idle[node] = self.idle.get(node, 0) + 1 if is_idle else -MAX_ENTERED
+        self.idle[body] = self.idle.get(body, 0) + 1 if is_idle else -MAX_ENTERED
 
     def _is_model(self, value: Value) -> bool:
         return of_model(value) or self.is_module(value)
 
     def _recurs(self, function: Function, receiver: Value | None) -> bool:
         """Whether a function runs already; a method that all classes inherit may run for each of them."""
-        times = sum(one.node is function.node for one in self.running)
+        body = _body(function)
+        times = sum(_body(one) == body for one in self.running)
         if not times or times > MAX_RECEIVERS:
             return times > 0
-        same = [f for f in self.frames if f.function and f.function.node is function.node]
+        same = [f for f in self.frames if f.function and _body(f.function) == body]
         cls = receiver.cls if isinstance(receiver, Instance) else None
         if cls is None or function.home is None or len(same) < times:
             return True
@@ -403,22 +418,27 @@ class Machine:
         """Which limit keeps the machine from entering another call, in words; empty when none does."""
         if len(self.running) >= MAX_CALL_DEPTH:
             return f"calls are nested more than {MAX_CALL_DEPTH} deep"
-        if not self.ration.covers(self.steps) and not self._gets_patience():
+        if not self.ration.covers(self.steps) and not self._gets_more():
             return f"more than {self.ration.steps:,} expressions to follow"
         most = max(MAX_ENTERED * self.project.budget.patience, self.ration.steps // STEPS_A_CALL)
         if self.entered > most:
             return f"more than {most:,} calls to follow"
         return ""
 
-    def _gets_patience(self) -> bool:
-        """Whether what began near to the work turns out to be about it: it wraps a model by FSDP1."""
-        if self.ration.interest != "near":
-            return False
-        if not any(event.by == "fsdp1" for event in self.trace.of(Wrapping)):
-            return False
-        usual = MAX_STEPS if self.ration.program else MAX_STEPS // 2
-        self.ration = self.project.budget.ration(usual, program=self.ration.program)
-        return self.ration.covers(self.steps)
+    def _gets_more(self) -> bool:
+        """Whether the run turns out to be worth more steps than others.
+
+        What has sharded a model trains it next, and may take of what is left for programs. What began near to
+        the work has patience when it turns out to be about it: it wraps a model by FSDP1.
+        """
+        ration = self.ration
+        usual = MAX_STEPS if ration.program else MAX_STEPS // 2
+        if ration.interest == "near":
+            if any(event.by == "fsdp1" for event in self.trace.of(Wrapping)):
+                self.ration = self.project.budget.ration(usual, program=ration.program)
+        elif not ration.shards and self.trace.of(Sharded):
+            self.ration = self.project.budget.for_sharding(ration, MAX_STEPS)
+        return self.ration is not ration and self.ration.covers(self.steps)
 
     def dead(self, action: Callable[[], object]) -> None:
         """Walk code that Python cannot reach: every call is seen, nothing is written down."""

@@ -26,7 +26,10 @@ TOTAL_STEPS = 330_000
 PROGRAM_STEPS = 5
 """So many times the usual steps a program may take, as long as all together have taken no more than these:"""
 
-ALL_PROGRAMS_STEPS = 500_000
+ALL_PROGRAMS_STEPS = 600_000
+
+SHARDING_STEPS = 10
+"""So many times the usual steps a program may take that has sharded a model by then: how it trains comes next."""
 
 LEAST_STEPS = 1_500
 """What each entry gets at the least."""
@@ -40,15 +43,36 @@ class Ration:
     before it have left.
     """
 
-    __slots__ = ("interest", "least", "most", "needed", "program", "refused", "spent", "steps")
+    __slots__ = (
+        "interest",
+        "least",
+        "most",
+        "needed",
+        "program",
+        "refused",
+        "shards",
+        "spent",
+        "steps",
+        "trains",
+    )
 
     def __init__(
-        self, least: int, most: int, *, program: bool = False, interest: Interest = "about"
+        self,
+        least: int,
+        most: int,
+        *,
+        program: bool = False,
+        interest: Interest = "about",
+        shards: bool = False,
+        trains: bool = True,
     ) -> None:
         self.least = least
         self.most = most
         self.program = program
         self.interest = interest
+        self.shards = shards
+        """Whether it is for a program that has sharded a model."""
+        self.trains = trains
         self.steps = most
         self.needed = 0
         self.refused = False
@@ -62,9 +86,14 @@ class Ration:
     def share_of(self, left: int) -> int:
         """How many steps it comes to when so many are left for all.
 
-        Programs come in the order of their interest, and are few: the first gets more of it.
+        Programs come in the order of their interest, and are few. One that is followed to its end tells more
+        than several that end before they train: the first of those that train gets most of it.
         """
-        return max(self.least, min(self.most, left // (3 if self.program else 8)))
+        if self.program:
+            share = left * 2 // 3 if self.trains else left // 4
+        else:
+            share = left // 8
+        return max(self.least, min(self.most, share))
 
     def covers(self, steps: int) -> bool:
         """Whether so many steps may be taken."""
@@ -110,15 +139,32 @@ class Budget:
         self.patience = patience
         self.rations: list[Ration] = []
 
-    def ration(self, usual: int, *, program: bool = False, interest: Interest = "about") -> Ration:
+    def ration(
+        self,
+        usual: int,
+        *,
+        program: bool = False,
+        interest: Interest = "about",
+        trains: bool = True,
+    ) -> Ration:
         """What the next entry may spend, ``usual`` at the most for one that is no program and without patience."""
         own = usual * self.patience if interest == "about" else usual
         if program:
             least = LEAST_STEPS if interest == "aside" else own
             most = max(usual * PROGRAM_STEPS, own)
-            ration = Ration(least, most, program=True, interest=interest)
+            ration = Ration(least, most, program=True, interest=interest, trains=trains)
         else:
             ration = Ration(LEAST_STEPS, own, interest=interest)
+        return self._given(ration)
+
+    def for_sharding(self, ration: Ration, usual: int) -> Ration:
+        """What an entry may spend instead of a ration when it has sharded a model: it is a program, whoever starts it."""
+        most = max(usual * SHARDING_STEPS, ration.steps)
+        return self._given(
+            Ration(ration.steps, most, program=True, interest=ration.interest, shards=True)
+        )
+
+    def _given(self, ration: Ration) -> Ration:
         ration.steps = ration.share_of(self.left[ration.pool])
         self.rations.append(ration)
         return ration

@@ -1,0 +1,211 @@
+"""Which runs come first, what they may spend, and wrappers that run inside each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from fsdp2lint.check.coverage import Program
+from fsdp2lint.check.runner import Batch, check
+from fsdp2lint.interpret import machine
+from fsdp2lint.interpret.programs import in_order, workers_first
+from fsdp2lint.project.project import (
+    ALL_PROGRAMS_STEPS,
+    PROGRAM_STEPS,
+    SHARDING_STEPS,
+    Budget,
+    Project,
+)
+from fsdp2lint.source.source import Source
+from tests.check.test_budgets import HEAD
+
+TIMED = """\
+import functools
+import torch
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+
+def timed(name):
+    def decorate(method):
+        @functools.wraps(method)
+        def inner(self, *args, **kwargs):
+            with self.clock(name):
+                return method(self, *args, **kwargs)
+
+        return inner
+
+    return decorate
+
+
+class Job:
+    def __init__(self):
+        self.net = nn.Linear(8, 8)
+        fully_shard(self.net)
+        self.optimizer = torch.optim.AdamW(self.net.parameters())
+
+    @timed("all")
+    def run(self):
+        for _ in range(10):
+            self.one()
+
+    @timed("one")
+    def one(self):
+        self.net(torch.ones(2, 8)).sum().backward()
+        self.optimizer.step()
+
+
+if __name__ == "__main__":
+    Job().run()
+"""
+
+
+def followed(folder: Path, **files: str) -> dict[str, Program]:
+    (folder / "pyproject.toml").write_text("")
+    for name, text in files.items():
+        (folder / f"{name}.py").write_text(text)
+    paths = [str(folder / f"{name}.py") for name in files]
+    return {Path(one.file).stem: one for one in check(Batch.of_files(paths)).programs}
+
+
+def test_a_wrapper_inside_of_another_is_no_recursion(tmp_path: Path) -> None:
+    """Both methods run in the `inner` of one decorator: it is two functions."""
+    (step,) = followed(tmp_path, job=TIMED)["job"].steps
+    assert (step.line, step.linked) == (33, True)
+
+
+def test_a_function_that_calls_itself_is_entered_once(tmp_path: Path) -> None:
+    nested = TIMED.replace("self.one()\n", "self.run()\n            self.one()\n")
+    (step,) = followed(tmp_path, job=nested)["job"].steps
+    assert step.linked
+
+
+IDLE = """\
+import torch
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+
+def retried(function):
+    def again(*args):
+        return function(*args)
+
+    return again
+
+
+@retried
+def look(name):
+    return name.upper()
+
+
+@retried
+def step(optimizer):
+    optimizer.step()
+
+
+net = nn.Linear(8, 8)
+fully_shard(net)
+optimizer = torch.optim.AdamW(net.parameters())
+name = input()
+{asked}
+step(optimizer)
+"""
+
+
+def test_what_a_wrapper_of_another_function_did_is_not_asked_of_this_one(tmp_path: Path) -> None:
+    (step,) = followed(tmp_path, idle=IDLE.format(asked="look(name)\n" * 40))["idle"].steps
+    assert step.linked
+
+
+BUSY = "def busy():\n" + f"    x = {'a.b + ' * 60}a\n" * 30
+LATE = """\
+import torch
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+{busy}
+
+def shard(net):
+    fully_shard(net)
+
+
+def train(net, optimizer):
+    net(torch.ones(2, 8)).sum().backward()
+    optimizer.step()
+
+
+def main():
+    net = nn.Linear(8, 8)
+    {first}
+    busy()
+    {then}
+    train(net, torch.optim.AdamW(net.parameters()))
+
+
+main()
+"""
+
+
+@pytest.mark.parametrize(("first", "then"), [("shard(net)", "pass"), ("pass", "shard(net)")])
+def test_a_program_that_has_sharded_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str, then: str
+) -> None:
+    """The steps of one that has not come to it end where they always did."""
+    steps = len("a.b + " * 60) * 30 // 5 // PROGRAM_STEPS
+    monkeypatch.setattr(machine, "MAX_STEPS", steps)
+    text = LATE.format(busy=BUSY, first=first, then=then)
+    program = followed(tmp_path, late=text)["late"]
+    assert any(one.linked for one in program.steps) is (first == "shard(net)")
+    assert bool(program.lost) is (first == "pass")
+
+
+def test_what_has_sharded_takes_no_more_than_is_left_for_programs() -> None:
+    budget = Budget()
+    worker = budget.ration(35_000)
+    assert budget.for_sharding(worker, 35_000).steps == 35_000 * SHARDING_STEPS
+    budget.spend(ALL_PROGRAMS_STEPS)
+    assert budget.for_sharding(worker, 35_000).steps == worker.steps
+    assert Budget().allows([worker])
+
+
+def project(folder: Path, **files: str) -> Project:
+    for name, text in files.items():
+        path = folder / f"{name.replace('__', '/')}.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    return Project.of([], [folder])
+
+
+def names(sources: list[Source]) -> list[str]:
+    return [Path(one.path).stem for one in sources]
+
+
+def test_programs_that_lead_to_more_of_the_training_come_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # the path of the folder says that it is one of tests
+    steps = "def train(optimizer):\n    optimizer.step()\n"
+    main = "import {}\n# optimizer\nif __name__ == '__main__':\n    {}.train()\n"
+    files = {"small": steps, "large": "import small\n" + steps, "other": steps}
+    programs = {
+        **{f"a{n}": main.format("small", "small") for n in range(3)},
+        "b": main.format("large", "large"),
+        "c": main.format("other", "other"),
+    }
+    known = project(tmp_path, **files, **programs)
+    sources = [Source(f"{name}.py", text) for name, text in programs.items()]
+    assert names(in_order(known, sources)) == ["b", "c", "a0", "a1", "a2"]
+    assert names(in_order(known, sources[:2])) == ["a0", "a1"]
+
+
+def test_files_that_shard_and_train_are_lived_first() -> None:
+    texts = {
+        "a.py": HEAD,
+        "tests/b.py": HEAD + "# optimizer\n",
+        "worker.py": HEAD + dedent("class Worker:\n    optimizer = None\n"),
+        "z.py": "optimizer = None\n",
+    }
+    sources = [Source(path, text) for path, text in texts.items()]
+    assert names(sorted(sources, key=workers_first)) == ["worker", "a", "z", "b"]
