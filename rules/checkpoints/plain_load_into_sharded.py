@@ -183,7 +183,12 @@ def _results(trace: Trace, value: Value) -> list[Loaded]:
 
 
 def _saves_shards(trace: Trace, loaded: Loaded) -> bool:
-    """Whether the script itself may have written this file, with shards of a model in it."""
+    """Whether the script itself may have written this file, with shards of a model in it.
+
+    Where the run was cut short, who writes a file of an unresolved name was perhaps not followed.
+    """
+    if trace.cut is not None and not isinstance(loaded.path, Literal):
+        return True
     for saved in trace.of(Saved):
         if _apart(saved.path, loaded.path):
             continue

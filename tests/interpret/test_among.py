@@ -158,3 +158,26 @@ def test_a_function_that_was_not_entered_may_have_asked_for_the_kind(
     for steps in (20, 35_000):
         monkeypatch.setattr(machine, "MAX_STEPS", steps)
         assert ("FSDP229" in codes(OF_A_KIND.format(long=long, test=test))) is found
+
+
+RESUMED = """
+def path_of(name):
+    return f"{{name}}_{{dist.get_rank()}}.pt"
+
+def train(name):
+    model = nn.Linear(8, 8)
+    fully_shard(model)
+    x = [{long}]
+    model.load_state_dict(torch.load({path}))
+
+train(cfg.name)
+"""
+
+
+@pytest.mark.parametrize(("path", "found"), [("path_of(name)", False), ('"model.pt"', True)])
+def test_the_name_of_a_file_that_was_not_followed_may_be_that_of_a_rank(
+    monkeypatch: pytest.MonkeyPatch, path: str, found: bool
+) -> None:
+    for steps in (20, 35_000):
+        monkeypatch.setattr(machine, "MAX_STEPS", steps)
+        assert ("FSDP303" in codes(RESUMED.format(long="1, " * 2_000, path=path))) is found
