@@ -224,19 +224,19 @@ def instantiate(
     elif _is_dataclass(machine, cls) or init is None:
         _fill_fields(machine, cls, made, args, keywords)
         if open_:
-            _loosen(machine, made, given=keywords)
+            loosen(machine, made, given=keywords)
     return made
 
 
-def _loosen(machine: Machine, made: Instance, given: Iterable[str] = ()) -> None:
-    """Which settings are unpacked shows at run time (``Config(**yaml.safe_load(f))``): its defaults are not certain,
-    nor those of settings inside it that are there by default.
+def loosen(machine: Machine, made: Instance, given: Iterable[str] = ()) -> None:
+    """Which settings are unpacked or set shows at run time (``Config(**yaml.safe_load(f))``): its defaults are not
+    certain, nor those of settings inside it that are there by default.
     """
     machine.memory.loose.add(made)
     for key, entry in list(machine.memory.entries(made, machine.here)):
         if type(entry) is Instance and entry not in machine.memory.loose:
             if key not in {f".{name}" for name in given}:
-                _loosen(machine, entry)
+                loosen(machine, entry)
 
 
 def _is_dataclass(machine: Machine, cls: Class) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fsdp2lint.interpret.classes import empty
+from fsdp2lint.interpret.classes import empty, loosen
 from fsdp2lint.interpret.imports import Namespace, one_of_names
 from fsdp2lint.meanings.attributes import WRAPPED_NAMES, has_inside
 from fsdp2lint.meanings.call import Call
@@ -81,7 +81,10 @@ def setattr_(call: Call) -> Value | None:
         return nothing(call)
     for one in call.each(owner):
         call.machine.memory.hold(one, value)
-        call.machine.memory.loose.add(one)
+        if type(one) is Instance:
+            loosen(call.machine, one)
+        else:
+            call.machine.memory.loose.add(one)
         if one in call.machine.memory.out:
             call.machine.memory.escape(value)
         if call.is_module(one):

@@ -1,0 +1,69 @@
+"""Settings that a script sets under names that only a file knows: no default is certain any more."""
+
+from __future__ import annotations
+
+import pytest
+
+from fsdp2lint.source.source import Source
+from tests.rules.test_rules import findings, named
+
+SCRIPT = """\
+import json
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+
+@dataclass
+class Saving:
+    interval: int = 0
+
+
+@dataclass
+class Files:
+    saving: Saving
+
+
+class Config:
+    def __init__(self):
+        self.saving = Saving()
+        self.files = Files(Saving())
+        self.kinds = {"saving": Saving}
+
+    def read(self, values):
+        SET
+
+
+config = Config()
+config.read(json.load(open("config.json")))
+dist.init_process_group("nccl")
+model = nn.Linear(8, 8)
+fully_shard(model)
+model(torch.ones(2, 8)).sum().backward()
+if config.ASKED.interval > 0 and dist.get_rank() == 0:
+    dcp.save({"model": model.state_dict()}, checkpoint_id="out")
+dist.destroy_process_group()
+"""
+UNKNOWN = "for name, value in values.items():\n            setattr(self, name, {})"
+
+
+@pytest.mark.parametrize(
+    ("how", "asked", "saves"),
+    [
+        (UNKNOWN.format("self.kinds[name](**value)"), "saving", True),
+        (UNKNOWN.format("value"), "saving", True),
+        (UNKNOWN.format("value"), "files.saving", True),
+        ("setattr(self, 'name', values['name'])", "saving", False),
+        ("pass", "files.saving", False),
+    ],
+)
+def test_a_default_is_not_certain_where_any_setting_is_set(
+    how: str, asked: str, saves: bool
+) -> None:
+    text = SCRIPT.replace("SET", how).replace("ASKED", asked)
+    found = {one.code for one in named(list(findings([Source("train.py", text)])))}
+    assert ("FSDP401" in found) is saves
