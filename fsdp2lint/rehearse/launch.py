@@ -331,13 +331,26 @@ def _dump(folder: Path, nproc: int) -> None:
 
 
 def _still_busy(folder: Path, request: Request) -> set[int]:
-    """The ranks that go on working while all write down their stacks; NCCL also works while it waits."""
+    """The ranks that go on working while all write down their stacks, or would if others left them a core.
+
+    NCCL also works while it waits.
+    """
     pids = _pids(folder, request.nproc)
     before = {rank: _work_now(pid) for rank, pid in pids.items()}
+    ready = {rank for rank, pid in pids.items() if _is_ready(pid)}
     _dump(folder, request.nproc)
     if request.device != "cpu":
         return set()
-    return {rank for rank, pid in pids.items() if _work_now(pid) - before[rank] > BUSY_TICKS}
+    busy = {rank for rank, pid in pids.items() if _work_now(pid) - before[rank] > BUSY_TICKS}
+    return busy | {rank for rank in ready if _is_ready(pids[rank])}
+
+
+def _is_ready(pid: int) -> bool:
+    """Whether the main thread of a process runs, or waits for nothing but a core (``proc(5)``)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "R"
+    except (OSError, IndexError):
+        return False
 
 
 def _work_now(pid: int) -> int:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import sysconfig
 from pathlib import Path
 
 import pytest
 
 from fsdp2lint.rehearse.contract.collectives import across
-from fsdp2lint.rehearse.launch import Run, Verdict
+from fsdp2lint.rehearse.launch import Run, Verdict, _is_ready
 from fsdp2lint.rehearse.outcome import (
     Frame,
     How,
@@ -133,3 +135,18 @@ def test_the_exit_code(verdict: Verdict, status: int, how: How, code: int) -> No
     assert Rehearsal(Request("train.py", ""), run, [], []).exit_code == code
     broken = [Violation("FSDP201", "wrong")]
     assert Rehearsal(Request("train.py", ""), run, broken, []).exit_code == 1
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="only where there is /proc")
+@pytest.mark.parametrize(("script", "ready"), [("while True: pass", True), ("input()", False)])
+def test_who_waits_for_a_core_is_ready_to_work(script: str, ready: bool) -> None:
+    """However little of a core it gets: a rank of a crowded machine does not hang."""
+    started = f"print('begun', flush=True)\n{script}"
+    with subprocess.Popen(
+        [sys.executable, "-c", started], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        while _is_ready(process.pid) is not ready:  # it is on its way to `input` or out of `print`
+            assert process.poll() is None
+        process.kill()
