@@ -152,6 +152,8 @@ def _bound_last(source: Source, node: cst.Name, scope: cst.CSTNode | None) -> cs
     here = next((i for i, line in enumerate(lines) if line in around), 0)
     if any(lines[here] in above for above in bound.values()):
         return None
+    if any(isinstance(one, cst.Nonlocal) for one in bound):
+        return None  # a function inside may bind it at any time
     for line in reversed(lines[:here]):
         inside = [one for one, above in bound.items() if line in above]
         if inside:
