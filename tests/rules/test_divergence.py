@@ -275,6 +275,37 @@ def test_a_loss_of_another_library_differs_where_data_of_the_rank_weighs_it(
     )
 
 
+DATES = (
+    ("datetime.now() - start > timedelta(minutes=10)", True),
+    ("(datetime.now() - start).total_seconds() > 600", True),
+    ("datetime.utcnow().timestamp() > start.timestamp() + 600", True),
+    ("agreed(datetime.now() - start > timedelta(minutes=10))", False),
+    ("start.year > 2000 and step == 10", False),
+)
+
+
+@pytest.mark.parametrize(("late", "differs"), DATES)
+def test_a_date_is_a_clock(late: str, differs: bool) -> None:
+    says_what_it_marks(
+        f"""
+        from datetime import datetime, timedelta
+
+        def agreed(late):
+            flag = torch.tensor(late)
+            dist.all_reduce(flag, op=dist.ReduceOp.MAX)
+            return flag.item()
+
+        {MODEL}
+        start = datetime(2001, 1, 1)
+        for step in range(100):
+            model(torch.ones(2, 8)).sum().backward()
+            if {late}:
+                dcp.save({{"model": model.state_dict()}}, checkpoint_id="out")  # {word(differs, "FSDP412")}
+        dist.destroy_process_group()
+        """
+    )
+
+
 FLAGS = (
     ("flag = torch.tensor(ask(step), device='cuda')", "flag.item()", True),
     ("flag = torch.tensor([int(ask(step))]).cuda()", "int(flag.item()) == 1", True),

@@ -29,6 +29,7 @@ from fsdp2lint.api import (
     Parameters,
     Part,
     Returned,
+    Round,
     Stepped,
     Trace,
     Unknown,
@@ -71,7 +72,7 @@ _METHODS = frozenset(
     "append nan_to_num sigmoid softmax argmax logical_not logical_or logical_and get values "
     "amax amin argmin argsort bfloat16 ceil chunk cumsum diff expand floor flatten index_select int log_softmax "
     "logsumexp masked_fill masked_select median movedim nanmean nonzero permute repeat rsqrt sort "
-    "split t tanh topk transpose trunc unbind unflatten unfold unique var where".split()
+    "split t tanh timestamp topk total_seconds transpose trunc unbind unflatten unfold unique var where".split()
 )
 """Methods of tensors and containers that give what is computed from their receiver and their arguments."""
 _ABOUT_FORM = frozenset(
@@ -97,7 +98,14 @@ _VIEWS = (".detach()", ".data", ".view()", ".reshape()", ".squeeze()", ".unsquee
 _MOST = 400
 """So many values are looked at: loops that add up grow without end."""
 _LOADERS = ("DataLoader", "StatefulDataLoader")
-_CLOCKS = ("time.time", "time.perf_counter", "time.monotonic", "time.process_time")
+_CLOCKS = (
+    "datetime.datetime.now",
+    "datetime.datetime.utcnow",
+    "time.monotonic",
+    "time.perf_counter",
+    "time.process_time",
+    "time.time",
+)
 _SEEDING = ("random.seed", "numpy.random.seed")
 _SEEDED_BY_OTHERS = ("set_seed", "seed_everything", "manual_seed_all", "enable_determinism")
 
@@ -167,6 +175,7 @@ class _Origins:
             if one in self.returned and not beyond:
                 continue
             if isinstance(one, Container) and one in tests:
+                todo += _listed(self.trace, one)
                 continue  # whether there is anything in it does not depend on what that is
             below = self._below(one, called, wide)
             tests |= _tested_in(one, below, one in tests)
@@ -333,6 +342,16 @@ def _is_copy(trace: Trace, value: Value) -> bool:
         value = value.owner
     made = _origins(trace).made.get(value)
     return made is not None and made.name == "torch.tensor"
+
+
+def _listed(trace: Trace, container: Container) -> list[Value]:
+    """What a list was made of, one by one: `sorted(glob.glob(pattern))` is empty when that is."""
+    held = [one for _, one in trace.memory.entries(container)]
+    return [
+        one.owner
+        for one in held
+        if isinstance(one, Part) and isinstance(one.key, Round) and one.owner is not None
+    ]
 
 
 def _tested_in(value: Value, below: Iterable[Value], is_test: bool) -> set[Value]:
