@@ -219,7 +219,7 @@ _COMMENT = re.compile(r"(?<=[ \t])#[^\r\n]*(?:\r\n|\n|\r)")
 
 
 def without_key(text: str, section: Mapping, entry: Entry) -> tuple[int, int, str]:
-    """The span that an entry takes, alone, and what stays of it: comments between the items of a list."""
+    """The span that an entry takes, alone, and what stays of it: a comment."""
     return (_in_braces if section.flow else _in_lines)(text, section, entry, [entry])
 
 
@@ -237,13 +237,16 @@ def _line_end(text: str, at: int) -> int:
 def _in_lines(
     text: str, section: Mapping, entry: Entry, dropped: list[Entry]
 ) -> tuple[int, int, str]:
-    """The lines of an entry with the comment behind it; those behind the items of a list stay, on lines of their own."""
+    """The lines of an entry; comments behind it and behind the items of a list stay, on lines of their own."""
     start = _line_start(text, entry.key.start)
     stop = end_of(entry.value)
     end = _line_end(text, stop)
     end = len(text) if end < 0 else end + 1
     indent = text[start : entry.key.start]
     kept = _COMMENT.findall(text, start, stop) if isinstance(entry.value, Listing) else []
+    behind = text[stop:end]
+    if "#" in behind:
+        kept.append(behind[behind.index("#") :])
     return start, end, "".join(indent + one for one in kept)
 
 
