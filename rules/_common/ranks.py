@@ -1,8 +1,8 @@
-"""Tests of the rank that surely come out differently on some rank."""
+"""Which tests surely come out differently on some rank, and what holds where a process has no others beside it."""
 
 from __future__ import annotations
 
-from fsdp2lint.api import Literal, MainRank, Not, Part, Rank, Value
+from fsdp2lint.api import Guards, Literal, MainRank, Not, Part, Rank, Trace, Value
 
 _SCOPES = ("global", "local")
 
@@ -29,3 +29,9 @@ def _some_only(operator: object, number: object) -> bool:
     if not isinstance(number, int):
         return False
     return number >= {"==": 0, "<": 1, ">=": 1, ">": 0, "<=": 0}.get(str(operator), number + 1)
+
+
+def without_group(trace: Trace, guards: Guards) -> bool:
+    """Whether this holds only where a run makes no process group: under what excludes each place that makes one."""
+    made = [one.guards for one in trace.calls("torch.distributed.init_process_group")]
+    return bool(made) and all(guards.excludes(one) for one in made)

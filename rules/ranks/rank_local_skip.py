@@ -131,6 +131,7 @@ from fsdp2lint.api import (
 from .._common.meetings import alone
 from .._common.order import stands_in
 from .._common.origins import differing
+from .._common.ranks import without_group
 
 _LEAVING = ("return", "break", "continue")
 
@@ -144,7 +145,7 @@ def check(trace: Trace) -> Iterator[Finding]:
     same: set[Value] = set()  # tests that are the same on all ranks, as far as is known: asked once
     events: list[Event] = [*trace.of(Backward), *trace.of(Stepped)]
     for event in sorted(events, key=lambda e: e.order):
-        for guard in _deciding(event):
+        for guard in _deciding(trace, event):
             if guard.site is None or guard.site.node in said or guard.test in same:
                 continue
             if differing(trace, guard.test, event.order, "loss") is None:
@@ -170,7 +171,7 @@ def check(trace: Trace) -> Iterator[Finding]:
             )
 
 
-def _deciding(event: Event) -> Iterator[Guard]:
+def _deciding(trace: Trace, event: Event) -> Iterator[Guard]:
     """The tests that decide alone, on some path, whether an event happens: with `if skip and isnan(loss): continue` the
     loss does where the run skips.
     """
@@ -181,7 +182,7 @@ def _deciding(event: Event) -> Iterator[Guard]:
             if is_choice(guard.test) or any(rank_dependent(one.test) for one in others):
                 continue
             path = event.guards.also(frozenset(frozenset((~one,)) for one in others))
-            if not path.impossible and not alone(path):
+            if not (path.impossible or alone(path) or without_group(trace, path)):
                 yield guard
 
 

@@ -357,3 +357,49 @@ def says_what_it_marks(text: str) -> None:
     """The script gives the findings that its comments expect, and no other."""
     sources = [Source("train.py", HEAD + dedent(text))]
     assert named(list(findings(sources))) == marked(sources, "expect")
+
+
+ALONE = (
+    'if "RANK" in os.environ:',
+    'distributed = int(os.environ.get("WORLD_SIZE", 1)) > 1\n        if distributed:',
+)
+REDUCED = """
+        def finite(loss):
+            good = bool(torch.isfinite(loss))
+            if dist.is_initialized():
+                flag = torch.tensor([1.0 if good else 0.0], device="cuda")
+                dist.all_reduce(flag, dist.ReduceOp.MIN)
+                everywhere = flag.item() > 0
+            else:
+                everywhere = good
+            return everywhere
+"""
+NOT_REDUCED = """
+        def finite(loss):
+            return bool(torch.isfinite(loss))
+"""
+
+
+@pytest.mark.parametrize("started", ALONE)
+@pytest.mark.parametrize(("finite", "differs"), [(REDUCED, False), (NOT_REDUCED, True)])
+def test_a_run_without_a_group_has_no_other_rank_to_differ_from(
+    started: str, finite: str, differs: bool
+) -> None:
+    """A flag is the rank's own where the run has one process; the ranks reduce it where there are several."""
+    says_what_it_marks(
+        f"""{finite}
+        {started}
+            dist.init_process_group("nccl")
+        model = nn.Linear(8, 8)
+        fully_shard(model)
+        optimizer = torch.optim.AdamW(model.parameters())
+        for _ in range(10):
+            loss = model(torch.randn(2, 8)).sum()
+            loss.backward()
+            if not finite(loss):  # {word(differs, "FSDP414")}
+                optimizer.zero_grad()
+                continue
+            optimizer.step()
+            optimizer.zero_grad()
+        """
+    )

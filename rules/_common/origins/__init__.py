@@ -39,7 +39,7 @@ from fsdp2lint.api import (
     rank_dependent,
 )
 
-from ..ranks import decides
+from ..ranks import decides, without_group
 from ..shared import class_name, sharded
 from .local_files import local_files
 
@@ -187,7 +187,7 @@ class _Origins:
     def _below(self, value: Value, called: Called | None, wide: bool) -> list[Value]:
         """What a value is made of directly."""
         if isinstance(value, Either):  # a flag or a counter says what decided it
-            shown = [(guards, one) for guards, one in value.options if not _of_one_process(guards)]
+            shown = [(guards, one) for guards, one in value.options if not self._alone(guards)]
             asked = [g.test for guards, _ in shown for g in guards if self._explains(g)]
             return [*(one for _, one in shown), *(asked if wide else ())]
         if isinstance(value, Not):
@@ -212,6 +212,10 @@ class _Origins:
         if how in ("/", "//") and not wide:
             return owner
         return owner + [one for one in operands if isinstance(one, Value)]
+
+    def _alone(self, guards: Guards) -> bool:
+        """Whether a value is one of a run of one process, which never makes the group that the others make."""
+        return _of_one_process(guards) or without_group(self.trace, guards)
 
     def _explains(self, guard: Guard) -> bool:
         """Whether a value differs between ranks because of a test.
