@@ -10,8 +10,11 @@ from fsdp2lint.edits.layout import Layout
 from fsdp2lint.migrate.engine import Migration
 from fsdp2lint.migrate.ledger import Entry
 from fsdp2lint.migrate.leftovers import statement_at
-from fsdp2lint.migrate.units import Model, Stuck
+from fsdp2lint.migrate.units import Line, Model, Stuck
 from fsdp2lint.source.source import Source
+
+Sources = dict[str, tuple[Source, Source]]
+"""The files by their paths, before and after."""
 
 MOST = 40
 """So many lines of a model are shown."""
@@ -36,17 +39,18 @@ def chapters(migration: Migration) -> list[Chapter]:
     left = list(migration.ledger.entries)
     found = []
     for model in migration.models:
-        mine = [one for one in left if _line(one, sources[one.path][0]) in model.lines]
+        mine = [one for one in left if _line(one, sources) in model.lines]
         left = [one for one in left if one not in mine]
         if mine:
             found.append(_chapter(model, mine, sources))
     return [*found, Chapter("", (), (), left)] if left else found
 
 
-def _line(entry: Entry, source: Source) -> tuple[str, int]:
-    """The line on which the statement begins that an entry is in."""
-    if entry.cell is not None or entry.kind in ("setting", "launch"):
-        return entry.path, entry.line
+def _line(entry: Entry, sources: Sources) -> Line:
+    """The line on which the statement begins that an entry is in; 0 where it is in no Python file."""
+    source = sources[entry.path][0] if entry.path in sources else None
+    if source is None or source.document is not None or entry.kind in ("setting", "launch"):
+        return entry.path, 0
     at = Layout.of(source).offset(entry.line, entry.column)
     return entry.path, _lines_of(source, at).start
 
@@ -58,9 +62,7 @@ def _lines_of(source: Source, offset: int) -> range:
     return range(layout.place(start)[0], layout.place(end)[0] + 1)
 
 
-def _chapter(
-    model: Model, entries: Sequence[Entry], sources: dict[str, tuple[Source, Source]]
-) -> Chapter:
+def _chapter(model: Model, entries: Sequence[Entry], sources: Sources) -> Chapter:
     was: list[str] = []
     becomes: list[str] = []
     for one in model.constructors:

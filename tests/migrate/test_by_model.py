@@ -121,3 +121,24 @@ def test_the_page_has_a_line_above_the_entries_of_a_model(tree: Path) -> None:
     page = (tree / "l.html").read_text()
     assert page.count('<th colspan="5">The model of ') == 2
     assert page.index("judge.py:8</th>") < page.index("train.py:7</th>")
+
+
+def test_cells_and_settings_have_no_chapter(tmp_path: Path) -> None:
+    """Their lines are counted otherwise than those of a Python file."""
+    cells = [
+        OTHER.partition("if __name__")[0],
+        "judge = FSDP(nn.Linear(8, 8))\njudge.clip_grad_norm_(1.0)\n",
+    ]
+    shown: list[dict[str, object]] = [
+        {"cell_type": "code", "metadata": {}, "outputs": [], "execution_count": None, "source": one}
+        for one in cells
+    ]
+    notebook = {"cells": shown, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+    (tmp_path / "train.ipynb").write_text(json.dumps(notebook))
+    (tmp_path / "fsdp.yaml").write_text(
+        "distributed_type: FSDP\nfsdp_config: {fsdp_use_orig_params: true}\n"
+    )
+    said = _markdown(tmp_path)
+    assert "## " not in said
+    assert "| train.ipynb | cell 2:1 | `FullyShardedDataParallel` | changed |" in said
+    assert "| fsdp.yaml | 2 | " in said
