@@ -106,7 +106,7 @@ def rewrite(program: Program) -> Iterator[Step | Left]:
 
 
 def _row_writes(program: Program) -> Iterator[Left]:
-    """Writes into rows of what FSDP1 holds in flat parameters; what is to be done is said once for each tensor."""
+    """Writes into rows of what FSDP1 holds in flat parameters; one comment for each tensor tells what to do."""
     seen: set[cst.CSTNode] = set()
     told: set[Value] = set()
     for trace in program.traces:

@@ -54,6 +54,8 @@ from .states_uses import MIXED, NEW_NAMES, comes_otherwise, is_compiled, wrapper
 _TODO = "use set_model_state_dict(model, state, options=StateDictOptions(full_state_dict=True))"
 
 _SHARDS = "its file holds this rank's shards as FSDP1 wrote them, which FSDP2 cannot read"
+_MISSING = "PyTorch reports no missing keys of a full state dict, with strict=True neither"
+"""``_load_model_state_dict`` puts the model's own values in their place (torch/distributed/checkpoint/state_dict.py, 2.13)."""
 _GATHER = "write the whole state under FSDP1 first, and load that with full_state_dict=True"
 
 _ANEW = "a file with one rank's shards that FSDP1 wrote raises: write the whole state under FSDP1 to go on from it"
@@ -88,7 +90,11 @@ def put(program: Program, events: Put) -> Iterator[Step | Left]:
     full = asked_for.switches[0] if asked_for is not None else full
     edits = _edits(program, mine[0][1], call, full, first_only, asks)
     edits += asked_for.imports if asked_for is not None else ()
-    why = "plain tensors are spread over the ranks" if full else "the shards are put back"
+    why = (
+        f"plain tensors are spread over the ranks; {_MISSING}"
+        if full
+        else "the shards are put back"
+    )
     why += f"; {_ANEW}" if anew else ""
     told = accounts(mine, call, why)
     yield Step(edits, (*told, Account(source, call, "changed", why, own=True)) if anew else told)
