@@ -5,7 +5,8 @@
 Rewrites `model.state_dict()` and `model.load_state_dict(state)` of models that FSDP1 wraps. The kind that
 `state_dict_type` or `set_state_dict_type` asks for becomes `StateDictOptions` of the call; without either it is
 the full state dict. A gather below a test of the rank moves above it. What FSDP1 brought to the CPU of
-every rank, a small function gathers there, one tensor after the other.
+every rank, a small function gathers there, one tensor after the other. A strict load of a model that is sharded
+over all ranks gets `broadcast_from_rank0`, by which missing keys raise as they did.
 
 ## Why
 
@@ -29,7 +30,9 @@ every rank, a small function gathers there, one tensor after the other.
 -model.load_state_dict(torch.load("old.pt"))
 -weights = model.state_dict()
 +set_model_state_dict(
-+    model, torch.load("old.pt"), options=StateDictOptions(full_state_dict=True)
++    model,
++    torch.load("old.pt"),
++    options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True),
 +)
 +weights = get_model_state_dict(
 +    model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)

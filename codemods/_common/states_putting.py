@@ -49,13 +49,22 @@ from .states_text import (
     starred,
     text_of,
 )
-from .states_uses import MIXED, NEW_NAMES, comes_otherwise, is_compiled, wrappers_of
+from .states_uses import (
+    MIXED,
+    NEW_NAMES,
+    comes_otherwise,
+    is_compiled,
+    wrapped_for_all,
+    wrappers_of,
+)
 
 _TODO = "use set_model_state_dict(model, state, options=StateDictOptions(full_state_dict=True))"
 
 _SHARDS = "its file holds this rank's shards as FSDP1 wrote them, which FSDP2 cannot read"
-_MISSING = "PyTorch reports no missing keys of a full state dict, with strict=True neither"
-"""``_load_model_state_dict`` puts the model's own values in their place (torch/distributed/checkpoint/state_dict.py, 2.13)."""
+_RAISES = "keys that it lacks raise as before, by broadcast_from_rank0"
+_MISSING = "keys that it lacks are not reported: those parameters keep their values"
+"""``_load_model_state_dict`` puts the model's own values in the place of missing keys; ``_broadcast_state_dict`` takes them out
+again where the load is strict (torch/distributed/checkpoint/state_dict.py, torch/distributed/_state_dict_utils.py, 2.13)."""
 _GATHER = "write the whole state under FSDP1 first, and load that with full_state_dict=True"
 
 _ANEW = "a file with one rank's shards that FSDP1 wrote raises: write the whole state under FSDP1 to go on from it"
@@ -80,6 +89,7 @@ def put(program: Program, events: Put) -> Iterator[Step | Left]:
     asks = comes_otherwise(program, call, [(t, e, e.into) for t, e in events])
     asks = asks or is_doubted(program, source, call, text_of(source, call.func.value))
     first_only = any(first_rank_has_it(e.state) for _, e in mine)
+    broadcast = first_only or (kind == FULL and _is_strict(call) and _for_all_ranks(mine))
     if asks and asks_already(source, call, text_of(source, call.func.value)):
         return
     if asks and not is_path(source, call.func.value) and not is_statement(source, call):
@@ -88,16 +98,17 @@ def put(program: Program, events: Put) -> Iterator[Step | Left]:
     asked_for = None if kind else _in_the_run(mine, call)
     full = "full_state_dict=True" if kind == FULL else ""
     full = asked_for.switches[0] if asked_for is not None else full
-    edits = _edits(program, mine[0][1], call, full, first_only, asks)
+    edits = _edits(program, mine[0][1], call, full, broadcast, asks)
     edits += asked_for.imports if asked_for is not None else ()
-    why = (
-        f"plain tensors are spread over the ranks; {_MISSING}"
-        if full
-        else "the shards are put back"
-    )
+    raises = broadcast and _is_strict(call)
+    why = "the shards are put back"
+    if full:
+        why = f"plain tensors are spread over the ranks; {_RAISES if raises else _MISSING}"
     why += f"; {_ANEW}" if anew else ""
     told = accounts(mine, call, why)
-    yield Step(edits, (*told, Account(source, call, "changed", why, own=True)) if anew else told)
+    apart = anew or (bool(full) and not raises)
+    own = (Account(source, call, "changed", why, own=True),) if apart and len(told) == 1 else ()
+    yield Step(edits, (*told, *own))
 
 
 def _problem(events: Put, call: cst.CSTNode) -> str:
@@ -181,21 +192,36 @@ def _told_by_rank(state: Value) -> bool:
     return any(isinstance(g.test, MainRank) for guards, _ in sides for g in guards)
 
 
+def _is_strict(call: cst.Call) -> bool:
+    """Whether the load may be one that raises for missing keys."""
+    strict = argument(call, 1, "strict")
+    return strict is None or not (
+        isinstance(strict.value, cst.Name) and strict.value.value == "False"
+    )
+
+
+def _for_all_ranks(events: Put) -> bool:
+    """Whether the model's wrapping is in sight and takes all ranks: those that the broadcast waits for."""
+    return {wrapped_for_all(t, e.into) for t, e in events} - {None} == {True}
+
+
 def _edits(
-    program: Program, event: Restored, call: cst.Call, full: str, first_only: bool, asks: bool
+    program: Program, event: Restored, call: cst.Call, full: str, broadcast: bool, asks: bool
 ) -> tuple[Edit, ...]:
     source = event.at.source
     assert isinstance(call.func, cst.Attribute)
     model, state = call.func.value, argument(call, 0, "state_dict")
     strict = argument(call, 1, "strict")
     switches = [full] if full else []
-    switches += ["broadcast_from_rank0=True"] if first_only else []
+    switches += ["broadcast_from_rank0=True"] if broadcast else []
     if strict is not None and source.code(strict.value) != "True":
         switches.append(f"strict={source.code(strict.value)}")
     given, more = options_for(source, call, switches)
     setter = name_for(source, call, f"{HOME}.set_model_state_dict")
     value = state.value if state is not None else call
-    none = first_only and any(isinstance(o, Literal) for o in options(event.state))
+    none = first_rank_has_it(event.state) and any(
+        isinstance(o, Literal) for o in options(event.state)
+    )
     name = "" if not asks or is_path(source, model) else free_name(source, *NEW_NAMES)
 
     def text(inner: Inner) -> str:

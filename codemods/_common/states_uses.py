@@ -29,7 +29,7 @@ from fsdp2lint.api import (
     unwrapped,
 )
 
-from .states_asked import context_of, setter_of
+from .states_asked import FSDP1, context_of, setter_of
 
 MIXED = "the model is sharded in some runs only"
 NEW_NAMES = ("unwrapped", "inner_model")
@@ -63,6 +63,23 @@ def in_groups(trace: Trace, model: Value) -> bool:
         if e.by == "fsdp1" and unwrapped(e.module) in of and "process_group" in e.options
     ]
     return any(groups and not any(_for_all(one) for one in groups) for groups in given)
+
+
+def wrapped_for_all(trace: Trace, model: Value) -> bool | None:
+    """Whether a model is surely wrapped for all ranks, its parameters on their own devices; None where no wrapping is in sight."""
+    of = {unwrapped(one) for one in options(model)}
+    sites = {e.at.node for e in trace.of(Wrapping) if e.by == "fsdp1" and unwrapped(e.module) in of}
+    made = [called for called in trace.calls(FSDP1) if called.at.node in sites]
+    given = [called.argument(*where) for called in made for where in _ELSEWHERE]
+    if not sites:
+        return None
+    if any(called.open for called in made):
+        return False
+    return all(one is None or all(_for_all(group) for group in options(one)) for one in given)
+
+
+_ELSEWHERE = ((1, "process_group"), (3, "cpu_offload"), (15, "device_mesh"))
+"""What puts parameters on some ranks only, or off the device that the ranks talk by."""
 
 
 def _for_all(group: Value) -> bool:

@@ -38,6 +38,7 @@ from .saves import DCP
 SETTERS = {f"{HOME}.set_model_state_dict": 1, f"{HOME}.set_optimizer_state_dict": 2}
 """The functions that put a state back, with the number of arguments before the state."""
 
+_BROADCAST = "broadcast_from_rank0"
 _OLD = "# an old checkpoint is one file, as the program wrote it with FSDP1"
 
 
@@ -180,7 +181,7 @@ def _problem(load: Load, restored: Restored, key: str) -> str:
     names = {name for arg in owners for name in names_in(arg)}
     if bound_between(source, load.call, call) & names:
         return "the model is made after the file is read"
-    if ("broadcast_from_rank0" in source.code(call)) != (load.test is not None):
+    if load.test is not None and _BROADCAST not in source.code(call):
         return "whether the first rank reads it for all is not clear"
     if load.test is not None and key:
         return "the first rank reads several states for all"
@@ -239,7 +240,8 @@ def widened(load: Load, others: int) -> Iterator[Edit]:
         given = next(a.value for a in setter.args if a.keyword and a.keyword.value == "options")
         if isinstance(given, cst.Call):
             switched = Arguments(source, given).replace("full_state_dict", old)
-            yield switched.replace("broadcast_from_rank0", old) if load.test else switched
+            broadcast = _BROADCAST in source.code(given)
+            yield switched.replace(_BROADCAST, old) if broadcast else switched
 
 
 def _template(load: Load) -> tuple[list[str], list[Edit]]:
