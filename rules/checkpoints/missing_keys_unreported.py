@@ -1,0 +1,274 @@
+"""A load of full weights says nothing of the keys that they lack.
+
+## What it does
+
+Finds `set_model_state_dict` and `set_state_dict` with `full_state_dict=True` that report no missing keys: where the
+script reads `missing_keys`, or prints the result, without a load that is strict and broadcasts; and where weights
+from a file are to be loaded strictly and `broadcast_from_rank0` is off.
+
+## Why is this bad
+
+PyTorch puts the model's own values in the place of the keys that a full state dict lacks, before it loads. Nothing is
+missing then: `missing_keys` is empty, the result says "All keys matched successfully", and `strict=True` does not
+raise. A layer that is not in the file keeps its random weights, and training goes on. Only a broadcast with
+`strict=True` takes those values out again, and raises.
+
+## Example
+
+```diff
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+ from torch.distributed.fsdp import fully_shard
+
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+ state = torch.load("model.pt", map_location="cpu", mmap=True)
+-options = StateDictOptions(full_state_dict=True)
++options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+ set_model_state_dict(model, state, options=options)
+```
+
+## Forms
+
+Found: keys that a caller asks for.
+
+```python
+def restore(model, state):
+    options = StateDictOptions(full_state_dict=True, strict=False, broadcast_from_rank0=True)
+    return set_model_state_dict(model, state, options=options)
+
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+missing, unexpected = restore(model, torch.load("model.pt", mmap=True))
+if missing:
+    raise ValueError(missing)
+```
+
+Found: an entry of a checkpoint that a trainer resumes from.
+
+```python
+class Trainer:
+    def __init__(self, model):
+        self.model = fully_shard(model)
+
+    def resume(self, path):
+        checkpoint = torch.load(path, mmap=True)
+        options = StateDictOptions(full_state_dict=True)
+        set_model_state_dict(self.model, checkpoint["model"], options=options)
+
+
+dist.init_process_group("gloo")
+Trainer(nn.Linear(8, 8)).resume("last.pt")
+```
+
+Not found: weights whose names the script itself looks at.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+state = torch.load("model.pt", map_location="cpu", mmap=True)
+if set(model.state_dict()) - set(state):
+    raise ValueError("the file lacks weights")
+set_model_state_dict(model, state, options=StateDictOptions(full_state_dict=True))
+```
+
+Not found: a result that is kept in an attribute.
+
+```python
+class Trainer:
+    def resume(self, model, state):
+        options = StateDictOptions(full_state_dict=True, strict=False)
+        self.result = set_model_state_dict(model, state, options=options)
+        return self.result.missing_keys
+
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+Trainer().resume(model, torch.load("model.pt", mmap=True))
+```
+
+## Fix safety
+
+Unsafe: with `broadcast_from_rank0` the weights of rank 0 go to all ranks, which must all take part. A result that the
+script reads gets no fix: compare the names with those of `model.state_dict()` before the load.
+
+## Known limits
+
+Measured on torch 2.13. Weights that come from no file in the script are left alone unless the result is read.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/distributed.checkpoint.html (`StateDictOptions`)
+- `torch/distributed/checkpoint/state_dict.py` (`_load_model_state_dict`)
+- `torch/distributed/_state_dict_utils.py` (`_broadcast_state_dict`)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import libcst as cst
+
+from fsdp2lint.api import (
+    Called,
+    Finding,
+    Fix,
+    Layout,
+    Loaded,
+    Part,
+    Restored,
+    Site,
+    Trace,
+    Value,
+    options,
+    rule,
+    walk,
+)
+
+from .._common.shared import DCP
+from ._common.checkpoints import switch, switched_on
+
+_SETTERS = (f"{DCP}state_dict.set_model_state_dict", f"{DCP}state_dict.set_state_dict")
+
+
+@rule(code="FSDP330", group="suspicious", preview=True)
+def check(trace: Trace) -> Iterator[Finding]:
+    """Loads of full weights whose missing keys are not reported."""
+    for restored in trace.of(Restored):
+        called = _call(trace, restored)
+        given = called.keywords.get("options") if called is not None else None
+        if called is None or given is None or restored.kind != "model":
+            continue
+        strict, broadcast = (switch(trace, given, n) for n in ("strict", "broadcast_from_rank0"))
+        if switch(trace, given, "full_state_dict") is not True:
+            continue
+        if strict is not False and broadcast is not False:
+            continue
+        read = _read(restored)
+        if read is not None:
+            yield Finding(
+                at=read,
+                message="this never names a missing key: a full state dict is filled up with the model's own values "
+                "before it is loaded; compare the names with those of `model.state_dict()`",
+                because=((restored, "the weights are loaded here"),),
+            )
+            continue
+        file = _file(trace, restored)
+        if strict and file is not None and not _looked_at(restored.at):
+            yield Finding(
+                at=restored,
+                message="keys that the file lacks do not raise: the model keeps its own values for them; set "
+                "`broadcast_from_rank0=True`, with which a strict load raises",
+                because=((file, "the file is read here"),),
+                fix=_broadcast(trace, given),
+            )
+
+
+def _broadcast(trace: Trace, given: Value) -> Fix | None:
+    fix = switched_on(trace, given, "broadcast_from_rank0", _SETTERS)
+    return (
+        None
+        if fix is None
+        else replace(fix, safety="unsafe", note="all ranks get what rank 0 read")
+    )
+
+
+def _call(trace: Trace, restored: Restored) -> Called | None:
+    if restored.via not in _SETTERS:
+        return None
+    return next((c for c in trace.calls(restored.via) if c.at.node is restored.at.node), None)
+
+
+def _file(trace: Trace, restored: Restored) -> Loaded | None:
+    """Where the weights, or the checkpoint that they are an entry of, are read from a file."""
+    read = {loaded.result: loaded for loaded in trace.of(Loaded)}
+    for one in options(restored.state):
+        value: Value | None = one
+        while value is not None:
+            if value in read:
+                return read[value]
+            value = value.owner if isinstance(value, Part) and isinstance(value.key, str) else None
+    return None
+
+
+def _looked_at(site: Site) -> bool:
+    """Whether the function uses its weights for more than the load: it may compare the names."""
+    call = site.node
+    given = call.args[1].value if isinstance(call, cst.Call) and len(call.args) > 1 else None
+    while isinstance(given, cst.Subscript | cst.Attribute):
+        given = given.value
+    if not isinstance(given, cst.Name):
+        return False
+    layout = Layout.of(site.source)
+    uses = [use for use in _names(site, given.value) if not _inside(layout, use, call)]
+    return any(
+        not isinstance(layout.parents[use], cst.AssignTarget | cst.Subscript | cst.Del | cst.Param)
+        for use in uses
+    )
+
+
+def _read(restored: Restored) -> Site | None:
+    """Where the missing keys of a load are read, in its function or in a caller that gets the result."""
+    for site in (restored.at, *reversed(restored.calls)):
+        found = _use(site)
+        if not isinstance(found, cst.Return):
+            return (
+                None
+                if found is None
+                else Site(site.source, found, Layout.of(site.source).statement(found))
+            )
+    return None
+
+
+def _use(site: Site) -> cst.CSTNode | None:
+    """What reads the missing keys of a result; a return that hands it on."""
+    parents = Layout.of(site.source).parents
+    around = parents.get(site.node)
+    if isinstance(around, cst.Return):
+        return around
+    if isinstance(around, cst.Attribute | cst.Arg):
+        return _reading(site, site.node)
+    if not isinstance(around, cst.Assign) or len(around.targets) != 1:
+        return None
+    target = around.targets[0].target
+    apart = isinstance(target, cst.Tuple)
+    named: cst.CSTNode = target
+    if isinstance(target, cst.Tuple):
+        named = target.elements[0].value
+    if not isinstance(named, cst.Name) or named.value.startswith("_"):
+        return None
+    uses = [use for use in _names(site, named.value) if use is not named]
+    if any(isinstance(parents[use], cst.AssignTarget | cst.Param) for use in uses):
+        return None
+    if apart:
+        return uses[0] if uses else None
+    return next((found for use in uses if (found := _reading(site, use)) is not None), None)
+
+
+def _reading(site: Site, result: cst.CSTNode) -> cst.CSTNode | None:
+    """What reads more of a result than the keys that were not expected."""
+    around = Layout.of(site.source).parents[result]
+    if isinstance(around, cst.Attribute):
+        return around if around.attr.value == "missing_keys" else None
+    if isinstance(around, cst.Subscript):
+        return around if site.source.code(around).endswith("[0]") else None
+    return around if isinstance(around, cst.Return) else result
+
+
+def _names(site: Site, name: str) -> list[cst.Name]:
+    """Where the function around a site uses a name."""
+    around = Layout.of(site.source).ancestors(site.node)
+    scope = next((a for a in around if isinstance(a, cst.FunctionDef)), site.source.tree)
+    return [n for n in walk(scope) if isinstance(n, cst.Name) and n.value == name]
+
+
+def _inside(layout: Layout, node: cst.CSTNode, whole: cst.CSTNode) -> bool:
+    return any(a is whole for a in layout.ancestors(node))
