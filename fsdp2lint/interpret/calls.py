@@ -58,6 +58,10 @@ _EXITS = frozenset({"sys.exit", "os._exit", "os.abort", "builtins.exit", "builti
 _MESH = "torch.distributed.device_mesh.init_device_mesh"
 
 
+FORWARD_RUNS = 6
+"""The ``forward`` of a model that one call has run so often computes what it has computed before."""
+
+
 class Given(NamedTuple):
     """What a call was given, and where."""
 
@@ -324,7 +328,8 @@ def enter_forward(
 ) -> Value:
     """Run the ``forward`` of a project class.
 
-    In the second round of a loop the same call computes what it has computed in the first, so it is not run again.
+    In the second round of a loop, and when it has run often, the same call computes what it has computed before, so it
+    is not run again.
     """
     inner = unwrapped(module)
     if isinstance(inner, Instance):
@@ -332,12 +337,12 @@ def enter_forward(
             machine, inner.cls, "__call__"
         )
         if isinstance(found, Function):
-            known = machine.forwards.get((inner, site.node))
-            if machine.repeating and known is not None:
+            times, known = machine.forwards.get((inner, site.node), (0, None))
+            if known is not None and (machine.repeating or times >= FORWARD_RUNS):
                 return known
             before = machine.entered
             result = functions.invoke(machine, found, (inner, *args), keywords, site, False)
             if machine.entered > before:
-                machine.forwards[inner, site.node] = result
+                machine.forwards[inner, site.node] = times + 1, result
             return result
     return machine.unknown()

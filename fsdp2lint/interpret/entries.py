@@ -279,7 +279,7 @@ def _entry(
     )  # a worker that shards and trains is a program of its own
     machine.ration = machine.project.budget.ration(usual, interest=machine.interest)
     machine.run_bodies = set()
-    for kept in (machine.idle, machine.telling, machine.forwards):
+    for kept in (machine.idle, machine.gave, machine.telling, machine.forwards):
         kept.clear()
     if module.scope is None:
         return

@@ -13,9 +13,10 @@ from fsdp2lint.interpret.classes import is_of_project
 from fsdp2lint.interpret.scopes import Frame, Scope, name_value
 from fsdp2lint.meanings.attributes import NAMED_RANKS, rank
 from fsdp2lint.meanings.ranks import runs_on
+from fsdp2lint.model.code import age
 from fsdp2lint.model.events import OptimizerReceived
 from fsdp2lint.model.guards import NEVER, Guard, Guards, negated, unit
-from fsdp2lint.model.memory import choose
+from fsdp2lint.model.memory import NOT_YET, choose
 from fsdp2lint.model.values import (
     Bound,
     Class,
@@ -209,7 +210,8 @@ def enter(
     idle = None if on_yield is not None else machine.idle_result(function, given)
     if idle is not None:
         return as_annotated(machine, function, args, idle)
-    since = machine.deeds, machine.memory.writes
+    deeds, oldest, born = machine.deeds, machine.memory.oldest, age()
+    machine.memory.oldest = NOT_YET
     machine.entered += 1
     machine.run_bodies.add(function.node)
     scope = Scope("function", function.scope.source, function.scope)
@@ -229,8 +231,10 @@ def enter(
         machine.call_path, machine.running = path, running
         machine.here = _after(here, frame)
         machine.frame.exited += frame.exited
+    is_idle = machine.deeds == deeds and machine.memory.oldest > born
+    machine.memory.oldest = min(oldest, machine.memory.oldest)
     if on_yield is None:
-        machine.has_run(function, given, since, result)
+        machine.has_run(function, given, is_idle, result)
         result = as_annotated(machine, function, args, result)
     return result
 

@@ -28,7 +28,17 @@ from fsdp2lint.interpret import (  # displays, expressions and operators fill th
 from fsdp2lint.interpret.handlers import HANDLERS
 from fsdp2lint.interpret.scopes import Frame, Scope
 from fsdp2lint.meanings.registry import canonical
-from fsdp2lint.model.events import Called, Escaped, Event, Exited, Moment, Sharded, Wrapping
+from fsdp2lint.model.basic_values import MAX_DEPTH
+from fsdp2lint.model.events import (
+    Augmented,
+    Called,
+    Escaped,
+    Event,
+    Exited,
+    Moment,
+    Sharded,
+    Wrapping,
+)
 from fsdp2lint.model.guards import ALWAYS, NEVER, Guards, forget_joins
 from fsdp2lint.model.memory import Memory, choose
 from fsdp2lint.model.trace import Trace, options
@@ -101,9 +111,23 @@ def _body(function: Function) -> Body:
     return function.node, function.scope
 
 
-def _is_list_given_away(event: Event) -> bool:
-    """Whether a list or a dictionary went out of sight: what it holds was told of, if it is more than settings."""
-    return isinstance(event, Escaped) and isinstance(event.value, Container)
+def _is_no_deed(event: Event) -> bool:
+    """Whether nothing was done but to call something, to count, or to give away a list or a dictionary.
+
+    What such a list holds was told of, if it is more than settings.
+    """
+    if isinstance(event, Augmented):
+        return _is_number(event.value)
+    return isinstance(event, _NO_DEEDS) or (
+        isinstance(event, Escaped) and isinstance(event.value, Container)
+    )
+
+
+def _is_number(value: Value) -> bool:
+    """Whether a value is a constant, or was computed by adding to one."""
+    while isinstance(value, Part) and isinstance(value.key, tuple) and value.key[0] in ("+", "-"):
+        value = value.owner
+    return isinstance(value, Literal)
 
 
 class Machine:
@@ -141,10 +165,12 @@ class Machine:
         """How many events were written down that are more than a call."""
         self.idle: dict[Body, int] = {}
         """How often bodies of functions have run in which nothing happened but calls, and nothing was stored."""
+        self.gave: dict[Body, Value] = {}
+        """What each of them gave the last time."""
         self.telling: dict[Body, dict[Given, tuple[Guards, Value]]] = {}
         """Those of them that tell one rank from another: what they gave, by their arguments, and under which guards."""
-        self.forwards: dict[tuple[Instance, cst.CSTNode], Value] = {}
-        """What the ``forward`` of models gave, by the call that ran it."""
+        self.forwards: dict[tuple[Instance, cst.CSTNode], tuple[int, Value]] = {}
+        """How often the ``forward`` of models ran, and what it gave, by the call that ran it."""
         self.lives = 0
         """How many models that are known by an annotation are being built inside each other."""
         self.frames: list[Frame] = []
@@ -204,7 +230,7 @@ class Machine:
         """Write an event down, unless Python could never get here."""
         if not self.here.impossible:
             self.order += 1
-            if not isinstance(event, _NO_DEEDS) and not _is_list_given_away(event):
+            if not _is_no_deed(event):
                 self.deeds += 1
             self.trace.add(event)
 
@@ -246,14 +272,12 @@ class Machine:
     ) -> Container:
         """A new list, tuple, set (of ``items``) or dict (from string keys)."""
         made = Container(kind, open_)
-        writes = self.memory.writes
         if isinstance(items, dict):
             for key, value in items.items():
                 self.memory.write(made, f"[{key!r}]", self.here, value)
         else:
             for index, value in enumerate(items):
                 self.memory.write(made, f"[{index}]", self.here, value)
-        self.memory.writes = writes  # what is new changes nothing that was there
         return made
 
     def take(self, parameters: Parameters) -> Parameters:
@@ -373,8 +397,8 @@ class Machine:
         return not limit
 
     def idle_result(self, function: Function, given: Given) -> Value | None:
-        """What a function gives that has run so often and done nothing that it need not run again: something new, or
-        the test of the rank that it gave for the same arguments.
+        """What a function gives that has run so often and done nothing that it need not run again: something new like
+        what it gave the last time, or the test of the rank that it gave for the same arguments.
         """
         body = _body(function)
         if self.idle.get(body, 0) < IDLE_RUNS:
@@ -385,19 +409,43 @@ class Machine:
         every = (one for _, value in given for one in options(value))
         if any(isinstance(v, Container | Function | Bound) or self._is_model(v) for v in every):
             return None
-        return self.unknown()
+        return self._another(self.gave[body])
 
-    def has_run(
-        self, function: Function, given: Given, since: tuple[int, int], result: Value
-    ) -> None:
-        """A function has run; ``since`` is what there was of :attr:`deeds` and stores before."""
+    def has_run(self, function: Function, given: Given, is_idle: bool, result: Value) -> None:
+        """A function has run; ``is_idle`` when it did nothing but ask and compute, and stored nothing in what was there."""
         body = _body(function)
-        is_idle = since == (self.deeds, self.memory.writes)
         if is_idle and any(map(rank_dependent, options(result))):
             self.telling.setdefault(body, {})[given] = self.here, result
-        elif not isinstance(result, _PLAIN) or self._is_model(result):
+        elif not self._is_data(result):
             is_idle = False  # one of several answers tells what it was asked of
         self.idle[body] = self.idle.get(body, 0) + 1 if is_idle else -MAX_ENTERED
+        if is_idle:
+            self.gave[body] = result
+
+    def _is_data(self, value: Value, depth: int = 0) -> bool:
+        """Whether no rule asks where a value comes from, nor what is in it when it is a list or a dictionary."""
+        if isinstance(value, Container):
+            held = self.memory.entries(value, self.here)
+            return depth < MAX_DEPTH and all(self._is_data(one, depth + 1) for _, one in held)
+        if isinstance(value, Either):  # of several constants each tells what it was asked of
+            return all(
+                self._is_data(one, depth) and type(one) is not Literal for _, one in value.options
+            )
+        return isinstance(value, _PLAIN) and not self._is_model(value)
+
+    def _another(self, value: Value) -> Value:
+        """Something new of which as much is known: with the same keys, or as many entries in a tuple."""
+        if isinstance(value, Either):
+            return Either(tuple((guards, self._another(one)) for guards, one in value.options))
+        if not isinstance(value, Container):
+            return self.unknown()
+        made = Container(value.kind, value.open or value.kind != "tuple")
+        for key, entry in list(self.memory.entries(value, self.here)):
+            if isinstance(key, str):
+                self.memory.write(made, key, self.here, self._another(entry))
+            else:
+                made.open = True
+        return made
 
     def _is_model(self, value: Value) -> bool:
         return of_model(value) or self.is_module(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from fsdp2lint.model.basic_values import Value
@@ -158,14 +159,23 @@ class Module(Instance):
     __slots__ = ()
 
 
+_ages = count(1)
+
+
+def age() -> int:
+    """That of a list or a dictionary that was made now."""
+    return next(_ages)
+
+
 class Container(Value):
     """A list, tuple, set or dict of the script; its entries live in the machine's memory."""
 
-    __slots__ = ("kind", "open", "shuffled")
+    __slots__ = ("age", "kind", "open", "shuffled")
     nameless = True
 
     def __init__(self, kind: str, open_: bool = False) -> None:
         super().__init__()
+        self.age = next(_ages)  # the larger, the later it was made
         self.kind = kind
         self.open = open_  # it may hold more than the entries that are known
         self.shuffled = kind == "set"  # its order is another one in each process

@@ -152,11 +152,7 @@ class Guards:
     def speaking(self) -> dict[Value, list[Clause]]:
         """The clauses of several guards, by the tests of which they speak."""
         if self._speaking is None:
-            self._speaking = {}
-            for clause in self.clauses:
-                if len(clause) > 1:
-                    for guard in clause:
-                        self._speaking.setdefault(guard.test, []).append(clause)
+            self._speaking = _by_tests(clause for clause in self.clauses if len(clause) > 1)
         return self._speaking
 
     def __iter__(self) -> Iterator[Guard]:
@@ -293,8 +289,7 @@ class Guards:
             _remembering.append(self)
         known = self._excluded.get(other)
         if known is None:
-            added = other.clauses - self.clauses
-            known = self._excluded[other] = bool(added) and self._followed(added) is None
+            known = self._excluded[other] = _contradict(self, other)
         return known
 
     def possible(self) -> bool:
@@ -348,6 +343,14 @@ class Guards:
         return f"Guards({self.words() or 'always'})"
 
 
+def _contradict(one: Guards, other: Guards) -> bool:
+    """Whether what follows from both has a contradiction in it; the fewer clauses are followed beside the more."""
+    if len(one.clauses) < len(other.clauses):
+        one, other = other, one
+    added = other.clauses - one.clauses
+    return bool(added) and one._followed(added) is None
+
+
 _MOST_TRIED = 200
 """So many sides are tried before a path counts as possible."""
 
@@ -380,8 +383,7 @@ def _propagated(
     """What becomes certain when ``fresh`` and ``longer`` hold too; None when a clause is left without a way out."""
     learnt: dict[Value, Guard] = {}
     todo = fresh
-    said: dict[Value, list[Clause]] = {}
-    """Those of ``longer`` that are still open, by the tests of which they speak."""
+    open_ = []
     for clause in longer:
         left = _left(clause, units, learnt)
         if left is False:
@@ -389,8 +391,8 @@ def _propagated(
         if isinstance(left, Guard):
             todo.append(left)
         else:
-            for guard in clause:
-                said.setdefault(guard.test, []).append(clause)
+            open_.append(clause)
+    said = _by_tests(open_) if todo and open_ else {}
     while todo:
         guard = todo.pop()
         test = guard.test
@@ -409,6 +411,15 @@ def _propagated(
             if isinstance(left, Guard):
                 todo.append(left)
     return learnt
+
+
+def _by_tests(clauses: Iterable[Clause]) -> dict[Value, list[Clause]]:
+    """Clauses by the tests of which they speak."""
+    found: dict[Value, list[Clause]] = {}
+    for clause in clauses:
+        for guard in clause:
+            found.setdefault(guard.test, []).append(clause)
+    return found
 
 
 def _left(clause: Clause, units: dict[Value, Guard], learnt: dict[Value, Guard]) -> Guard | bool:

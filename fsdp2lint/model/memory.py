@@ -6,6 +6,7 @@ present guards exclude and stops at the first that surely holds; several left ar
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Hashable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -102,6 +103,10 @@ EVERYWHERE = ("[]", "everywhere")
 """The key under which a memory keeps what ``[config] * layers`` holds at each index."""
 
 
+NOT_YET = sys.maxsize
+"""An age that nothing has."""
+
+
 class Making(NamedTuple):
     """What code that was not followed got: parameters, where, and by the name of what was called."""
 
@@ -123,8 +128,9 @@ class Memory:
         self.foreign: set[Value] = set()
         self.strangers: set[Value] = set()
         """Objects of which an annotation alone says the class."""
-        self.writes = 0
-        """How often something was stored."""
+        self.oldest = NOT_YET
+        """The age of the oldest list or dictionary in which something was stored since somebody set this; 0 where it was
+        in something else."""
         self.twins: dict[Value, Value] = {}
         """Values of which nothing is known, as the objects that annotations say they are."""
         self.made_of: dict[Value, Making] = {}
@@ -146,7 +152,9 @@ class Memory:
 
         ``before`` stands there already where nothing was stored yet, and stays where ``here`` does not hold.
         """
-        self.writes += 1
+        made = age_of(owner)
+        if made < self.oldest and not here.impossible:
+            self.oldest = made
         fields = self.fields.get(owner)
         if fields is None:
             fields = self.fields[owner] = {}
@@ -275,6 +283,13 @@ class Memory:
                         todo.append(holder)
                     found.add(holder)
         return found
+
+
+def age_of(owner: Value) -> int:
+    """When a list or a dictionary was made, or the first of several; 0 for anything else."""
+    if isinstance(owner, Container):
+        return owner.age
+    return min(age_of(one) for _, one in owner.options) if isinstance(owner, Either) else 0
 
 
 def choose(found: list[tuple[Guards, Value]], here: Guards) -> Value | None:

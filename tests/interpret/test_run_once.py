@@ -1,0 +1,100 @@
+"""What has run often and did nothing is not run again: what it would have called is left out, what it gives is not."""
+
+from __future__ import annotations
+
+from textwrap import dedent
+
+import pytest
+
+from fsdp2lint.interpret.calls import FORWARD_RUNS
+from fsdp2lint.interpret.entries import traces
+from fsdp2lint.interpret.machine import IDLE_RUNS
+from fsdp2lint.model.events import Called, Sharded, Stepped
+from fsdp2lint.model.trace import Trace
+from fsdp2lint.model.values import Optimizer
+from fsdp2lint.project.project import Project
+from fsdp2lint.source.source import Source
+
+HEAD = """
+import torch
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+"""
+OFTEN = 2 * IDLE_RUNS
+
+
+def traced(text: str) -> Trace:
+    first, *_ = traces(Project.of([Source("train.py", HEAD + dedent(text))]))
+    return first
+
+
+def times(trace: Trace, name: str) -> int:
+    return sum(called.name.endswith(name) for called in trace.of(Called))
+
+
+FILLING = """
+def fill(row):
+    made = {"ids": torch.tensor(row["ids"])}
+    if len(made["ids"]) < 8:
+        made["ids"] = nn.functional.pad(made["ids"], (0, 8))
+    words = 0
+    for word in row["words"]:
+        words += 1
+    return made
+
+def keep(row):
+    kept["last"] = torch.tensor(row["ids"])
+    return {"ids": row}
+
+kept = {}
+rows = input()
+"""
+
+
+def test_a_function_that_fills_its_own_dictionary_does_nothing() -> None:
+    trace = traced(FILLING + "fill(rows.pop())\n" * OFTEN)
+    assert times(trace, "pad") == IDLE_RUNS
+
+
+def test_what_it_gives_has_the_same_keys() -> None:
+    last = "if 'ids' in fill(rows.pop()):\n    fully_shard(nn.Linear(8, 8))\n"
+    trace = traced(FILLING + "fill(rows.pop())\n" * OFTEN + last)
+    (sharded,) = trace.of(Sharded)
+    assert not sharded.moment.guards.clauses
+
+
+def test_one_that_stores_in_what_was_there_runs_each_time() -> None:
+    assert times(traced(FILLING + "keep(rows.pop())\n" * OFTEN), ".tensor") == OFTEN
+
+
+MADE_OF_A_MODEL = """
+def grouped(model, rate):
+    return [{"params": model.parameters(), "lr": rate}]
+
+model = nn.Linear(8, 8)
+fully_shard(model)
+"""
+
+
+def test_groups_of_parameters_are_no_data() -> None:
+    step = "torch.optim.SGD(grouped(model, 1)).step()\n"
+    trace = traced(MADE_OF_A_MODEL + step * OFTEN)
+    optimizers = [stepped.optimizer for stepped in trace.of(Stepped)]
+    assert all(isinstance(one, Optimizer) and one.over for one in optimizers)
+
+
+@pytest.mark.parametrize(("calls", "runs"), [(FORWARD_RUNS - 1, 5), (OFTEN, FORWARD_RUNS)])
+def test_a_model_computes_the_same_wherever_it_is_called_from(calls: int, runs: int) -> None:
+    model = """
+    class Net(nn.Module):
+        def forward(self, x):
+            return torch.tanh(x)
+
+    net = Net()
+
+    def logits(x):
+        return net(x)
+
+    """
+    trace = traced(dedent(model) + "logits(torch.ones(2))\n" * calls)
+    assert times(trace, "tanh") == runs
