@@ -349,7 +349,9 @@ def _fields(program: Program, source: Source) -> Iterator[cst.AnnAssign | cst.As
                 for one in small
                 if isinstance(one, cst.AnnAssign | cst.Assign) and _is_unread(program, one)
             ]
-            if len(gone) < len(cls.body.body) and not _is_made_by_position(program, cls):
+            if not gone or len(gone) == len(cls.body.body) or _is_made_by_position(program, cls):
+                continue
+            if not _is_filled_by_name(program, cls.name.value):
                 yield from gone
 
 
@@ -362,6 +364,52 @@ def _is_unread(program: Program, field: cst.AnnAssign | cst.Assign) -> bool:
     said = [one.text for source in program.sources for one in source.comments]
     every = sum(len(word.findall(one.text)) for one in (*program.sources, *program.texts))
     return every - sum(len(word.findall(text)) for text in said) == 1
+
+
+def _is_filled_by_name(program: Program, cls: str, known: tuple[str, ...] = ()) -> bool:
+    """Whether a command line or a file may name the fields of a class: they reach it by ``**`` or through other code.
+
+    ``replace(config, **options)``, ``Config(**options)``, ``HfArgumentParser(Config)``, ``@app.command`` above
+    ``def main(config: Config)``, and the same of a class that has an object of this one in a field.
+    """
+    for source in program.sources:
+        if cls not in source.text and "replace(" not in source.text:
+            continue
+        layout = Layout.of(source)
+        for node in walk(source.tree):
+            if isinstance(node, cst.Call) and dotted(node.func).rpartition(".")[2] == "replace":
+                if any(arg.star == "**" for arg in node.args):
+                    return True
+            if not isinstance(node, cst.Name) or node.value != cls:
+                continue
+            around = list(layout.ancestors(node))
+            if any(isinstance(one, cst.Annotation) for one in around):
+                function = next((a for a in around if isinstance(a, cst.FunctionDef)), None)
+                owner = next((a for a in around if isinstance(a, cst.ClassDef)), None)
+                if function is not None and function.decorators:
+                    return True
+                holds = function is None and owner is not None and owner.name.value not in known
+                if holds and _is_filled_by_name(program, owner.name.value, (*known, cls)):
+                    return True
+                continue
+            parent = around[0]
+            if isinstance(parent, cst.Attribute):
+                parent = around[1]
+            call = parent if isinstance(parent, cst.Call) else None
+            if call is not None and node in set(walk(call.func)):
+                if any(arg.star == "**" for arg in call.args):
+                    return True
+            elif isinstance(parent, cst.Arg | cst.Element) and not _only_asks(layout, parent):
+                return True
+    return False
+
+
+def _only_asks(layout: Layout, part: cst.CSTNode) -> bool:
+    """Whether an argument, perhaps in a tuple, is for what makes no object of a class, or one with its defaults."""
+    if isinstance(part, cst.Arg) and part.keyword is not None:
+        return part.keyword.value == "default_factory"
+    call = next((a for a in layout.ancestors(part) if isinstance(a, cst.Call)), None)
+    return call is not None and dotted(call.func) in ("isinstance", "issubclass", "fields")
 
 
 def _is_made_by_position(program: Program, cls: cst.ClassDef) -> bool:

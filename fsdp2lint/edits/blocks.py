@@ -113,7 +113,7 @@ def block_changes(layout: Layout, edits: Sequence[StatementEdit]) -> list[Change
     placeholder = lines[0] if bare else None
     for index, line in enumerate(lines):
         above = lines[index - 1] if index else None
-        line.leads = above is None or (above.leads and above.vanishes)
+        line.leads = above is None or (above.leads and above.vanishes and above is not placeholder)
         if not line.goes or line is placeholder:
             found += _line_changes(line, line is placeholder)
     for run in _runs(lines):

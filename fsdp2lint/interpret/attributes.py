@@ -11,6 +11,7 @@ from fsdp2lint.interpret.displays import store
 from fsdp2lint.interpret.imports import NAMES, Namespace, one_of_names
 from fsdp2lint.interpret.unseen import as_it_is_called
 from fsdp2lint.meanings.attributes import attribute as known_attribute
+from fsdp2lint.meanings.fsdp1_symbols import lacks
 from fsdp2lint.meanings.registry import METHODS
 from fsdp2lint.model.events import Assigned, Read, Written
 from fsdp2lint.model.guards import ALWAYS, Clause, Guards
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 def get(machine: Machine, value: Value, name: str, site: Site) -> Value:
     """The attribute ``name`` of ``value``: assigned by the script, found in its class, known of PyTorch, or a part."""
     if isinstance(value, Either):
+        value = _those_with(value, name)
         return machine.spread(value, lambda one: get(machine, one, name, site))
     if isinstance(value, Namespace):
         return value.read(machine, name)
@@ -90,6 +92,14 @@ def get(machine: Machine, value: Value, name: str, site: Site) -> Value:
     if name not in METHODS and machine.is_module(value):
         machine.record(Read(machine.moment(site), value, name))
     return value.part(f".{name}")
+
+
+def _those_with(value: Either, name: str) -> Value:
+    """What a value can be where its attribute ``name`` is read and nothing raises."""
+    having = tuple((guards, one) for guards, one in value.options if not lacks(one, name))
+    if not having or len(having) == len(value.options):
+        return value
+    return having[0][1] if len(having) == 1 else Either(having)
 
 
 def _handed_on(machine: Machine, value: Value, name: str, site: Site) -> Value | None:

@@ -345,6 +345,20 @@ def are_there(body: cst.BaseSuite) -> bool:
     return bool(found) and all(_of_torch(node) for node in found)
 
 
+def tried_first(body: cst.BaseSuite) -> str:
+    """The import of another library with which a block begins; "" where it begins otherwise."""
+    line = body.body[0] if body.body else None
+    first = line.body[0] if isinstance(line, cst.SimpleStatementLine) else line
+    if isinstance(first, cst.Import):
+        return get_full_name_for_node(first.names[0].name) or ""
+    if not isinstance(first, cst.ImportFrom) or first.relative or first.module is None:
+        return ""
+    if isinstance(first.names, cst.ImportStar):
+        return ""
+    module = get_full_name_for_node(first.module)
+    return f"{module}.{get_full_name_for_node(first.names[0].name)}"
+
+
 def _of_torch(node: cst.Import | cst.ImportFrom) -> bool:
     if isinstance(node, cst.ImportFrom):
         names = [get_full_name_for_node(node.module) if node.module and not node.relative else ""]

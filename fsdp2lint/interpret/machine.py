@@ -181,6 +181,8 @@ class Machine:
         self.namespaces: dict[str, Namespace] = {}
         self.imported: set[str] = set()
         """The files that imports led to, whether they ran or wait until something of them is read."""
+        self.missing: dict[str, Unknown] = {}
+        """Whether imports that files try fail, by what is imported."""
         self.visited: set[cst.CSTNode] = set()
         self.walked: set[cst.CSTNode] = set()
         self.made: list[Function] = []

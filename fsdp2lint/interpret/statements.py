@@ -349,7 +349,7 @@ def with_(machine: Machine, node: cst.With) -> None:
 def try_(machine: Machine, node: cst.Try | cst.TryStar) -> None:
     """The body may stop anywhere: each handler stands under a guard of its own ("it was raised")."""
     base = machine.here
-    raised = Unknown("an exception was raised")
+    raised = _raised(machine, node)
     catching = any(map(_swallows, node.handlers))
     machine.catching += catching
     run_body(machine, node.body)
@@ -388,6 +388,14 @@ def try_(machine: Machine, node: cst.Try | cst.TryStar) -> None:
         machine.here = body_end.also(not_raised, survived=True) if handled else body_end
     else:
         machine.here = base
+
+
+def _raised(machine: Machine, node: cst.Try | cst.TryStar) -> Unknown:
+    """Whether what is tried raises: a library that one file looks for is there in all files or in none."""
+    optional = imports.tried_first(node.body) if all(map(imports.is_for_imports, node.handlers)) else ""
+    if not optional:
+        return Unknown("an exception was raised")
+    return machine.missing.setdefault(optional, Unknown("an exception was raised"))
 
 
 _FOR_OTHERS = frozenset({"ImportError", "KeyboardInterrupt", "ModuleNotFoundError"})

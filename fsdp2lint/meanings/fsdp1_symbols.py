@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fsdp2lint.meanings.fsdp1 import FSDP1, OLD_NAMES, POSITIONS
+from fsdp2lint.model.values import External, Value
 
 _FSDP = "torch.distributed.fsdp."
 _WRAP = "torch.distributed.fsdp.wrap."
@@ -168,6 +169,19 @@ METHODS: dict[str, str] = {
     "register_comm_hook": "FSDP112",
 }
 """The methods that only a wrapped model has, with the rule that reports them."""
+
+_OF_XLA = "torch_xla.distributed.fsdp.XlaFullyShardedDataParallel"
+_WITH_XLA = frozenset({"apply", "clip_grad_norm_", "named_buffers", "named_parameters", "no_sync"})
+"""What XLA's class has of these: its own, and those of ``nn.Module``
+(``torch_xla/distributed/fsdp/xla_fully_sharded_data_parallel.py``)."""
+
+
+def lacks(value: Value, name: str) -> bool:
+    """Whether a value is a class that often shares its name with FSDP1's and has no attribute ``name``, as FSDP1's has."""
+    if not isinstance(value, External) or value.name != _OF_XLA:
+        return False
+    return f"{FSDP1}.{name}" in SYMBOLS and name not in _WITH_XLA
+
 
 WRAPPED_ATTRIBUTES = {
     "module": "FSDP111",

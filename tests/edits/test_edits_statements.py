@@ -103,6 +103,7 @@ REMOVED = [
     ("if x: a(); b()\nelse: c()\n", ["a()", "b()", "c()"], "if x: pass\nelse: pass\n"),
     ("if x:\n    a()  # t\n", ["a()"], "if x:\n    pass  # t\n"),
     ("if x:\n    a(); b()\n    c()\n", ["a()", "b()", "c()"], "if x:\n    pass\n"),
+    ("if x:\n    a()\n    b()\n\ny()\n", ["a()", "b()"], "if x:\n    pass\n\ny()\n"),
     (
         "for i in x:\n    # why\n    a()\n\n    # d\n    b()\n",
         ["a()"],

@@ -132,3 +132,75 @@ def test_check_reports_torchs_alone() -> None:
     done = migrate((Source("train.py", text),), knowledge.codemods())
     lines = [e.line for e in done.ledger.entries if e.kind == "symbol"]
     assert lines == [text[: text.index(OURS)].count("\n") + 1]
+
+
+CHECKPOINTS = """\
+import torch
+
+try:
+    {tried}
+except ImportError:
+    {caught}
+from torch.distributed.fsdp import ShardedStateDictConfig, StateDictType
+
+
+class Checkpoints:
+    def __init__(self, path):
+        self.path = path
+        self.config = ShardedStateDictConfig(offload_to_cpu=True)
+
+    def load(self, model, optimizer):
+        if xm:
+            self._of_xla(model)
+        else:
+            self._of_torch(model, optimizer)
+
+    def save(self, model, optimizer):
+        with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT, self.config):
+            state = {{"model": model.state_dict()}}
+            state["optimizer"] = FSDP.optim_state_dict(model, optimizer)
+            torch.save(state, self.path)
+
+    def _of_xla(self, model):
+        model.load_state_dict(torch.load(self.path)["model"])
+
+    def _of_torch(self, model, optimizer):
+        state = torch.load(self.path)
+        with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT, self.config):
+            model.load_state_dict(state["model"])
+            flat = FSDP.optim_state_dict_to_load(model, optimizer, state["optimizer"])
+            optimizer.load_state_dict(flat)
+"""
+BOTH = (f"import torch_xla.core.xla_model as xm\n{XLA}", f"{TORCH}\nxm = None")
+
+
+def with_checkpoints(saves: str) -> str:
+    """The text of the checkpoints' file after the migration of a program in two files."""
+    main = program(*BOTH, "if xm:", f"    model = {THEIRS}", "else:", f"    model = {OURS}")
+    main = main.replace("import torch\n", "import torch\nfrom checkpoints import Checkpoints\n", 1)
+    main += (
+        "optimizer = torch.optim.AdamW(model.parameters())\n"
+        "checkpoints = Checkpoints('last.pt')\n"
+        "checkpoints.load(model, optimizer)\n"
+        "if not xm:\n"
+        "    checkpoints.save(model, optimizer)\n"
+    )
+    sources = (Source("checkpoints.py", saves), Source("train.py", main))
+    done = migrate(sources, knowledge.codemods())
+    assert done.ledger.manual == []
+    return done.after[0].text
+
+
+def test_a_method_that_xlas_class_lacks_is_torchs() -> None:
+    tried, caught = (text.replace("\n", "\n    ") for text in BOTH)
+    text = with_checkpoints(CHECKPOINTS.format(tried=tried, caught=caught))
+    assert "set_optimizer_state_dict(model, optimizer, state[" in text
+    assert "state_dict_type" not in text
+    assert TORCH not in text
+
+
+def test_what_one_file_finds_installed_the_other_finds_too() -> None:
+    tried, caught = (text.replace("\n", "\n    ") for text in BOTH)
+    text = with_checkpoints(CHECKPOINTS.format(tried=tried, caught=caught))
+    assert 'model.load_state_dict(torch.load(self.path)["model"])' in text
+    assert 'set_model_state_dict(model, state["model"])' in text
