@@ -1,4 +1,7 @@
-"""Functions that came into several files of a project: they move into a module that all of these import already."""
+"""Functions that came into several files of a project: one module has them, and the other files import them.
+
+That is a module that all of these import already and whose name fits, or one of these that the others can import.
+"""
 
 from __future__ import annotations
 
@@ -23,45 +26,93 @@ from fsdp2lint.api import (
 from .shared import Helpers, Naming
 
 NAMES = frozenset(
-    "broadcast_from_rank0 children_first hybrid_mesh materialize precision_policy shard_by_policy"
-    " sharding_options unsharded_mesh".split()
+    "CompiledLoadPlanner broadcast_from_rank0 broadcast_in_group children_first clip_grads full_params hybrid_mesh"
+    " materialize no_sync own_parameters precision_policy shard_by_policy sharding_options unsharded unsharded_mesh"
+    " whole_on_cpu without_prefix".split()
 )
-"""What the functions are called that calls of FSDP1 bring into their file."""
+"""What the functions and classes are called that a migration brings into files."""
+_NUMBER = re.compile(r"_\d+$")
+"""What such a name ends with where the file had it already."""
 _AT_HOME = re.compile(r"util|common|helper|dist|fsdp|parallel|sharding")
 _NOT_AT_HOME = re.compile(r"checkpoint|ckpt|config|data|log|model|test|token")
 
-Functions = dict[str, cst.FunctionDef]
+Definition = cst.FunctionDef | cst.ClassDef
+Functions = dict[str, Definition]
 
 
 def together(program: Program) -> Iterator[Step]:
-    """Each function once, where a module of the project has a name that says it is for such functions."""
+    """Each function once, where a module of the project can have it for all files."""
     known = {source: _functions(source) for source in program.sources}
     for name in sorted({name for functions in known.values() for name in functions}):
         having = [source for source in program.sources if name in known[source]]
+        if len(having) == 1:
+            continue
         alike: dict[str, list[Source]] = {}
         for source in having:
-            alike.setdefault(source.code(known[source][name]), []).append(source)
+            if _stands_alone(source, known[source][name]):
+                text = _text(program, source, known[source][name], _in_full)
+                alike.setdefault(text, []).append(source)
         for sources in alike.values():
             home = _home(program, sources, name) if len(sources) > 1 else None
-            if home is not None and all(_stands_alone(one, known[one][name]) for one in sources):
-                yield Step(tuple(_moved(program, sources, known, name, home)), ())
+            if home is not None:
+                yield Step(tuple(_moved(program, sources, known, name, *home)), ())
                 return  # one after the other: what one function calls may have moved
 
 
+def _in_full(target: str) -> str:
+    return target
+
+
 def _functions(source: Source) -> Functions:
-    """The functions of a file that a migration has brought in."""
-    if not any(f"def {name}" in source.text for name in NAMES):
+    """The functions and classes of a file that a migration has brought in."""
+    if not any(name in source.text for name in NAMES):
         return {}
-    found = (one for one in source.tree.body if isinstance(one, cst.FunctionDef))
-    return {one.name.value: one for one in found if one.name.value in NAMES}
+    found = (one for one in source.tree.body if isinstance(one, cst.FunctionDef | cst.ClassDef))
+    return {one.name.value: one for one in found if _NUMBER.sub("", one.name.value) in NAMES}
 
 
-def _home(program: Program, sources: Sequence[Source], name: str) -> Source | None:
-    """The module with a fitting name that all of these import names from, and that imports none of them."""
-    shared = set.intersection(*(set(_taken_from(program, one)) for one in sources))
+Modules = dict[Source, str]
+"""Files that import from a module, and how each of them names it."""
+
+
+def _home(program: Program, sources: Sequence[Source], name: str) -> tuple[Source, Modules] | None:
+    """The module that will have a function, and how each file that imports it from there names it."""
+    taken = {one: _taken_from(program, one) for one in sources}
+    shared = set.intersection(*(set(modules) for modules in taken.values()))
     fitting = [one for one in shared if _fits(one) and name not in Names.of(one).bindings[one.tree]]
     free = [one for one in fitting if not _imports_any(program, one, sources)]
-    return min(free, key=lambda one: (-_fits(one), one.path), default=None)
+    best = min(free, key=lambda one: (-_fits(one), one.path), default=None)
+    if best is not None:
+        return best, {one: taken[one][best] for one in sources}
+    found: list[tuple[Source, Modules]] = []
+    for home in sources:
+        others = [one for one in sources if one is not home]
+        if _is_imported(program, home) and not _imports_any(program, home, others):
+            named = {one: _module_for(program, one, home, taken[one]) for one in others}
+            found.append((home, {one: module for one, module in named.items() if module}))
+    most = max(found, key=lambda one: len(one[1]), default=None)
+    return most if most is not None and most[1] else None
+
+
+def _is_imported(program: Program, home: Source) -> bool:
+    """Whether a file is a module: some other imports it, and it is no program."""
+    path = program.project.path_of(home)
+    importing = (one for one in program.sources if one is not home)
+    return "__main__" not in home.text and any(
+        path in program.project.imported_by(one) for one in importing
+    )
+
+
+def _module_for(program: Program, source: Source, home: Source, taken: dict[Source, str]) -> str:
+    """How a file names another in an import; "" where that is not clear."""
+    if home in taken:
+        return taken[home]
+    path, beside = program.project.path_of(home), PurePath(home.path)
+    if beside.parent != PurePath(source.path).parent or beside.stem == "__init__":
+        return ""
+    level = 1 if any(imported_module(one).startswith(".") for one in _imports(source)) else 0
+    found = program.project.resolve(beside.stem, level, source) == path
+    return "." * level + beside.stem if found else ""
 
 
 def _fits(source: Source) -> int:
@@ -75,17 +126,24 @@ def _fits(source: Source) -> int:
 def _taken_from(program: Program, source: Source) -> dict[Source, str]:
     """The modules of the project that a file imports names from, and how it names them."""
     found: dict[Source, str] = {}
+    for one in _imports(source):
+        if isinstance(one.names, cst.ImportStar):
+            continue
+        module = imported_module(one)
+        level = len(module) - len(module.lstrip("."))
+        path = program.project.resolve(module[level:], level, source)
+        other = program.project.source(path) if path and path.endswith(".py") else None
+        if other is not None and other in program.sources and other is not source:
+            found.setdefault(other, module)
+    return found
+
+
+def _imports(source: Source) -> Iterator[cst.ImportFrom]:
+    """The lines at the top of a file that import names from a module."""
     for line in source.tree.body:
         for one in line.body if isinstance(line, cst.SimpleStatementLine) else ():
-            if not isinstance(one, cst.ImportFrom) or isinstance(one.names, cst.ImportStar):
-                continue
-            module = imported_module(one)
-            level = len(module) - len(module.lstrip("."))
-            path = program.project.resolve(module[level:], level, source)
-            other = program.project.source(path) if path and path.endswith(".py") else None
-            if other is not None and other in program.sources and other is not source:
-                found.setdefault(other, module)
-    return found
+            if isinstance(one, cst.ImportFrom):
+                yield one
 
 
 def _imports_any(program: Program, home: Source, sources: Sequence[Source]) -> bool:
@@ -101,7 +159,7 @@ def _imports_any(program: Program, home: Source, sources: Sequence[Source]) -> b
     return any(project.path_of(one) in known for one in sources)
 
 
-def _stands_alone(source: Source, function: cst.FunctionDef) -> bool:
+def _stands_alone(source: Source, function: Definition) -> bool:
     """Whether a function reads nothing of its file but imports and itself."""
     names = Names.of(source)
     own = set(names.bindings[source.tree]) - {one.name for one in names.imports}
@@ -127,9 +185,19 @@ def _moved(
     known: dict[Source, Functions],
     name: str,
     home: Source,
+    modules: Modules,
 ) -> Iterator[Edit]:
-    """The function goes from its files, which import it from its new home."""
-    first = sources[0]
+    """The function goes from its files, which import it from its home."""
+    if home not in sources:
+        yield from _brought(program, sources[0], known[sources[0]][name], home)
+    for source, module in modules.items():
+        function = known[source][name]
+        yield Remove(source, function)
+        yield AddImport(source, function, module, name, "")
+
+
+def _brought(program: Program, first: Source, function: Definition, home: Source) -> Iterator[Edit]:
+    """The function comes into its new home."""
     place = next(
         (one for one in home.tree.body if isinstance(one, cst.FunctionDef | cst.ClassDef)),
         home.tree.body[-1],
@@ -137,18 +205,13 @@ def _moved(
     helpers = Helpers.above(home, place)
 
     def build(given: str, named: Naming) -> str:
-        return _text(program, first, known[first][name], named)
+        return _text(program, first, function, named)
 
-    helpers.add(name, build)
+    helpers.add(function.name.value, build)
     yield from helpers.all_edits()
-    for source in sources:
-        function = known[source][name]
-        yield Remove(source, function)
-        module = _taken_from(program, source)[home]
-        yield AddImport(source, function, module, name, "")
 
 
-def _text(program: Program, source: Source, function: cst.FunctionDef, named: Naming) -> str:
+def _text(program: Program, source: Source, function: Definition, named: Naming) -> str:
     """The text of a function with the names of other modules as its new file has them."""
     layout = Layout.of(source)
     start, end = layout.span(function)

@@ -392,7 +392,9 @@ def try_(machine: Machine, node: cst.Try | cst.TryStar) -> None:
 
 def _raised(machine: Machine, node: cst.Try | cst.TryStar) -> Unknown:
     """Whether what is tried raises: a library that one file looks for is there in all files or in none."""
-    optional = imports.tried_first(node.body) if all(map(imports.is_for_imports, node.handlers)) else ""
+    optional = (
+        imports.tried_first(node.body) if all(map(imports.is_for_imports, node.handlers)) else ""
+    )
     if not optional:
         return Unknown("an exception was raised")
     return machine.missing.setdefault(optional, Unknown("an exception was raised"))

@@ -81,3 +81,73 @@ def test_it_stays_where_the_module_imports_one_of_the_files() -> None:
 def test_the_function_of_one_file_stays() -> None:
     made = migrated(one=TRAIN.replace("from tools ", "from utils "), utils=SHARED)
     assert made["utils"] == SHARED
+
+
+STEPS = """\
+import torch
+from contextlib import nullcontext
+
+
+def step(model, batch, last=False):
+    pause = nullcontext if last else model.no_sync
+    with pause():
+        model(batch).sum().backward()
+"""
+MAIN = """\
+import torch
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from {package}first import step
+from {package}second import step as other
+
+model = FSDP(nn.Linear(8, 8))
+step(model, torch.randn(4, 8))
+other(model, torch.randn(4, 8))
+"""
+
+
+def steps(main: str = MAIN, folder: str = "", first: str = STEPS, second: str = STEPS) -> list[str]:
+    """The two modules of a program after the migration."""
+    package = folder.replace("/", ".")
+    made = migrated(
+        **{f"{folder}first": first, f"{folder}second": second, "main": main.format(package=package)}
+    )
+    return [made[f"{folder}first"], made[f"{folder}second"]]
+
+
+def test_a_function_of_two_modules_stays_in_one() -> None:
+    first, second = steps()
+    assert first.count("def no_sync(model):") == 1
+    assert "from first import no_sync\n" in second
+    assert "contextmanager" not in second
+    assert "    pause = nullcontext if last else partial(no_sync, model)\n" in second
+
+
+def test_a_package_that_imports_by_dots_goes_on_so() -> None:
+    sizes = "from .sizes import SIZE\n"
+    first, second = steps(folder="steps/", first=sizes + STEPS, second=sizes + STEPS)
+    assert first.count("def no_sync(model):") == 1
+    assert "from .first import no_sync\n" in second
+
+
+def test_the_module_that_the_other_imports_has_it() -> None:
+    first, second = steps(first=STEPS.replace("import torch\n", "import torch\nimport second\n", 1))
+    assert "from second import no_sync\n" in first
+    assert second.count("def no_sync(model):") == 1
+
+
+def test_a_program_is_not_imported_for_it() -> None:
+    made = migrated(
+        first=STEPS + "\n\nif __name__ == '__main__':\n    print('steps')\n",
+        second=STEPS.replace("import torch\n", "import torch\nimport first\n", 1),
+        main=MAIN.format(package=""),
+    )
+    assert made["first"].count("def no_sync(model):") == 1
+    assert made["second"].count("def no_sync(model):") == 1
+
+
+def test_names_of_the_same_things_may_be_spelled_otherwise() -> None:
+    spelled = STEPS.replace("import torch\n", "import contextlib\nimport torch\n", 1)
+    first, second = steps(second=spelled)
+    assert "no_sync" in second
+    assert (first + second).count("def no_sync(model):") == 1
