@@ -10,7 +10,7 @@ project may still give a member, the function that makes arguments of it takes i
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
@@ -336,7 +336,7 @@ def _asks_a_table(called: Called) -> bool:
     return called.name == ".get" and isinstance(called.receiver, Container)
 
 
-def _fields(program: Program, source: Source) -> Iterator[cst.AnnAssign | cst.Assign]:
+def _fields(program: Program, source: Source) -> Iterator[cst.BaseSmallStatement]:
     """The fields of classes with the name of such a setting, which nothing in the project mentions."""
     if not any(name in source.text for name in _NEEDLESS):
         return
@@ -351,8 +351,17 @@ def _fields(program: Program, source: Source) -> Iterator[cst.AnnAssign | cst.As
             ]
             if not gone or len(gone) == len(cls.body.body) or _is_made_by_position(program, cls):
                 continue
-            if not _is_filled_by_name(program, cls.name.value):
-                yield from gone
+            if not cls.bases and not _is_filled_by_name(program, cls.name.value):
+                for one in gone:
+                    yield from (one, *_docstring_below(small, one))
+
+
+def _docstring_below(statements: Sequence[cst.CSTNode], field: cst.CSTNode) -> Iterator[cst.Expr]:
+    """The string under a field that says what it is."""
+    at = next(i for i, one in enumerate(statements) if one is field) + 1
+    below = statements[at] if at < len(statements) else None
+    if isinstance(below, cst.Expr) and isinstance(below.value, cst.BaseString):
+        yield below
 
 
 def _is_unread(program: Program, field: cst.AnnAssign | cst.Assign) -> bool:
@@ -370,7 +379,8 @@ def _is_filled_by_name(program: Program, cls: str, known: tuple[str, ...] = ()) 
     """Whether a command line or a file may name the fields of a class: they reach it by ``**`` or through other code.
 
     ``replace(config, **options)``, ``Config(**options)``, ``HfArgumentParser(Config)``, ``@app.command`` above
-    ``def main(config: Config)``, and the same of a class that has an object of this one in a field.
+    ``def main(config: Config)``, and the same of a class that has an object of this one in a field. What a base
+    class does with the fields is not asked: it may read them from a file.
     """
     for source in program.sources:
         if cls not in source.text and "replace(" not in source.text:
@@ -388,9 +398,9 @@ def _is_filled_by_name(program: Program, cls: str, known: tuple[str, ...] = ()) 
                 owner = next((a for a in around if isinstance(a, cst.ClassDef)), None)
                 if function is not None and function.decorators:
                     return True
-                holds = function is None and owner is not None and owner.name.value not in known
-                if holds and _is_filled_by_name(program, owner.name.value, (*known, cls)):
-                    return True
+                if function is None and owner is not None and owner.name.value not in known:
+                    if owner.bases or _is_filled_by_name(program, owner.name.value, (*known, cls)):
+                        return True
                 continue
             parent = around[0]
             if isinstance(parent, cst.Attribute):

@@ -37,6 +37,8 @@ class Whole:
     inner: Config = field(default_factory=Config)
 """
 
+DERIVED = WHOLE.replace("class Whole:", "class Whole(Base):")
+
 
 def after(reads: str, imports: str = "", classes: str = "") -> str:
     """The program, which gets its settings like this, after its migration."""
@@ -48,6 +50,7 @@ def after(reads: str, imports: str = "", classes: str = "") -> str:
 @pytest.mark.parametrize(
     ("reads", "imports", "classes"),
     [
+        ("config = Whole.load(sys.argv[1]).inner", "from base import Base", DERIVED),
         ("config = replace(Config(), **options())", "", ""),
         ("config = Config(**options())", "", ""),
         ("(config,) = HfArgumentParser(Config).parse_args_into_dataclasses()", PARSER, ""),
@@ -71,3 +74,9 @@ def test_a_field_that_may_be_named_stays(reads: str, imports: str, classes: str)
 )
 def test_a_field_that_nothing_can_name_goes(reads: str, classes: str) -> None:
     assert "limit_all_gathers" not in after(reads, classes=classes)
+
+
+def test_what_describes_a_field_goes_with_it() -> None:
+    text = after("config = Config()", classes='    """Wait for gathers."""\n    steps: int = 8')
+    assert "Wait for gathers" not in text
+    assert "    lr: float = 1e-3\n    steps: int = 8\n" in text
