@@ -19,6 +19,7 @@ from fsdp2lint.model.values import (
     Optimizer,
     Value,
     Wrapped,
+    lineage,
 )
 
 _WRAPPER_CLASSES = {
@@ -31,6 +32,9 @@ _BATCH_NORMS = frozenset(
     f"torch.nn.{name}" for name in ("BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "SyncBatchNorm")
 )
 """Classes that derive from ``torch.nn.modules.batchnorm._BatchNorm`` (torch/nn/modules/batchnorm.py)."""
+
+_NO_WRAPPERS = ("torch.nn.Module", "builtins.object", "abc.ABC", "typing.Generic", "enum.Enum")
+"""Bases of which nothing more is inherited than they say."""
 
 
 @calls("builtins.isinstance", "builtins.issubclass")
@@ -88,7 +92,7 @@ def _is_a(call: Call, value: Value, wanted: Value) -> bool | None:
         known = value not in call.machine.memory.strangers
         return _is_container(value, wanted) if known else None
     if isinstance(value, Wrapped):
-        return _is_wrapper(value, name)
+        return _is_wrapper(value, wanted)
     if isinstance(value, Instance):
         derives = _derives(value.cls, wanted)
         return derives or (None if value in call.machine.memory.strangers else derives)
@@ -99,12 +103,18 @@ def _is_a(call: Call, value: Value, wanted: Value) -> bool | None:
     return None
 
 
-def _is_wrapper(value: Wrapped, name: str) -> bool | None:
-    """The classes of wrappers derive from ``nn.Module`` and not from each other."""
-    if name == "torch.nn.Module":
+def _is_wrapper(value: Wrapped, wanted: External | Class) -> bool | None:
+    """The classes of wrappers derive from ``nn.Module``, not from each other and from no class of the project."""
+    if wanted.name == "torch.nn.Module":
         return True
-    kind = _WRAPPER_CLASSES.get(name)
-    return None if kind is None or value.by not in _WRAPPER_CLASSES.values() else value.by == kind
+    if value.by not in _WRAPPER_CLASSES.values():
+        return None
+    if isinstance(wanted, Class):
+        outside = [one for one in lineage(wanted) if not isinstance(one, Class)]
+        known = all(isinstance(one, External) and one.name in _NO_WRAPPERS for one in outside)
+        return False if known else None
+    kind = _WRAPPER_CLASSES.get(wanted.name)
+    return None if kind is None else value.by == kind
 
 
 def _is_constant(value: Literal, wanted: External | Class) -> bool | None:
@@ -164,10 +174,10 @@ def _is_layer(cls: External) -> bool:
 
 
 def _has_known_bases(cls: External, wanted: Value) -> bool:
-    """Classes of ``torch.nn`` derive from no class of the project; only few derive from another layer."""
-    if cls.name in ("torch.nn.Module", "builtins.object", "abc.ABC", "typing.Generic", "enum.Enum"):
+    """Classes of ``torch.nn`` derive from no class of the project and no wrapper; only few derive from another layer."""
+    if cls.name in _NO_WRAPPERS:
         return True
-    return _is_layer(cls) and isinstance(wanted, Class)
+    return _is_layer(cls) and (isinstance(wanted, Class) or wanted.name in _WRAPPER_CLASSES)
 
 
 @calls("builtins.hasattr")
