@@ -31,7 +31,8 @@ written into that is lost.
 
 All of it: to keep what FSDP1 did would be to keep a mistake. Rows that are written while `summon_full_params` has
 gathered the parameters are those of whole tensors, before and after. Numbers that are only added up (`sum(p.numel() …)`)
-stay too; the ledger says that they count the whole model now.
+stay too; the ledger says that they count the whole model now. So does a dictionary whose keys are the names of
+`named_parameters()`: the ledger says that FSDP1's names were others.
 
 ## References
 
@@ -41,7 +42,7 @@ stay too; the ledger says that they count the whole model now.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
@@ -53,6 +54,7 @@ from fsdp2lint.api import (
     Instance,
     Layout,
     Left,
+    Literal,
     Part,
     Program,
     RowWrite,
@@ -60,6 +62,7 @@ from fsdp2lint.api import (
     Step,
     Trace,
     Value,
+    Wrapped,
     Wrapping,
     call_that_made,
     codemod,
@@ -84,6 +87,16 @@ ROW_TODO = (
     "`whole = {tensor}.full_tensor()`, then "
     "`{tensor}.copy_(distribute_tensor(whole, {tensor}.device_mesh, {tensor}.placements))`"
 )
+NAMED = (
+    "the names are the model's own now; FSDP1's had `_fsdp_wrapped_module.` in them: a file of an earlier run that holds"
+    " such names has them so"
+)
+FLAT_NAMED = (
+    "the names are those of the model's own parameters now; FSDP1's were those of flat parameters (`_flat_param`): a file"
+    " of an earlier run that holds such names has them so"
+)
+"""``FullyShardedDataParallel.named_parameters`` takes the prefix out inside ``summon_full_params`` alone
+(torch/distributed/fsdp/fully_sharded_data_parallel.py, 2.13)."""
 _TAKEN = (".parameters", ".named_parameters")
 _SHAPE = frozenset({"ndim", "dim", "shape", "numel", "size"})
 _Loop = cst.For | cst.CompFor
@@ -102,6 +115,8 @@ def rewrite(program: Program) -> Iterator[Step | Left]:
         if "fsdp1" in owners:
             yield from _choices(called.at.source, called.at.node)
             yield from _counts(called.at.source, called.at.node)
+            if called.name == ".named_parameters":
+                yield from _names(called.at.source, called.at.node, events)
     yield from _row_writes(program)
 
 
@@ -183,6 +198,52 @@ def _counts(source: Source, call: cst.Call) -> Iterator[Step]:
             named = isinstance(asked, cst.Name) and asked.value in bound
             if named and node.func.attr.value in ("numel", "nelement"):
                 yield Step((), (Account(source, node, "changed", COUNTED, own=True),))
+
+
+def _names(
+    source: Source, call: cst.Call, events: Sequence[tuple[Trace, Called]]
+) -> Iterator[Step]:
+    """What keeps or looks up something by the names that a call gives, as they are."""
+    if all(_is_gathered(called) for _, called in events) or not _are_keys(source, call):
+        return
+    models = {
+        one
+        for _, called in events
+        if called.receiver is not None
+        for one in options(called.receiver)
+    }
+    flat = any(
+        isinstance(one, Wrapped) and one.by == "fsdp1" and not _keeps_parameters(trace, one)
+        for trace, _ in events
+        for one in models
+    )
+    why = FLAT_NAMED if flat else NAMED
+    yield Step((), (Account(source, call, "changed", why, own=True),))
+
+
+def _keeps_parameters(trace: Trace, model: Wrapped) -> bool:
+    """Whether FSDP1 shows the parameters of a model themselves, as far as the script says."""
+    made = [w for w in trace.of(Wrapping) if w.result is model]
+    given = [w.options.get("use_orig_params") for w in made]
+    return not any(one is None or (isinstance(one, Literal) and not one.value) for one in given)
+
+
+def _are_keys(source: Source, call: cst.Call) -> bool:
+    """Whether names become keys: ``dict(call)``, ``{name: … for name, … in call}``, ``kept[name]`` in a loop."""
+    layout = Layout.of(source)
+    parent = layout.parents[call]
+    taker = layout.parents[parent] if isinstance(parent, cst.Arg) else None
+    if isinstance(taker, cst.Call):
+        return source.code(taker.func).rpartition(".")[2] in ("dict", "OrderedDict")
+    if not isinstance(parent, _Loop) or not isinstance(parent.target, cst.Tuple):
+        return False
+    name = parent.target.elements[0].value
+    around = layout.parents[parent]
+    if isinstance(parent, cst.CompFor):
+        return isinstance(around, cst.DictComp) and around.key.deep_equals(name)
+    inside = list(walk(parent.body))
+    anew = [n for n in inside if isinstance(n, cst.AssignTarget) and n.target.deep_equals(name)]
+    return not anew and any(isinstance(n, cst.Index) and n.value.deep_equals(name) for n in inside)
 
 
 def _asks_shape(node: cst.CSTNode, bound: set[str]) -> bool:

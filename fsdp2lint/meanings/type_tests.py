@@ -177,7 +177,9 @@ def _has_known_bases(cls: External, wanted: Value) -> bool:
     """Classes of ``torch.nn`` derive from no class of the project and no wrapper; only few derive from another layer."""
     if cls.name in _NO_WRAPPERS:
         return True
-    return _is_layer(cls) and (isinstance(wanted, Class) or wanted.name in _WRAPPER_CLASSES)
+    if isinstance(wanted, External) and wanted.name in _WRAPPER_CLASSES:
+        return _is_layer(cls)
+    return _is_layer(cls) and isinstance(wanted, Class)
 
 
 @calls("builtins.hasattr")
