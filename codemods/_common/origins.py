@@ -88,7 +88,7 @@ def _from(
 def table_of(
     program: Program, source: Source, node: cst.BaseExpression
 ) -> tuple[Source, cst.Dict] | None:
-    """The dictionary display that ``{…}[key]``, ``TABLE[key]`` or ``TABLE.get(key)`` takes an entry of."""
+    """The dictionary display that ``{…}[key]``, ``TABLE[key]``, ``TABLE.get(key)`` or ``Class.TABLE[key]`` takes an entry of."""
     table: cst.BaseExpression | None = None
     if isinstance(node, cst.Subscript):
         table = node.value
@@ -97,28 +97,61 @@ def table_of(
         table = node.func.value if plain and node.func.attr.value == "get" else None
     if isinstance(table, cst.Dict):
         return source, table
-    if not isinstance(table, cst.Name):
+    if isinstance(table, cst.Attribute):
+        name, found = table.attr.value, _in_class(program, source, table)
+        found = found or in_module(program, source, table)
+        changed = any(_grows(one, name) or _is_set(one, name) for one in program.sources)
+    elif isinstance(table, cst.Name):
+        name = table.value
+        scope = Names.of(source).owner(name, scope_of(Layout.of(source).ancestors(node)))
+        found = list(definitions(program, source, name, scope or source.tree))
+        changed = len(found) == 1 and _grows(found[0][0], name)
+    else:
         return None
-    names = Names.of(source)
-    scope = names.owner(table.value, scope_of(Layout.of(source).ancestors(node)))
-    found = list(definitions(program, source, table.value, scope or source.tree))
-    if len(found) != 1:
+    if len(found) != 1 or changed:
         return None
     other, binding = found[0]
-    bound = _bound_value(other, binding, table.value)
-    if bound is None or not isinstance(bound[0], cst.Dict) or _grows(other, table.value):
-        return None
-    return other, bound[0]
+    bound = _bound_value(other, binding, name)
+    return (other, bound[0]) if bound is not None and isinstance(bound[0], cst.Dict) else None
+
+
+def _in_class(
+    program: Program, source: Source, table: cst.Attribute
+) -> list[tuple[Source, cst.CSTNode]]:
+    """What binds ``Class.TABLE`` in the body of the class."""
+    root = table.value
+    if not isinstance(root, cst.Name):
+        return []
+    scope = Names.of(source).owner(root.value, scope_of(Layout.of(source).ancestors(table)))
+    return [
+        (other, binding)
+        for other, one in definitions(program, source, root.value, scope or source.tree)
+        if isinstance(one, cst.ClassDef)
+        for binding in Names.of(other).bindings.get(one, {}).get(table.attr.value, ())
+    ]
 
 
 def _grows(source: Source, name: str) -> bool:
     """Whether entries of a dictionary of this name come, go or change after it was made."""
+    if name not in source.text:
+        return False
     for node in walk(source.tree):
         if isinstance(node, cst.AssignTarget | cst.AugAssign | cst.Del):
             target = node.target
-            if isinstance(target, cst.Subscript) and dotted(target.value) == name:
-                return True
+            if isinstance(target, cst.Subscript):
+                if dotted(target.value).rpartition(".")[2] == name:
+                    return True
     return any(f"{name}.{method}(" in source.text for method in ("update", "pop", "setdefault"))
+
+
+def _is_set(source: Source, name: str) -> bool:
+    """Whether an attribute of this name is set outside of a class body."""
+    return name in source.text and any(
+        isinstance(node, cst.AssignTarget | cst.AnnAssign)
+        and isinstance(node.target, cst.Attribute)
+        and node.target.attr.value == name
+        for node in walk(source.tree)
+    )
 
 
 def _of_name(

@@ -40,6 +40,7 @@ from .._common.origins import origins
 from .displays import given_by_callers
 from .helpers import OPTIONS_OF_A_STRATEGY, STRATEGY
 from .imports import unimports
+from .tables import tables
 
 NAMED = "the name of the strategy, as a string"
 PREFETCH = "torch.distributed.fsdp.BackwardPrefetch"
@@ -79,6 +80,8 @@ def leavings(program: Program) -> Iterator[Step]:
     if edits:
         every = [edit for one in edits.values() for edit in one]
         yield Step((*every, *unimports(program, set(edits))), tuple(accounts))
+    else:
+        yield from tables(program, _MEMBERS)
     for source in program.sources:
         gone = list(_fields(program, source))
         if gone:
@@ -351,7 +354,7 @@ def _fields(program: Program, source: Source) -> Iterator[cst.BaseSmallStatement
             ]
             if not gone or len(gone) == len(cls.body.body) or _is_made_by_position(program, cls):
                 continue
-            if not cls.bases and not _is_filled_by_name(program, cls.name.value):
+            if not _bases_do_more(program, cls) and not _is_filled_by_name(program, cls.name.value):
                 for one in gone:
                     yield from (one, *_docstring_below(small, one))
 
@@ -379,8 +382,7 @@ def _is_filled_by_name(program: Program, cls: str, known: tuple[str, ...] = ()) 
     """Whether a command line or a file may name the fields of a class: they reach it by ``**`` or through other code.
 
     ``replace(config, **options)``, ``Config(**options)``, ``HfArgumentParser(Config)``, ``@app.command`` above
-    ``def main(config: Config)``, and the same of a class that has an object of this one in a field. What a base
-    class does with the fields is not asked: it may read them from a file.
+    ``def main(config: Config)``, and the same of a class that has an object of this one in a field.
     """
     for source in program.sources:
         if cls not in source.text and "replace(" not in source.text:
@@ -399,7 +401,9 @@ def _is_filled_by_name(program: Program, cls: str, known: tuple[str, ...] = ()) 
                 if function is not None and function.decorators:
                     return True
                 if function is None and owner is not None and owner.name.value not in known:
-                    if owner.bases or _is_filled_by_name(program, owner.name.value, (*known, cls)):
+                    if _bases_do_more(program, owner):
+                        return True
+                    if _is_filled_by_name(program, owner.name.value, (*known, cls)):
                         return True
                 continue
             parent = around[0]
@@ -411,6 +415,26 @@ def _is_filled_by_name(program: Program, cls: str, known: tuple[str, ...] = ()) 
                     return True
             elif isinstance(parent, cst.Arg | cst.Element) and not _only_asks(layout, parent):
                 return True
+    return False
+
+
+def _bases_do_more(program: Program, cls: cst.ClassDef) -> bool:
+    """Whether a class has bases with methods, which may read the fields from a file, or bases out of sight."""
+    for base in cls.bases:
+        name = dotted(base.value).rpartition(".")[2]
+        found = [
+            one
+            for source in program.sources
+            for one in (walk(source.tree) if f"class {name}" in source.text else ())
+            if isinstance(one, cst.ClassDef) and one.name.value == name and one is not cls
+        ]
+        if not found and name not in ("object", "ABC", "Generic", "Protocol"):
+            return True
+        methods = (n for one in found for n in one.body.body if isinstance(n, cst.FunctionDef))
+        if any(not method.name.value.startswith("__") for method in methods):
+            return True
+        if any(_bases_do_more(program, one) for one in found):
+            return True
     return False
 
 

@@ -55,6 +55,11 @@ def after(reads: str, imports: str = "", classes: str = "") -> str:
         ("config = Config(**options())", "", ""),
         ("(config,) = HfArgumentParser(Config).parse_args_into_dataclasses()", PARSER, ""),
         ("(config,) = HfArgumentParser((Config,)).parse_args_into_dataclasses()", PARSER, ""),
+        (
+            "config = Whole.load(sys.argv[1]).inner",
+            "",
+            "\n\nclass Base:\n    @classmethod\n    def load(cls, path):\n        ...\n" + DERIVED,
+        ),
         ("config = HfArgumentParser(Whole).parse()[0].inner", PARSER, WHOLE),
     ],
 )
@@ -69,6 +74,7 @@ def test_a_field_that_may_be_named_stays(reads: str, imports: str, classes: str)
         ("config = Config()", ""),
         ("config = Config(lr=0.1)", ""),
         ("config = Whole().inner", WHOLE),
+        ("config = Whole().inner", "\n\nclass Base:\n    pass\n" + DERIVED),
         ("config = Config()\nassert isinstance(config, Config)", ""),
     ],
 )
