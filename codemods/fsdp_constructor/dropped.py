@@ -1,13 +1,27 @@
-"""Arguments of FSDP1 that ``fully_shard`` does not need, each with the reason.
+"""Arguments of FSDP1 that ``fully_shard`` does not need, each with the reason, and imports that nothing needs any more.
 
 Facts (torch/distributed/fsdp/_fully_shard, measured on torch 2.13).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import libcst as cst
 
-from fsdp2lint.api import Layout, Literal, Remove, Splice, walk
+from fsdp2lint.api import (
+    SYMBOLS,
+    Edit,
+    Layout,
+    Literal,
+    Names,
+    Program,
+    Remove,
+    Source,
+    Splice,
+    Unimport,
+    walk,
+)
 
 from .._common.names import external, is_none
 from .site import Argument, Construction
@@ -79,3 +93,39 @@ def of_records(site: Construction) -> None:
             if len(named) == 2 and len(targets) == 1:
                 statement = site.layout.parents[site.layout.parents[targets[0]]]
                 site.edits.append(Remove(site.source, statement, comments="lone"))
+
+
+_MODULES = ("torch.distributed.fsdp.fully_sharded_data_parallel", "torch.distributed.fsdp.api")
+"""The modules inside that hold nothing but FSDP1."""
+
+
+def unimports(program: Program, sources: Iterable[Source]) -> Iterator[Edit]:
+    """For the names of FSDP1, and for ``functools``, which made policies: where nothing uses them any more."""
+    for source in sources:
+        names = Names.of(source)
+        for one in names.imports:
+            name = program.origin(source, one.loads, one.statement)
+            made = name in ("functools", "functools.partial")
+            is_old = program_name(name) in SYMBOLS or name in _MODULES
+            is_old |= made and names.used(one.name, one.scope)
+            if is_old and not _handed_on(program, source, one.name):
+                yield Unimport(source, one.loads)
+
+
+def program_name(name: str) -> str:
+    """The canonical name, which the modules inside ``torch.distributed.fsdp`` share."""
+    for inner in ("fully_sharded_data_parallel.", "api."):
+        name = name.replace(f"torch.distributed.fsdp.{inner}", "torch.distributed.fsdp.")
+    return name
+
+
+def _handed_on(program: Program, source: Source, name: str) -> bool:
+    """Whether another file imports the name from this one."""
+    for other in program.sources:
+        for one in Names.of(other).imports if other is not source else ():
+            level = len(one.target) - len(one.target.lstrip("."))
+            module, _, last = one.target[level:].rpartition(".")
+            path = program.project.resolve(module, level, other) if last == name else None
+            if path and program.project.source(path) is source:
+                return True
+    return False

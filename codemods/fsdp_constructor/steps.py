@@ -32,9 +32,8 @@ from .asked import asked
 from .chosen import Chosen, chosen
 from .derived import HANDED_ON, derived, leave, still_wraps, uncalled
 from .dictionaries import outside
-from .dropped import drop, forget, of_records
+from .dropped import drop, forget, of_records, unimports
 from .functions import functions
-from .imports import unimports
 from .leavings import foreign, leavings
 from .partials import partials
 from .patches import patches

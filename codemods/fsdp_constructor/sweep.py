@@ -31,8 +31,8 @@ from fsdp2lint.api import (
 from .._common.origins import definitions, meaning
 from .chosen import is_idle_field
 from .displays import Write, entries_of, writes_of
+from .dropped import unimports
 from .given import given_to_others
-from .imports import unimports
 from .precision import FIELDS, NEW, OLD
 
 FSDP1 = "torch.distributed.fsdp.FullyShardedDataParallel"

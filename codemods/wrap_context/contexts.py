@@ -28,7 +28,7 @@ from fsdp2lint.api import (
 
 from .._common.origins import meaning
 from .._common.shared import Helpers
-from ..fsdp_constructor.imports import unimports
+from ..fsdp_constructor.dropped import unimports
 from ..fsdp_constructor.plan import Plan
 from ..fsdp_constructor.site import WRAP, Construction, arguments
 from ..fsdp_constructor.steps import TODO, Events, is_part, planned
