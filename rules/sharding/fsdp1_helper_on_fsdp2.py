@@ -139,7 +139,8 @@ _HAPPENS = {
 }
 _HELPERS = tuple(f"{_FSDP1}.{name}" for name in _HAPPENS)
 _INNER = ("module", "_fsdp_wrapped_module")
-_WRAPPERS = (_FSDP1, "torch.nn.parallel.DistributedDataParallel", "torch.nn.DataParallel")
+_OTHERS = ("torch.nn.parallel.DistributedDataParallel", "torch.nn.DataParallel")
+_WRAPPERS = (_FSDP1, *_OTHERS)
 
 
 @rule(code="FSDP229", group="correctness")
@@ -164,7 +165,7 @@ def _found(
     is_test = isinstance(event, Called) and event.name == "builtins.isinstance"
     if is_test and (serves_both(trace, module) or _asked_of_fsdp1(trace, event)):
         return
-    if _of_another_kind(event, module) or _is_unanswered(trace, event):
+    if _of_another_kind(trace, event, module) or _is_unanswered(trace, event):
         return
     if isinstance(event, Called) and _is_tested(trace, event):
         return
@@ -176,9 +177,9 @@ def _found(
     )
 
 
-def _of_another_kind(event: Event, module: Value) -> bool:
+def _of_another_kind(trace: Trace, event: Event, module: Value) -> bool:
     """Whether the script has asked for another kind of wrapper: this is one way of several."""
-    return any(
+    return _asks_in_the_function(trace, event, module) or any(
         isinstance(test, Part)
         and isinstance(test.key, tuple)
         and test.key[0] == "isinstance"
@@ -187,6 +188,19 @@ def _of_another_kind(event: Event, module: Value) -> bool:
         for clause in event.guards.clauses
         for g in clause
         for test in tests_in(g.test)
+    )
+
+
+def _asks_in_the_function(trace: Trace, event: Event, module: Value) -> bool:
+    """Whether the same function asks, with a known answer, if the module is in another wrapper."""
+    inside = event.moment.inside[-1:]
+    return any(
+        len(called.arguments) == 2
+        and called.moment.inside[-1:] == inside
+        and any(unwrapped(one) is module for one in options(called.arguments[0]))
+        and any(isinstance(c, External) and c.name in _OTHERS for c in options(called.arguments[1]))
+        for called in trace.calls("builtins.isinstance")
+        if called.at.source is event.at.source
     )
 
 
