@@ -25,8 +25,8 @@ class Plan:
     """Arguments of those of submodules."""
     root: dict[str, str] = field(default_factory=dict)
     """Arguments of that of the model."""
-    first: list[tuple[str, dict[str, str]]] = field(default_factory=list)
-    """Tests of modules that come first, each with its own arguments."""
+    first: list[tuple[str, dict[str, str], str]] = field(default_factory=list)
+    """Classes of modules that come first, each with its own arguments and a condition, if only some runs have them."""
     after: list[str] = field(default_factory=list)
     """Statements after the last sharding."""
     prepare: list[str] = field(default_factory=list)

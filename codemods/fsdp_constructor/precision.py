@@ -168,7 +168,11 @@ def place(
         late += _cast_buffers(site, found, text, classes)
     if classes:
         own = f"{site.name(NEW)}(param_dtype={site.name('torch.float32')}, output_dtype={low})"
-        plan.first.append((classes, {"mp_policy": own}))
+        may_be_none = bool(found.test) or any(
+            is_none(v) for v in site.arguments["mixed_precision"].values
+        )
+        given = text if found.run_time else f"{text}.param_dtype"
+        plan.first.append((classes, {"mp_policy": own}, given if may_be_none else ""))
 
 
 def _bound(site: Construction, name: str, found: Precision) -> list[str]:

@@ -342,9 +342,11 @@ class Writer:
         lines = []
         if policy.first:
             self.lines.append(policy.first)
-        for classes, options in self.plan.first:
+        for classes, options, given in self.plan.first:
             own = {k: self._bind(v, "fp32_policy", "norm_policy") for k, v in options.items()}
-            lines += [f"if isinstance({module}, {classes}):", *self._unit(module, own)]
+            test = f"isinstance({module}, {classes})"
+            lines += [f"if {given} and {test}:" if given else f"if {test}:"]
+            lines += self._unit(module, own)
         word = "elif" if lines else "if"
         chosen = policy.test(module)
         if len(chosen) > LINE - len(f"        if  and {module} is not {model}:"):
@@ -404,7 +406,9 @@ class Writer:
             self._first(model)
             if policy.maybe_none:  # without a policy FSDP1 makes no units of its own of them either
                 start = next(
-                    i for i, one in enumerate(self.lines) if i >= start and one.startswith("for ")
+                    i
+                    for i, one in enumerate(self.lines)
+                    if i >= start and one.startswith(("for ", "if "))
                 )
                 inside = [f"    {one}" for one in self.lines[start:]]
                 self.lines[start:] = [f"if {asked} is not None:", *inside]
@@ -425,16 +429,13 @@ class Writer:
 
     def _first(self, model: str) -> None:
         module = self.site.free("module", "submodule", "layer", "child")
-        self.lines.append(f"for {module} in {model}.modules():")
-        for classes, options in self.plan.first:
-            own = {k: self._bind_above(v) for k, v in options.items()}
+        for classes, options, given in self.plan.first:
+            own = {k: self._bind(v, "fp32_policy", "norm_policy") for k, v in options.items()}
             lines = [f"if isinstance({module}, {classes}):", *self._unit(module, own)]
-            self.lines += (f"    {line}" for line in lines)
-
-    def _bind_above(self, text: str) -> str:
-        name = self.site.free("fp32_policy", "norm_policy")
-        self.lines.insert(len(self.lines) - 1, f"{name} = {text}")
-        return name
+            lines = [f"for {module} in {model}.modules():", *(f"    {line}" for line in lines)]
+            if given:
+                lines = [f"if {given}:", *(f"    {line}" for line in lines)]
+            self.lines += lines
 
     def _local(self, own: list[str]) -> str:
         """A function that prepares and shards one module."""
