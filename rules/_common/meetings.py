@@ -53,7 +53,6 @@ _READING = (
     "torch.save",
     "yaml.",
 )
-_ONE_WORLD = ("torch.distributed.get_world_size", "os.environ")
 
 
 @dataclass(frozen=True, slots=True)

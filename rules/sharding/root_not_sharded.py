@@ -133,9 +133,7 @@ import libcst as cst
 from libcst import CSTNode
 
 from fsdp2lint.api import (
-    Backward,
     Called,
-    Collective,
     Escaped,
     Event,
     Finding,
@@ -146,7 +144,6 @@ from fsdp2lint.api import (
     Layout,
     Literal,
     Module,
-    Parameters,
     Part,
     Round,
     Sharded,
@@ -162,7 +159,6 @@ from fsdp2lint.api import (
 
 from .._common.fixes import call_of, first_argument, further_arguments, path_text, stands_alone
 from .._common.meta import gives_no_values, on_path, way_around
-from .._common.origins import may_be_gradients
 from .._common.shared import (
     Shard,
     class_name,
@@ -174,12 +170,11 @@ from .._common.shared import (
     shards,
     shards_before,
     together,
-    wrapped_before,
 )
+from .._common.training import kept_in_step_by_groups, may_be_frozen
 from .._common.walks import reached, walk_of
 
 _PARAMETER = "torch.nn.Parameter"
-_BY_HAND = ("all_reduce", "all_gather", "broadcast", "reduce")
 
 
 @rule(code="FSDP206", group="correctness")
@@ -205,13 +200,15 @@ def _left_over(trace: Trace, said: set[Value]) -> Iterator[Finding]:
             for s in shards_before(trace, forward)
             if trace.inside(s.module, root) and not is_sharded_again(s.event)
         ]
-        if not parts or not _trained(trace, forward, root, parts):
+        if not parts or any(trace.inside(root, s.module) for s in shards(trace)):
+            continue
+        if not kept_in_step_by_groups(trace, forward, root, [part.guards for part in parts]):
             continue
         covered = _covered(trace, parts)
         left = None if covered is None else _uncovered(trace, root, covered, forward)
         if is_transformer(root) and all(_holds_blocks_only(trace, part, root) for part in parts):
             left = root.part(".get_input_embeddings()")
-        if left is None or _frozen(trace, left):
+        if left is None or may_be_frozen(trace, left):
             continue
         said.add(root)
         yield Finding(
@@ -369,27 +366,6 @@ def _above(trace: Trace, group: Sharded, modules: list[Value]) -> Fix | None:
     return _root_call(trace, shard, holders[-1]) if holders else None
 
 
-def _trained(trace: Trace, forward: Forward, root: Value, parts: list[Shard]) -> bool:
-    """Whether the model is surely trained, and by nothing but ``fully_shard`` kept in step.
-
-    What wraps it where its parts are not sharded does not matter.
-    """
-    if not trace.known(root):
-        return False
-    if any(
-        wrapped_before(trace, forward, root, "ddp", "fsdp1", where=part.guards) for part in parts
-    ):
-        return False
-    if any(trace.inside(root, s.module) for s in shards(trace)):
-        return False
-    if any(
-        c.name.rpartition(".")[2].startswith(_BY_HAND) and may_be_gradients(trace, c)
-        for c in trace.of(Collective)
-    ):
-        return False
-    return next(trace.after(forward, Backward), None) is not None
-
-
 def _covered(trace: Trace, parts: list[Shard]) -> list[Value] | None:
     """The modules in groups of their own; None when a loop may have reached any."""
     found: list[Value] = []
@@ -458,26 +434,6 @@ def _is_block_class(cls: Value | str) -> bool:
     """``GPTNeoXLayer``, ``LlamaDecoderLayer``, ``GPT2Block``: none of them holds the embeddings."""
     name = cls if isinstance(cls, str) else cls.words()
     return name.endswith(("Layer", "Block")) and "Embed" not in name
-
-
-def _frozen(trace: Trace, layer: Value) -> bool:
-    """Whether the script may have frozen a layer."""
-    for called in trace.calls(".requires_grad_"):
-        if called.receiver is not None and trace.inside(layer, called.receiver):
-            return True
-    return any(
-        any(isinstance(key, str) and "requires_grad" in key for key in written)
-        and _of_parameters(owner)
-        for owner, written in trace.memory.fields.items()
-    )
-
-
-def _of_parameters(value: Value | None) -> bool:
-    while value is not None:
-        if isinstance(value, Parameters):
-            return True
-        value = value.owner if isinstance(value, Part) else None
-    return False
 
 
 def _root_call(trace: Trace, part: Shard, root: Value) -> Fix | None:
