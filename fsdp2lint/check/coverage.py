@@ -29,6 +29,10 @@ class Seen(NamedTuple):
         return self.what.startswith("sharded ")
 
 
+TRAINING = "the training"
+"""What is lost of a program that has something unknown go backward, and shows no optimizer."""
+
+
 class Lost(NamedTuple):
     """What could not be followed, why, and where."""
 
@@ -70,7 +74,13 @@ class Program(NamedTuple):
     @property
     def trains(self) -> bool:
         """Whether it does more than to read and write checkpoints, as far as it was followed."""
-        return bool(self.shards or self.optimizers or self.steps or not (self.states or self.whole))
+        known = self.shards or self.optimizers or self.steps or self.lost_training
+        return bool(known or not (self.states or self.whole))
+
+    @property
+    def lost_training(self) -> bool:
+        """Whether it has something go backward that is not known."""
+        return any(lost.what == TRAINING for lost in self.lost)
 
     @property
     def is_test(self) -> bool:

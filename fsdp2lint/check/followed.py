@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from fsdp2lint.check.coverage import KINDS, Lost, Program, Seen, merged
+from fsdp2lint.check.coverage import KINDS, TRAINING, Lost, Program, Seen, merged
 from fsdp2lint.check.diagnostics import Place, shown
 from fsdp2lint.model import events
 from fsdp2lint.model.trace import options
@@ -56,7 +56,10 @@ class Followed:
         file = shown(trace.source.path)
         is_program = trace.entry == "__main__"
         sights = _sights(trace)
-        if not sights and not (is_program and trace.cut and _seems_to_train(trace)):
+        unseen = is_program and (
+            _lost_training(trace, sights) or trace.cut and _seems_to_train(trace)
+        )
+        if not sights and not unseen:
             if is_program and "__main__" in trace.source.text:
                 self._idle.add(file)
             return
@@ -205,9 +208,27 @@ def _losses(trace: Trace, sights: list[_Sight]) -> Iterator[Lost]:
         yield Lost(f"the module `{os.path.basename(path)}`", limit, *_spot(at))
     for unsaid in trace.of(events.SettingsOpen):
         yield Lost(unsaid.what, unsaid.why, *_spot(unsaid.at))
+    training = _lost_training(trace, sights)
+    if training is not None:
+        yield training
     for sight in sights:
         if not sight.resolved:
             yield _loss(sight)
+
+
+def _lost_training(trace: Trace, sights: list[_Sight]) -> Lost | None:
+    """What a program has go backward with the loss (``engine.backward(loss)``), where nobody knows what that is, and no
+    step of an optimizer was seen.
+    """
+    if any(sight.kind == "steps" for sight in sights):
+        return None
+    for called in trace.of(events.Called):
+        engine = called.receiver if called.name == ".backward" and called.arguments else None
+        root = None if engine is None else _root(options(engine)[0])
+        if isinstance(root, Unknown) and root.born is not None:
+            why = f"`{_short(root.born.code)}` could not be resolved"
+            return Lost(TRAINING, why, *_spot(root.born))
+    return None
 
 
 def _loss(sight: _Sight) -> Lost:

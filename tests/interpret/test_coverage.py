@@ -329,6 +329,35 @@ class Trainer:
 SHARD = LIBRARY + "    return model\n"
 
 
+ENGINE = """\
+import torch
+from plugins import load
+
+
+def main():
+    method = load("sft")(width=8)
+    for batch in range(10):
+        loss = method.loss(batch)
+        {backward}
+    torch.distributed.checkpoint.save({{"method": method}}, checkpoint_id="out")
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize(("backward", "lost"), [("method.backward(loss)", True), ("pass", False)])
+def test_an_engine_that_is_not_known_is_not_followed(
+    tmp_path: Path, backward: str, *, lost: bool
+) -> None:
+    (tmp_path / "train.py").write_text(ENGINE.format(backward=backward))
+    (one,) = check(Batch.of_files([str(tmp_path / "train.py")])).programs
+    assert (one.whole, one.trains) == (not lost, lost)
+    where = [(gone.what, gone.line) for gone in one.lost]
+    assert where == ([("the training", 6)] if lost else [])
+
+
 def test_each_trainer_that_calls_a_sharding_function_is_analysed(tmp_path: Path) -> None:
     trainers = {f"trainer_{n}": TRAINER for n in range(50)}
     project(tmp_path, parallel=SHARD, **trainers)
