@@ -10,6 +10,7 @@ import libcst as cst
 from fsdp2lint.api import (
     Assigned,
     Called,
+    Container,
     Escaped,
     Event,
     Filled,
@@ -17,9 +18,11 @@ from fsdp2lint.api import (
     Function,
     Instance,
     Layout,
+    Literal,
     Module,
     Moved,
     Parameters,
+    Part,
     Program,
     Restored,
     Source,
@@ -100,13 +103,27 @@ def _note(found: Uses, event: Event) -> None:
         found.replaced.append(event)
     elif isinstance(event, StateDictTaken):
         found.reads = True
-    elif isinstance(event, Written | Filled | Assigned):
+    elif isinstance(event, Assigned):
+        found.writes |= any(map(_may_replace, options(event.value)))
+    elif isinstance(event, Written | Filled):
         found.writes = True
     elif isinstance(event, Escaped):
         found.writes |= isinstance(unwrapped(event.value), Parameters) or of_parameters(event.value)
         found.hands_over |= isinstance(unwrapped(event.value), Module)
     elif isinstance(event, Called):
         _note_call(found, event)
+
+
+def _may_replace(value: Value) -> bool:
+    """Whether what a module's attribute is set to may be a parameter or another module: no number, list or sum is one.
+
+    ``nn.Module`` takes no plain tensor in a parameter's place.
+    """
+    if isinstance(value, Literal):
+        return value.value is None
+    if isinstance(value, Container):
+        return False
+    return of_parameters(value) or not (isinstance(value, Part) and isinstance(value.key, tuple))
 
 
 def _note_call(found: Uses, called: Called) -> None:
