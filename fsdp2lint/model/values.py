@@ -1,6 +1,7 @@
 """All kinds of values: what names stand for during a run."""
 
 from fsdp2lint.model.basic_values import (
+    WHOLE,
     Either,
     External,
     Literal,
@@ -42,6 +43,7 @@ from fsdp2lint.model.training import (
 )
 
 __all__ = [
+    "WHOLE",
     "Bound",
     "Class",
     "Container",

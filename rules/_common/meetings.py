@@ -41,7 +41,7 @@ from fsdp2lint.api import (
 from .loops import loops_at
 from .norms import is_partial, norms
 from .ranks import decides
-from .shared import sharded
+from .shared import is_ordinary, sharded
 
 _READING = (
     "builtins.",
@@ -248,7 +248,7 @@ def _handing_over(trace: Trace) -> tuple[Called, ...]:
     return tuple(
         called
         for called in trace.of(Called)
-        if any(decides(guard.test) for clause in called.guards.clauses for guard in clause)
+        if any(decides(guard.test) for clause in _choosing(called.guards) for guard in clause)
         and _hands_over(called)
     )
 
@@ -279,10 +279,17 @@ def _other_side(guards: Guards, guard: Guard) -> list[Guard]:
     """The tests of the rank among conditions that come out otherwise."""
     return [
         one
-        for clause in guards.clauses
+        for clause in _choosing(guards)
         for one in clause
         if decides(one.test) and one.taken is not guard.taken
     ]
+
+
+def _choosing(guards: Guards) -> Iterator[frozenset[Guard]]:
+    """The conditions that keep anybody away in a run that goes well: not what is left of a test before a `raise`."""
+    for clause in guards.clauses - guards.survived:
+        if not any(map(is_ordinary, clause)):
+            yield clause
 
 
 def passes_without(guards: Guards, left: Guards, guard: Guard) -> bool:

@@ -57,14 +57,25 @@ from .walks import WALKS, passes_over
 _PLAIN = (
     "contextlib.",
     "torch.amp.",
+    "torch.autocast",
+    "torch.autograd.",
     "torch.cuda.amp.",
+    "torch.cuda.nvtx.",
+    "torch.cuda.stream",
     "torch.device",
+    "torch.distributed.tensor.debug.CommDebugMode",
+    "torch.distributed.tensor.experimental.context_parallel",
+    "torch.distributed.tensor.parallel.loss_parallel",
     "torch.enable_grad",
     "torch.inference_mode",
+    "torch.nn.attention.sdpa_kernel",
     "torch.no_grad",
     "torch.profiler.",
+    "torch.random.fork_rng",
     "torch.set_grad_enabled",
+    "torch.utils.flop_counter.FlopCounterMode",
 )
+"""Contexts that run the operations in them as they are, and change none of their tensors but what they are told to."""
 
 
 _DTYPE = re.compile(r"torch\.(b?float\d+\w*|half|float|double)")
@@ -77,7 +88,13 @@ LIBRARY_MODELS = re.compile(r"transformers\.(\w+\.)*\w+\.(from_config|_from_conf
 
 def plain(context: Value) -> bool:
     """Whether tensors are ordinary ones in a context: not so under ``FakeTensorMode``."""
-    return all(class_name(one).startswith(_PLAIN) or _is_own(one) for one in options(context))
+    return all(_maker(one).startswith(_PLAIN) or _is_own(one) for one in options(context))
+
+
+def _maker(context: Value) -> str:
+    """The class of a library, or its function, that gives a context; nothing for others."""
+    made = context.owner if isinstance(context, Part) else None
+    return made.name if isinstance(made, External) else class_name(context)
 
 
 def _is_own(context: Value) -> bool:
@@ -129,8 +146,7 @@ def meta_cases(event: Event, device: Value) -> Iterator[Guards]:
 
 def _is_empty_init(context: Value) -> bool:
     """Whether accelerate's context puts each parameter on the meta device as it is registered."""
-    made = context.owner if isinstance(context, Part) else None
-    return isinstance(made, External) and made.name in _EMPTY_INITS
+    return _maker(context) in _EMPTY_INITS
 
 
 def is_meta(value: Value) -> bool:
@@ -227,7 +243,7 @@ def way_around(
     hooks = frozenset(clause for one in touching for clause in _not_given(one, end, touching))
     for one in touching:
         for clause in one.guards.since(end.guards):
-            if all(_is_choice_of_the_run(trace, guard, module) for guard in clause):
+            if all(is_choice_of_the_run(trace, guard, module) for guard in clause):
                 refused = frozenset(frozenset((~guard,)) for guard in clause)
                 ways.append(end.guards.also(refused))
         if len(ways) > _MOST_WAYS:
@@ -264,7 +280,7 @@ def _not_given(event: Event, end: Event, touching: Sequence[Event]) -> Iterator[
 _MOST_WAYS = 12
 
 
-def _is_choice_of_the_run(trace: Trace, guard: Guard, module: Value) -> bool:
+def is_choice_of_the_run(trace: Trace, guard: Guard, module: Value) -> bool:
     """Whether a test chooses a path of the whole run: nothing of a rank, a round of a loop or the module itself."""
     test = guard.test
     if rank_dependent(test) or is_choice(test):
@@ -276,7 +292,17 @@ def _is_choice_of_the_run(trace: Trace, guard: Guard, module: Value) -> bool:
         if isinstance(seen.key, tuple) and seen.key[0] in ("isinstance", "hasattr", "in"):
             return False
         seen = seen.owner
-    return not touches(trace, test, module)
+    return _is_setting(trace, test, module) or not touches(trace, test, module)
+
+
+def _is_setting(trace: Trace, test: Value, module: Value) -> bool:
+    """Whether a test asks for something that the run is told from outside, although a module keeps it as well."""
+    seen: Value = test
+    while isinstance(seen, Part) and seen.owner is not None:
+        if unwrapped(seen) is module or isinstance(unwrapped(seen), Module):
+            return False
+        seen = seen.owner
+    return isinstance(seen, External) and not seen.name.startswith("torch.")
 
 
 def on_path(end: Event, way: Guards) -> str:
@@ -453,7 +479,7 @@ def values_given(
     later: list[Event] = [*trace.after(start, Assigned)]
     if by_loads:
         later += [*trace.after(start, Restored), *trace.after(start, Loaded)]
-    return found + [e for e in later if _gives(trace, e, module, itself)]
+    return found + [e for e in later if e.order < end.order and _gives(trace, e, module, itself)]
 
 
 def _gives(trace: Trace, event: Event, module: Value, itself: bool = False) -> bool:

@@ -286,12 +286,12 @@ def _flags(guards: Guards, known: Guards) -> bool:
     """Whether ``guards`` ask for a choice of the configuration that ``known`` does not ask for."""
     return any(
         not any(known.units.get(g.test) == g for g in clause)
-        and not any(_is_ordinary(g) or all(map(_free, tests_in(g.test))) for g in clause)
+        and not any(is_ordinary(g) or all(map(_free, tests_in(g.test))) for g in clause)
         for clause in guards.clauses - known.clauses - guards.survived
     )
 
 
-def _is_ordinary(guard: Guard) -> bool:
+def is_ordinary(guard: Guard) -> bool:
     """Whether this holds in every run that goes well: no exception was raised, and there are several ranks."""
     return not guard.taken and guard.test.words() in _EXTRAORDINARY
 

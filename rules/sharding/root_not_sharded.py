@@ -158,7 +158,7 @@ from fsdp2lint.api import (
 )
 
 from .._common.fixes import call_of, first_argument, further_arguments, path_text, stands_alone
-from .._common.meta import gives_no_values, on_path, way_around
+from .._common.meta import gives_no_values, is_choice_of_the_run, on_path, way_around
 from .._common.shared import (
     Shard,
     class_name,
@@ -200,12 +200,13 @@ def _left_over(trace: Trace, said: set[Value]) -> Iterator[Finding]:
             for s in shards_before(trace, forward)
             if trace.inside(s.module, root) and not is_sharded_again(s.event)
         ]
-        if not parts or any(trace.inside(root, s.module) for s in shards(trace)):
+        parts, way = _never_whole(trace, root, parts)
+        if not parts:
             continue
         if not kept_in_step_by_groups(trace, forward, root, [part.guards for part in parts]):
             continue
         covered = _covered(trace, parts)
-        left = None if covered is None else _uncovered(trace, root, covered, forward)
+        left = None if covered is None else _uncovered(trace, root, covered, forward, way)
         if is_transformer(root) and all(_holds_blocks_only(trace, part, root) for part in parts):
             left = root.part(".get_input_embeddings()")
         if left is None or may_be_frozen(trace, left):
@@ -214,7 +215,7 @@ def _left_over(trace: Trace, said: set[Value]) -> Iterator[Finding]:
         yield Finding(
             at=parts[0].event,
             message=f"`{root.words()}` itself is never sharded: nothing reduces the gradients of "
-            f"`{left.words()}`, and the ranks drift apart",
+            f"`{left.words()}`, and the ranks drift apart{on_path(forward, forward.guards.also(way.clauses))}",
             because=((forward, f"`{root.words()}` runs forward here"),),
             fix=_root_call(trace, parts[0], root),
         )
@@ -366,6 +367,24 @@ def _above(trace: Trace, group: Sharded, modules: list[Value]) -> Fix | None:
     return _root_call(trace, shard, holders[-1]) if holders else None
 
 
+def _never_whole(trace: Trace, root: Value, parts: list[Shard]) -> tuple[list[Shard], Guards]:
+    """The parts of a model that are sharded on a path on which the whole is not, and what must hold there."""
+    whole = [s for s in shards(trace) if trace.inside(root, s.module)]
+    if not whole:
+        return parts, Guards(frozenset())
+    for part in parts:
+        way = Guards(
+            frozenset(
+                clause
+                for clause in part.guards.clauses - part.guards.survived
+                if all(is_choice_of_the_run(trace, guard, root) for guard in clause)
+            )
+        )
+        if all(s.guards.excludes(way) for s in whole):
+            return [one for one in parts if not one.guards.excludes(way)], way
+    return [], Guards(frozenset())
+
+
 def _covered(trace: Trace, parts: list[Shard]) -> list[Value] | None:
     """The modules in groups of their own; None when a loop may have reached any."""
     found: list[Value] = []
@@ -394,20 +413,35 @@ def _whose_children(element: Value) -> Value | None:
 
 
 def _uncovered(
-    trace: Trace, module: Value, covered: list[Value], forward: Forward, depth: int = 6
+    trace: Trace,
+    module: Value,
+    covered: list[Value],
+    forward: Forward,
+    way: Guards,
+    depth: int = 6,
 ) -> Value | None:
-    """A layer with parameters below ``module``, or a parameter of a module's own, that is in no group."""
-    if depth == 0 or any(module is c for c in covered):
+    """A layer with parameters below ``module``, or a parameter of a module's own, that is in no group on a path."""
+    if depth == 0 or any(module is c for c in covered) or not _is_made(trace, module, way):
         return None
     own = next(_own_parameters(trace, module, forward), None)
     if own is not None:
         return own
     children = parts_of(trace, module)
     for child in children:
-        found = _uncovered(trace, child, covered, forward, depth - 1)
+        found = _uncovered(trace, child, covered, forward, way, depth - 1)
         if found is not None:
             return found
     return module if not children and has_parameters(trace, module) else None
+
+
+def _is_made(trace: Trace, module: Value, way: Guards) -> bool:
+    """Whether a module may be built on a path."""
+    made = [
+        called.guards
+        for called in (trace.of(Called) if way.clauses else ())
+        if called.result is module and module not in (called.receiver, *called.arguments)
+    ]
+    return not made or not all(guards.excludes(way) for guards in made)
 
 
 def _own_parameters(trace: Trace, module: Value, forward: Forward) -> Iterator[Value]:

@@ -403,3 +403,59 @@ def test_a_run_without_a_group_has_no_other_rank_to_differ_from(
             optimizer.zero_grad()
         """
     )
+
+
+def test_a_list_of_losses_is_no_loss_itself() -> None:
+    """Whether anything was added up since the last step depends on how many batches came, not on the losses."""
+    says_what_it_marks(
+        f"""
+        {MODEL}
+        optimizer = torch.optim.AdamW(model.parameters())
+        loader = DataLoader(torch.ones(64, 8), sampler=DistributedSampler(torch.ones(64, 8)))
+        losses = []
+        for step, batch in enumerate(loader, 1):
+            loss = model(batch).sum()
+            loss.backward()
+            losses.append(loss.detach())
+            if step % 4 == 0:
+                optimizer.step()
+                losses = []
+        if losses:  # fine: FSDP414
+            optimizer.step()
+        """
+    )
+
+
+@pytest.mark.parametrize(
+    ("other", "there"),
+    [("", True), ("if dist.get_rank() != 0:\n            launch(follow)", False)],
+)
+def test_an_import_that_may_fail_on_one_rank_sends_the_others_nowhere(
+    other: str, there: bool
+) -> None:
+    """What was left of `raise` in a helper keeps nobody away from the calls behind it."""
+    says_what_it_marks(
+        f"""
+        from elsewhere import config, launch
+
+        def start_log():
+            if not config.log or dist.get_rank() != 0:
+                return None
+            try:
+                import wandb
+            except ImportError as error:
+                raise RuntimeError("install wandb") from error
+            return wandb.init()
+
+        def follow():
+            dist.barrier()
+
+        {MODEL}
+        run = start_log()
+        optimizer = torch.optim.AdamW(model.parameters())
+        torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0 / (step + 1))
+        {other}
+        if dist.get_rank() == 0:
+            dist.barrier()  # {word(there, "FSDP401")}
+        """
+    )

@@ -218,3 +218,54 @@ def test_a_group_that_would_be_its_own_root(text: str) -> None:
     sources = [Source("train.py", MODEL + dedent(text) + TRAINS)]
     found = {one for one in named(list(findings(sources))) if one.code == "FSDP206"}
     assert found == marked(sources, "expect")
+
+
+BY_WAY = """\
+import argparse
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--context", action="store_true")
+args = parser.parse_args()
+model = Net()
+model.context = args.context
+if args.context:
+    for layer in model.body:
+        fully_shard(layer)
+    fully_shard(model)
+else:
+    for layer in model.body:
+        fully_shard(layer)
+REST
+"""
+RESTS = (
+    ("", True),
+    ("    fully_shard(model)\n", False),
+    ("fully_shard(model) if not args.context else None\n", False),
+    ("    finish(model)\n", False),
+)
+
+
+@pytest.mark.parametrize(("rest", "left"), RESTS)
+def test_a_root_of_another_way_is_no_root_of_this_one(rest: str, left: bool) -> None:
+    steps = "optimizer = torch.optim.AdamW(model.parameters())\n" + TRAINS + "optimizer.step()\n"
+    text = MODEL.replace("import torch\n", "import torch\nfrom elsewhere import finish\n", 1)
+    text += BY_WAY.replace("REST\n", rest) + steps
+    found = {one.code for one in named(list(findings([Source("train.py", text)])))}
+    assert ("FSDP206" in found) is left
+
+
+KINDS = """\
+model = Net()
+for module in model.children():
+    if isinstance(module, nn.ModuleList):
+        for layer in module:
+            fully_shard(layer)
+    else:
+        fully_shard(model)
+"""
+
+
+def test_what_a_walk_finds_is_no_way_of_the_run() -> None:
+    steps = "optimizer = torch.optim.AdamW(model.parameters())\n" + TRAINS + "optimizer.step()\n"
+    found = {one.code for one in named(list(findings([Source("train.py", MODEL + KINDS + steps)])))}
+    assert "FSDP206" not in found

@@ -187,3 +187,73 @@ def test_a_model_that_only_holds_the_sharded_one_computes_by_it(init: str, found
     classes = HEAD[: HEAD.index("class Trainer")]
     source = Source("train.py", classes + WRAPPED.replace("INIT", init))
     assert ("FSDP251" in {one.code for one in named(list(findings([source])))}) is found
+
+
+def codes(text: str) -> set[str]:
+    """The codes of what is found in a script."""
+    return {one.code for one in named(list(findings([Source("train.py", text)])))}
+
+
+AROUND = (
+    ("torch.autograd.set_detect_anomaly(True)", True),
+    ("CommDebugMode()", True),
+    ("context_parallel(mesh, buffers=[batch], buffer_seq_dims=[1])", True),
+    ("sdpa_kernel(SDPBackend.MATH)", True),
+    ("FakeTensorMode()", False),
+    ("library.region()", False),
+)
+CONTEXTS = """\
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.debug import CommDebugMode
+from torch.distributed.tensor.experimental import context_parallel
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+dist.init_process_group("nccl")
+mesh = init_device_mesh("cuda", (4,))
+with torch.device("meta"):
+    model = Net()
+fully_shard(model)
+model.to_empty(device="cuda")
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+batch = torch.ones(2, 8)
+with AROUND:
+    loss = model(batch).sum()
+loss.backward()
+optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(("context", "ordinary"), AROUND)
+def test_a_context_that_leaves_tensors_as_they_are_changes_nothing(
+    context: str, ordinary: bool
+) -> None:
+    text = HEAD + CONTEXTS.replace("AROUND", context)
+    assert ("FSDP251" in codes(text)) is ordinary
+
+
+TABLES = """\
+class Table(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+        self.table = torch.ones(8)
+
+    def forward(self, x):
+        self.table = self.table.to(x.device)
+        return self.layer(x) + self.table
+
+
+dist.init_process_group("nccl")
+with torch.device("meta"):
+    model = Table()
+fully_shard(model)
+model.to_empty(device="cuda")
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+model(torch.ones(2, 8)).sum().backward()
+optimizer.step()
+"""
+
+
+def test_what_the_forward_assigns_comes_too_late() -> None:
+    assert "FSDP251" in codes(HEAD + TABLES)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from fsdp2lint.api import (
+    WHOLE,
     Backward,
     Called,
     Collective,
@@ -363,7 +364,8 @@ def _tested_in(value: Value, below: Iterable[Value], is_test: bool) -> set[Value
     if isinstance(value, Either):
         chosen = {one for _, one in value.options} if is_test else set()
         return chosen | {g.test for guards, _ in value.options for g in guards}
-    return set(below) if isinstance(value, Not | Logic) else set()
+    whole = is_test and isinstance(value, Part) and value.key == (WHOLE,)
+    return set(below) if whole or isinstance(value, Not | Logic) else set()
 
 
 def differing(trace: Trace, test: Value, until: int, *kinds: str) -> Origin | None:
