@@ -24,6 +24,7 @@ from fsdp2lint.api import (
     Instance,
     Literal,
     Loaded,
+    Mesh,
     Module,
     Moved,
     Optimizer,
@@ -179,7 +180,8 @@ def way_without_memory(trace: Trace, event: Event, module: Value, built: Guards)
     touching += [
         e
         for e in trace.before(event, Assigned)
-        if not (_is_tensor(e.value) or _is_own_part(trace, e)) and _among(trace, module, e.owner)
+        if not (_is_tensor(e.value) or _is_beside(e.value) or _is_own_part(trace, e))
+        and _among(trace, module, e.owner)
     ]
     touching += [
         e
@@ -237,23 +239,61 @@ def way_around(
     trace: Trace, end: Event, touching: Sequence[Event], module: Value, built: Guards
 ) -> Guards | None:
     """The path to an event on which none of others happens: all paths, or those where a test that the script asks
-    before one of the others comes out otherwise. ``module`` is what all this is about: tests of it are no choices.
+    before one of the others comes out otherwise, or two flags are off (``resume`` and ``pretrained``). ``module`` is
+    what all this is about: tests of it are no choices.
     """
     ways = [end.guards]
     hooks = frozenset(clause for one in touching for clause in _not_given(one, end, touching))
     for one in touching:
-        for clause in one.guards.since(end.guards):
-            if all(is_choice_of_the_run(trace, guard, module) for guard in clause):
-                refused = frozenset(frozenset((~guard,)) for guard in clause)
-                ways.append(end.guards.also(refused))
+        ways += [end.guards.also(refused) for refused in _refusals(trace, one, end.guards, module)]
         if len(ways) > _MOST_WAYS:
             break
-    for way in ways:
+    for way in (*ways, *_without_two(trace, end, touching, module)):
         whole = way.also(hooks) if hooks else way
         if not whole.impossible and together(built, way):
             if all(one.guards.excludes(whole) for one in touching):
                 return whole
     return None
+
+
+def _refusals(
+    trace: Trace, event: Event, known: Guards, module: Value
+) -> Iterator[frozenset[frozenset[Guard]]]:
+    """What holds where a choice of the run that an event needs, beside what is known, came out otherwise."""
+    for clause in event.guards.since(known):
+        if all(is_choice_of_the_run(trace, guard, module) for guard in clause):
+            yield frozenset(frozenset((~guard,)) for guard in clause)
+
+
+def _without_two(
+    trace: Trace, end: Event, touching: Sequence[Event], module: Value
+) -> Iterator[Guards]:
+    """The paths to an event on which two flags are off: by the first an event does not happen, by the second another.
+
+    Not where one happens in place of the other (`elif`): one of them may always be chosen.
+    """
+    for one, first in _without_next(trace, end.guards, touching, module):
+        for other, second in _without_next(trace, first, touching, module):
+            if not one.guards.excludes(other.guards):
+                yield second
+
+
+def _without_next(
+    trace: Trace, way: Guards, touching: Sequence[Event], module: Value
+) -> Iterator[tuple[Event, Guards]]:
+    """The first event that may happen on a path, with the paths on which a flag that it needs is off too."""
+    left = next((one for one in touching if not one.guards.excludes(way)), None)
+    if left is None:
+        return
+    for refused in _refusals(trace, left, way, module):
+        if all(_is_flag(guard) for clause in refused for guard in clause):
+            yield left, way.also(refused)
+
+
+def _is_flag(guard: Guard) -> bool:
+    """Whether something is asked for whether it is set or given: one of several words is chosen by `==`."""
+    key = guard.test.key
+    return not isinstance(key, tuple) or key[0] in ("is", "is not")
 
 
 def _not_given(event: Event, end: Event, touching: Sequence[Event]) -> Iterator[frozenset[Guard]]:
@@ -492,8 +532,8 @@ def _gives(trace: Trace, event: Event, module: Value, itself: bool = False) -> b
     if isinstance(event, Escaped):
         return event.value in set(trace.memory.holders(module))
     if isinstance(event, Assigned):
-        if _is_own_part(trace, event) or isinstance(event.value, Literal):
-            return False  # torch takes neither a flag nor a number in place of a parameter
+        if _is_own_part(trace, event) or _is_beside(event.value):
+            return False
         if itself or _is_tensor(event.value):  # nothing for the layers below
             return unwrapped(event.owner) is module
         return _among(trace, module, event.owner)
@@ -548,6 +588,14 @@ def _is_own_part(trace: Trace, assigned: Assigned) -> bool:
     )
 
 
+def _is_beside(value: Value) -> bool:
+    """Whether something stands beside the parameters of a model: torch takes no number, mesh or generator in place of one."""
+    return all(
+        isinstance(one, Literal | Mesh) or _maker(one) == "torch.Generator"
+        for one in options(value)
+    )
+
+
 def _is_tensor(value: Value) -> bool:
     """Whether a value surely is a tensor that a function of torch has made, or a number: no module, no parameter."""
     while isinstance(value, Part) and value.owner is not None:
@@ -599,8 +647,8 @@ def touches(trace: Trace, value: Value | None, module: Value, itself: bool = Fal
         return trace.inside(module, whole) or (not itself and trace.inside(whole, module))
 
     for one in () if value is None else options(value):
-        if isinstance(one, Literal | External):
-            continue  # a number that the module holds too
+        if isinstance(one, External) or _is_beside(one):
+            continue  # a number or a mesh that the module holds too
         seen: Value | None = one
         while seen is not None and not isinstance(seen, Literal):
             if isinstance(seen, Parameters | StateDict):

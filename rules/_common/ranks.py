@@ -16,12 +16,20 @@ def decides(test: Value) -> bool:
     return (
         isinstance(test, Part)
         and isinstance(test.key, tuple)
-        and isinstance(test.owner, Rank)
-        and test.owner.scope in _SCOPES
+        and _is_place(test.owner)
         and len(test.key) == 2
         and isinstance(test.key[1], Literal)
         and _some_only(test.key[0], test.key[1].value)
     )
+
+
+def _is_place(value: Value | None) -> bool:
+    """Whether a number is that of a rank, or of its place in the groups of so many: `rank // tensor_parallel`."""
+    if isinstance(value, Part) and isinstance(value.key, tuple) and value.key[0] in ("//", "%"):
+        if isinstance(value.key[1], Literal):
+            return False
+        value = value.owner
+    return isinstance(value, Rank) and value.scope in _SCOPES
 
 
 def _some_only(operator: object, number: object) -> bool:

@@ -459,3 +459,26 @@ def test_an_import_that_may_fail_on_one_rank_sends_the_others_nowhere(
             dist.barrier()  # {word(there, "FSDP401")}
         """
     )
+
+
+@pytest.mark.parametrize(
+    ("place", "some"),
+    [
+        ("dist.get_rank() // config.tensor_parallel", True),
+        ("dist.get_rank() % config.ranks_of_node", True),
+        ("dist.get_rank() // 8", False),
+        ("config.rank // config.tensor_parallel", False),
+    ],
+)
+def test_a_place_among_groups_of_ranks_is_not_the_same_for_all(place: str, some: bool) -> None:
+    says_what_it_marks(
+        f"""
+        from elsewhere import config
+
+        {MODEL}
+        loss = torch.ones(1)
+        place = {place}
+        if place == 0:
+            dist.all_reduce(loss)  # {word(some, "FSDP401")}
+        """
+    )

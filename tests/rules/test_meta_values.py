@@ -257,3 +257,47 @@ optimizer.step()
 
 def test_what_the_forward_assigns_comes_too_late() -> None:
     assert "FSDP251" in codes(HEAD + TABLES)
+
+
+CHOICES = (
+    ("if config.resume:\n    model.load_state_dict(library.load())\nif config.pretrained is not None:\n"
+     "    finish(model)\n", True),
+    ("if config.resume:\n    model.load_state_dict(library.load())\nelse:\n    finish(model)\n", False),
+    ('if config.start == "old":\n    model.load_state_dict(library.load())\nelif config.start == "new":\n'
+     "    finish(model)\n", False),
+    ("if config.resume:\n    model.load_state_dict(library.load())\nif not config.resume:\n"
+     "    finish(model)\n", False),
+    ("model.mesh = mesh\nmodel.noise = torch.Generator()\nmodel.noise.manual_seed(3)\n", True),
+)  # fmt: skip
+STARTS = """\
+from settings import config
+from torch.distributed.device_mesh import init_device_mesh
+
+dist.init_process_group("nccl")
+mesh = init_device_mesh("cuda", (4,))
+with torch.device("meta"):
+    model = Net()
+fully_shard(model)
+MEMORY
+CHOICE
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+model(torch.ones(2, 8)).sum().backward()
+optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(("choice", "left"), CHOICES)
+def test_where_neither_of_two_flags_is_set_nothing_gives_values(choice: str, left: bool) -> None:
+    script = HEAD + STARTS.replace("CHOICE", choice)
+    assert ("FSDP251" in codes(script.replace("MEMORY", 'model.to_empty(device="cuda")'))) is left
+    loads = choice.replace("library.load())", "library.load(), assign=True)")
+    bare = HEAD + STARTS.replace("CHOICE", loads).replace("MEMORY\n", "")
+    assert ("FSDP215" in codes(bare)) is left
+
+
+def test_one_layer_without_memory_is_enough() -> None:
+    script = STARTS.replace("Net()", "nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))")
+    bare = script.replace(
+        "MEMORY\n", 'model[0].to_empty(device="cuda")\nmodel[0].reset_parameters()\n'
+    )
+    assert "FSDP215" in codes(HEAD + bare.replace("CHOICE\n", ""))

@@ -145,9 +145,13 @@ def check(trace: Trace) -> Iterator[Finding]:
         if not empty or any(called.result in said for called, _ in empty):
             continue
         said.update(called.result for called, _ in empty)
-        called, guards = empty[0]
-        way = way_without_memory(trace, forward, module, guards)
-        if together(guards, shard.guards) and way is not None:
+        ways = (
+            (called, way_without_memory(trace, forward, called.result, guards))
+            for called, guards in empty
+            if together(guards, shard.guards)
+        )
+        called, way = next((one for one in ways if one[1] is not None), (empty[0][0], None))
+        if way is not None:
             yield Finding(
                 at=forward,
                 message=f"`{module.words()}` computes while its parameters are on the meta device"
