@@ -32,6 +32,7 @@ from fsdp2lint.api import (
     StateDict,
     Trace,
     Value,
+    is_choice,
     once,
     options,
     rank_dependent,
@@ -40,7 +41,7 @@ from fsdp2lint.api import (
 
 from .loops import loops_at
 from .norms import is_partial, norms
-from .ranks import decides
+from .ranks import decides, without_group
 from .shared import is_ordinary, sharded
 
 _READING = (
@@ -165,6 +166,20 @@ def _about_world(guard: Guard) -> bool:
 def alone(guards: Guards) -> bool:
     """Whether something happens only where one process runs: under ``world_size == 1``, or without a group."""
     return any(all(_of_one(g) or _no_group(g) for g in clause) for clause in guards.clauses)
+
+
+def deciding(trace: Trace, guards: Guards) -> Iterator[Guard]:
+    """The tests of several alternatives that decide alone on some path: with `if skip and isnan(loss): continue` the
+    loss does where the run skips, with `if done or late(): break` the clock does where it is not done.
+    """
+    for clause in guards.clauses:
+        for guard in clause if len(clause) > 1 else ():
+            others = [one for one in clause if one is not guard]
+            if is_choice(guard.test) or any(rank_dependent(one.test) for one in others):
+                continue
+            path = guards.also(frozenset(frozenset((~one,)) for one in others))
+            if not (path.impossible or alone(path) or without_group(trace, path)):
+                yield guard
 
 
 def _of_one(guard: Guard) -> bool:

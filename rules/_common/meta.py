@@ -166,28 +166,36 @@ def built_on_meta(trace: Trace, event: Event, module: Value) -> Called | None:
     return None
 
 
-def way_without_memory(trace: Trace, event: Event, module: Value, built: Guards) -> Guards | None:
-    """A path to an event on which nothing has given the module's parameters memory; None if there is none."""
+def way_without_memory(
+    trace: Trace, event: Event, module: Value, built: Guards, layer: Value | None = None
+) -> Guards | None:
+    """A path to an event on which nothing has given the module's parameters memory; None if there is none.
+
+    Of one ``layer`` of it, if that is named: memory for another layer does not count.
+    """
     if _reached_from_outside(trace, module) or _data_written(trace, module, buffers=False):
         return None
+
+    def among(*values: Value) -> bool:
+        given = [unwrapped(one) for value in values for one in options(value)]
+        if layer is None:
+            return _among(trace, module, *given)
+        known = [one for one in given if isinstance(one, Module)]
+        walked = [one for one in given if one not in known]  # any layer may be meant
+        return _among(trace, layer, *known) or _among(trace, module, *walked)
+
     touching: list[Event] = [e for e in trace.escapes(module) if e.order < event.order]
     touching += [
-        e
-        for e in trace.before(event, Moved)
-        if _among(trace, module, e.module) and not _only_changes_dtype(e)
+        e for e in trace.before(event, Moved) if among(e.module) and not _only_changes_dtype(e)
     ]
-    touching += [e for e in trace.before(event, Restored) if _among(trace, module, e.into)]
+    touching += [e for e in trace.before(event, Restored) if among(e.into)]
     touching += [
         e
         for e in trace.before(event, Assigned)
         if not (_is_tensor(e.value) or _is_beside(e.value) or _is_own_part(trace, e))
-        and _among(trace, module, e.owner)
+        and among(e.owner)
     ]
-    touching += [
-        e
-        for e in trace.before(event, Loaded)
-        if _among(trace, module, *(state.of for state in e.states))
-    ]
+    touching += [e for e in trace.before(event, Loaded) if among(*(state.of for state in e.states))]
     return way_around(trace, event, touching, module, built)
 
 

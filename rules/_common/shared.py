@@ -325,7 +325,7 @@ def _free(test: Value) -> bool:
 
 _ROUTINE = re.compile(
     r"clip|grad_norm|in_bwd|in_backward|accum|wandb|tensorboard|profil|verbose|debug|eval|valid|warmup|sched|epoch"
-    r"|interval|freq|every|seed|patience|progress|(?<![a-z])(log|ema)(?![a-z])|logg"
+    r"|interval|freq|every|seed|patience|progress|compil|checkpointing|recompute|tf32|(?<![a-z])(log|ema)(?![a-z])|logg"
 )
 _STRATEGY = re.compile(
     r"fsdp|ddp|shard|parallel|dist|mesh|world|rank|gpu|device|cuda|multi|single|mode(?!l)|strategy|backend|wrap|deepspeed"
@@ -338,9 +338,9 @@ def _is_routine(test: Value) -> bool:
 
     It is asked for its truth or for None: what it is compared with may name a way.
     """
-    if not isinstance(test, Part):
+    if not isinstance(test, Part | External):
         return False
-    asked = test
+    asked: Value = test
     if isinstance(test.key, tuple) and test.key[0] == "is":
         asked = test.owner if isinstance(test.owner, Part) else test
     if isinstance(asked.key, tuple) and asked.key[0] != "call":

@@ -4,8 +4,8 @@
 
 Finds `.item()`, `float()` and `int()` of `sum`, `mean`, `norm`, `max`, `min`, `any`, … of a parameter or gradient of a
 sharded model; the same, and `to_local()`, of the norm that `clip_grad_norm_` and `get_total_norm` return, where the
-project's oldest torch is older than 2.10 or the norm is the infinity norm; and such a norm formatted with a format
-spec (`f"{norm:.3f}"`). Also optimizer steps that depend on `any()` or `all()` of `torch.isnan`, `isinf` or `isfinite` of
+project's oldest torch is older than 2.10 or the norm is the infinity norm; and such a norm, or what is computed from
+such reductions by arithmetic and sums, formatted with a format spec (`f"{norm:.3f}"`). Also optimizer steps that depend on `any()` or `all()` of `torch.isnan`, `isinf` or `isfinite` of
 a parameter or gradient.
 
 ## Why is this bad
@@ -62,6 +62,17 @@ model = nn.Linear(8, 8)
 fully_shard(model)
 model(torch.randn(4, 8)).sum().backward()
 norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+print(f"{norm:.3f}")
+```
+
+Found: a sum of norms that is formatted.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+model(torch.randn(4, 8)).sum().backward()
+norm = sum(p.grad.norm() ** 2 for p in model.parameters()) ** 0.5
 print(f"{norm:.3f}")
 ```
 
@@ -124,13 +135,15 @@ torch 2.13 `norm ** 2` and sums that begin with a number are whole (measured). T
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
 from fsdp2lint.api import (
     Backward,
     Called,
+    Container,
+    Either,
     Event,
     Exited,
     Finding,
@@ -141,6 +154,7 @@ from fsdp2lint.api import (
     Part,
     Replace,
     Resharded,
+    Site,
     Stepped,
     Trace,
     Unsharded,
@@ -149,6 +163,7 @@ from fsdp2lint.api import (
     rank_dependent,
     rule,
     tests_in,
+    walk,
 )
 
 from .._common.fixes import call_of
@@ -186,6 +201,7 @@ def check(trace: Trace) -> Iterator[Finding]:
     yield from _norms_formatted(trace)
     yield from _decided_by_shards(trace)
     reductions = {c.result: c for c in trace.calls(*_METHODS, *_FUNCTIONS) if _of_all(c)}
+    yield from _reductions_formatted(trace, reductions)
     for read in trace.calls(".item", *_NUMBERS) if reductions else ():
         value = read.receiver if read.name == ".item" else read.argument(0, "x")
         reduction = reductions.get(_below(value)) if value is not None else None
@@ -244,12 +260,14 @@ def _norms_read(trace: Trace) -> Iterator[Finding]:
 
 def _norms_formatted(trace: Trace) -> Iterator[Finding]:
     """Norms that are formatted as if they were numbers."""
+    said: set[object] = set()
     for called in trace.of(Called) if norms(trace) else ():
         for value in _with_a_spec(called):
-            norm = _norm_of(trace, called, value)
-            if norm is not None:
+            norm, at = _norm_of(trace, called, value), _written_at(called)
+            if norm is not None and at.node not in said:
+                said.add(at.node)
                 yield Finding(
-                    at=called,
+                    at=at,
                     message=f"the norm that `{norm.made.name.rpartition('.')[2]}` returns is a DTensor: formatting it "
                     "with a format spec raises TypeError; format `norm.full_tensor().item()`",
                     because=(
@@ -258,6 +276,65 @@ def _norms_formatted(trace: Trace) -> Iterator[Finding]:
                     ),
                 )
                 break
+
+
+def _reductions_formatted(trace: Trace, reductions: dict[Value, Called]) -> Iterator[Finding]:
+    """What is computed from reductions of shards, and formatted as if it were a number."""
+    said: set[object] = set()
+    for called in trace.of(Called) if reductions else ():
+        for value in _with_a_spec(called):
+            shard, at = _computed_from(trace, reductions, called, value), _written_at(called)
+            if shard is not None and at.node not in said:
+                said.add(at.node)
+                yield Finding(
+                    at=at,
+                    message="this is computed from shards and still a DTensor: formatting it with a format spec raises "
+                    "TypeError; call `full_tensor()` on every rank, and format its `item()`",
+                    because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
+                )
+                break
+
+
+def _computed_from(
+    trace: Trace, reductions: dict[Value, Called], event: Called, value: Value, depth: int = 12
+) -> Shard | None:
+    """The module from whose shards a DTensor was computed: by reductions, arithmetic, sums of them and roots."""
+    if depth == 0:
+        return None
+    if isinstance(value, Either):
+        seen = (one for guards, one in cases(event, value) if not any(map(_says_plain, guards)))
+        return _first(trace, reductions, event, seen, depth)
+    value = _below(value)
+    if any(map(_says_plain, event.guards)):
+        return None
+    shard = _shard(trace, reductions[value]) if value in reductions else None
+    if shard is not None or not isinstance(value, Part):
+        return shard
+    if value.key == ("sum",) and isinstance(value.owner, Container):
+        return _first(trace, reductions, event, _entries(trace, value.owner), depth)
+    if isinstance(value.key, tuple) and value.key[0] in _KEEPING:
+        operands = [one for one in (value.owner, *value.key[1:]) if isinstance(one, Value)]
+        return _first(trace, reductions, event, operands, depth)
+    return None
+
+
+def _first(
+    trace: Trace,
+    reductions: dict[Value, Called],
+    event: Called,
+    values: Iterable[Value],
+    depth: int,
+) -> Shard | None:
+    found = (_computed_from(trace, reductions, event, one, depth - 1) for one in values)
+    return next((shard for shard in found if shard is not None), None)
+
+
+def _entries(trace: Trace, container: Container) -> Iterator[Value]:
+    return (value for _, value in trace.memory.entries(container))
+
+
+_KEEPING = ("+", "-", "*", "/", "**", ".sqrt()", ".float()", ".double()", ".pow()", ".square()")
+"""Operations on a DTensor that give a DTensor."""
 
 
 def _with_a_spec(called: Called) -> Iterator[Value]:
@@ -272,6 +349,16 @@ def _with_a_spec(called: Called) -> Iterator[Value]:
         key = one.key if isinstance(one, Part) and isinstance(one.key, tuple) else ()
         if len(key) > 1 and key[0] == "format" and isinstance(key[1], str):
             yield from _specified(key[1], [v for v in key[2:] if isinstance(v, Value)])
+
+
+def _written_at(called: Called) -> Site:
+    """The call in which the text is formatted: a logger of the project only hands it on."""
+    path = (called.at, *reversed(called.moment.calls))
+    return next((site for site in path if any(map(_has_spec, walk(site.node)))), called.at)
+
+
+def _has_spec(node: cst.CSTNode) -> bool:
+    return isinstance(node, cst.FormattedStringExpression) and node.format_spec is not None
 
 
 _FIELD = re.compile(r"\{(?::([^{}]+))?\}")

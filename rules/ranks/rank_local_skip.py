@@ -123,15 +123,12 @@ from fsdp2lint.api import (
     Stepped,
     Trace,
     Value,
-    is_choice,
-    rank_dependent,
     rule,
 )
 
-from .._common.meetings import alone
+from .._common.meetings import deciding
 from .._common.order import stands_in
 from .._common.origins import differing
-from .._common.ranks import without_group
 
 _LEAVING = ("return", "break", "continue")
 
@@ -145,7 +142,7 @@ def check(trace: Trace) -> Iterator[Finding]:
     same: set[Value] = set()  # tests that are the same on all ranks, as far as is known: asked once
     events: list[Event] = [*trace.of(Backward), *trace.of(Stepped)]
     for event in sorted(events, key=lambda e: e.order):
-        for guard in _deciding(trace, event):
+        for guard in (*event.guards, *deciding(trace, event.guards)):
             if guard.site is None or guard.site.node in said or guard.test in same:
                 continue
             if differing(trace, guard.test, event.order, "loss") is None:
@@ -169,21 +166,6 @@ def check(trace: Trace) -> Iterator[Finding]:
                     (event, "this is left out" if step else "all ranks meet in this backward"),
                 ),
             )
-
-
-def _deciding(trace: Trace, event: Event) -> Iterator[Guard]:
-    """The tests that decide alone, on some path, whether an event happens: with `if skip and isnan(loss): continue` the
-    loss does where the run skips.
-    """
-    yield from event.guards
-    for clause in event.guards.clauses:
-        for guard in clause if len(clause) > 1 else ():
-            others = [one for one in clause if one is not guard]
-            if is_choice(guard.test) or any(rank_dependent(one.test) for one in others):
-                continue
-            path = event.guards.also(frozenset(frozenset((~one,)) for one in others))
-            if not (path.impossible or alone(path) or without_group(trace, path)):
-                yield guard
 
 
 def _settled(trace: Trace, event: Event, guard: Guard) -> bool:

@@ -370,9 +370,18 @@ def _same_everywhere(trace: Trace, data: Value) -> bool:
         return _is_loaded_the_same(trace, made)
     if not isinstance(data, Instance) or not isinstance(data.cls, Class):
         return False
-    if _seeded_by_rank(trace.calls(*_SEEDING_OTHERS)):
+    if _seeded_by_rank(trace.calls(*_SEEDING_OTHERS)) or _holds_rank(trace, data):
         return False
     return all(_is_plain(cls, trace, data) for cls in lineage(data.cls))
+
+
+def _holds_rank(trace: Trace, data: Value, depth: int = 4) -> bool:
+    """Whether a data set, or one that it is made of, has something that differs from rank to rank."""
+    held = [one for _, v in trace.memory.entries(data) for one in options(v)] if depth else []
+    return any(
+        rank_dependent(one) or (isinstance(one, Instance) and _holds_rank(trace, one, depth - 1))
+        for one in held
+    )
 
 
 def _made(trace: Trace, value: Value) -> Called | None:

@@ -482,3 +482,117 @@ def test_a_place_among_groups_of_ranks_is_not_the_same_for_all(place: str, some:
             dist.all_reduce(loss)  # {word(some, "FSDP401")}
         """
     )
+
+
+@pytest.mark.parametrize(
+    ("test", "own"),
+    [
+        ("done.item() or late()", True),
+        ("late() or step > 100", True),
+        ("done.item() or step > 100", False),
+        ("(not dist.is_initialized()) and late()", False),
+    ],
+)
+def test_one_side_of_or_decides_where_the_other_does_not_hold(test: str, own: bool) -> None:
+    says_what_it_marks(
+        f"""
+        import time
+
+        start = time.monotonic()
+
+        def late():
+            return time.monotonic() - start > 3600
+
+        {MODEL}
+        done = torch.zeros(1)
+        for step in range(1000):
+            model(torch.ones(2, 8)).sum().backward()
+            dist.all_reduce(done)
+            if {test}:
+                break  # {word(own, "FSDP402")}
+        """
+    )
+
+
+SHARES = {
+    "a data set that is told its place": """
+        class Share(torch.utils.data.IterableDataset):
+            def __init__(self, files, rank, world_size):
+                self.files, self.rank, self.world_size = files, rank, world_size
+
+            def __iter__(self):
+                for number, file in enumerate(self.files):
+                    if number % self.world_size == self.rank:
+                        yield torch.load(file)
+
+        class Mixed(torch.utils.data.IterableDataset):
+            def __init__(self, one):
+                self.one = one
+
+            def __iter__(self):
+                yield from self.one
+
+        data = Mixed(Share(config.files, dist.get_rank(), dist.get_world_size()))
+        """,
+    "a data set that is told nothing": """
+        class Share(torch.utils.data.IterableDataset):
+            def __init__(self, files):
+                self.files = files
+
+            def __iter__(self):
+                for file in self.files:
+                    yield torch.load(file)
+
+        data = Share(config.files)
+        """,
+}
+
+
+@pytest.mark.parametrize("share", SHARES)
+def test_batches_that_a_generator_hands_on_are_a_ranks_own(share: str) -> None:
+    """Where each rank has its share of the files, one of them may have a batch without targets."""
+    differs = share == "a data set that is told its place"
+    says_what_it_marks(
+        f"""
+        from elsewhere import config
+        {SHARES[share]}
+        {MODEL}
+
+        def whole(loader):
+            for batch in loader:
+                if batch is not None:
+                    yield batch
+
+        batches = whole(DataLoader(data))  # {word(not differs, "FSDP409")}
+        optimizer = torch.optim.AdamW(model.parameters())
+        for _ in range(100):
+            batch = next(batches)
+            targets = int((batch["labels"] != -100).sum().item())
+            if targets == 0:  # {word(differs, "FSDP412")}
+                continue
+            model(batch["input"]).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        """
+    )
+
+
+def test_whether_a_model_is_compiled_says_nothing_of_how_it_is_sharded() -> None:
+    """A forward under `not args.compile` is that of the model which is sharded under `args.shard`."""
+    says_what_it_marks(
+        """
+        from elsewhere import config
+
+        dist.init_process_group("nccl")
+        model = nn.Linear(8, 8)
+        if config.shard:
+            fully_shard(model)
+        if config.torch_compile:
+            model = torch.compile(model)
+        for _ in range(10):
+            loss = model(torch.randn(2, 8)).sum()
+            if loss.item() > 50.0:  # expect: FSDP414
+                continue
+            loss.backward()
+        """
+    )

@@ -29,6 +29,7 @@ from fsdp2lint.api import (
     Not,
     Parameters,
     Part,
+    Rank,
     Returned,
     Round,
     Stepped,
@@ -36,6 +37,7 @@ from fsdp2lint.api import (
     Unknown,
     Value,
     is_choice,
+    of_world_size,
     once,
     rank_dependent,
 )
@@ -200,7 +202,10 @@ class _Origins:
         if value in self.returned:
             return [one for returned in self.returned[value] for one in returned.given]
         if called is not None:
-            return self._given(called)
+            given = self._given(called)
+            if isinstance(value, Part) and isinstance(value.key, Round) and value.owner is not None:
+                given.append(value.owner)  # `next(batches)` of a generator that walks a loader
+            return given
         if not isinstance(value, Part):
             return []
         if isinstance(value.key, str):
@@ -466,14 +471,39 @@ _READ = tuple((f".{name}()",) for name in "all any count_nonzero item max mean m
 
 @once
 def _of_one_rank(trace: Trace) -> frozenset[Value]:
-    """The loaders that walk the share of their rank: they are given a `DistributedSampler`."""
+    """The loaders that walk the share of their rank: they are given a `DistributedSampler`, or a data set that is told
+    which of how many ranks this is.
+    """
     samplers = {c.result for c in trace.calls(*SAMPLERS)}
     return frozenset(
         called.result
         for called in trace.of(Called)
         if called.name.rpartition(".")[2] in _LOADERS
-        and any(one in samplers for v in called.keywords.values() for one in _alternatives(v))
+        and (
+            any(one in samplers for v in called.keywords.values() for one in _alternatives(v))
+            or _is_told_its_place(trace, called.argument(0, "dataset"))
+        )
     )
+
+
+def _is_told_its_place(trace: Trace, data: Value | None, depth: int = 4) -> bool:
+    """Whether a data set, or one of those that it is made of, was told a rank and the number of ranks."""
+    for one in _alternatives(data) if depth else []:
+        if isinstance(one, Literal | External):
+            continue
+        made = _origins(trace).made.get(one)
+        held = [entry for _, entry in trace.memory.entries(one)]
+        given = [] if made is None else [made.receiver, *made.arguments, *made.keywords.values()]
+        for told in (held, given):
+            if any(isinstance(v, Rank) for v in told) and any(map(_is_world_size, told)):
+                return True
+        if any(_is_told_its_place(trace, v, depth - 1) for v in (*held, *given)):
+            return True
+    return False
+
+
+def _is_world_size(value: Value | None) -> bool:
+    return value is not None and any(of_world_size(v) for v in _alternatives(value))
 
 
 SAMPLERS = (

@@ -146,7 +146,7 @@ def check(trace: Trace) -> Iterator[Finding]:
             continue
         said.update(called.result for called, _ in empty)
         ways = (
-            (called, way_without_memory(trace, forward, called.result, guards))
+            (called, way_without_memory(trace, forward, module, guards, called.result))
             for called, guards in empty
             if together(guards, shard.guards)
         )
