@@ -47,6 +47,7 @@ from .shared import (
     cases,
     class_name,
     has_parameters,
+    is_next,
     overlap,
     sharded,
     shards,
@@ -335,7 +336,7 @@ def is_choice_of_the_run(trace: Trace, guard: Guard, module: Value) -> bool:
         return False
     seen: Value | None = test
     while isinstance(seen, Part):
-        if isinstance(seen.key, Round):
+        if isinstance(seen.key, Round) or is_next(seen):
             return False
         if isinstance(seen.key, tuple) and seen.key[0] in ("isinstance", "hasattr", "in"):
             return False

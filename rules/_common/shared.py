@@ -307,9 +307,11 @@ def _free(test: Value) -> bool:
     """
     if is_choice(test) or rank_dependent(test) or _is_routine(test) or _is_import(test):
         return True
+    if isinstance(test, Container):  # whether there is anything in it
+        return True
     seen: Value | None = test
     while isinstance(seen, Part):
-        if isinstance(seen.key, Round):
+        if isinstance(seen.key, Round) or is_next(seen):
             return True
         if isinstance(seen.key, tuple):
             asked = seen.key[0]
@@ -321,6 +323,11 @@ def _free(test: Value) -> bool:
                 return True
         seen = seen.owner
     return False
+
+
+def is_next(value: Part) -> bool:
+    """Whether a value is what an iterator gave next: another one each time."""
+    return isinstance(value.key, tuple) and value.key[0] == "next"
 
 
 _ROUTINE = re.compile(

@@ -105,7 +105,8 @@ def may_be_whole(trace: Trace, event: Event, shard: Shard) -> bool:
         return True
     gathering = [u.order for u in trace.before(event, Unsharded) if _about(trace, u.module, shard)]
     if not frees_after_forward(trace, shard):
-        gathering += [f.order for f in computing if _about(trace, f.module, shard)]
+        over = [f for f in computing if not _runs(f, event)]  # what runs gathers no group of others
+        gathering += [f.order for f in over if _about(trace, f.module, shard)]
     freed = [e.order for e in trace.before(event, Backward)]
     freed += [e.order for e in trace.before(event, Resharded)]
     return max(gathering, default=-1) > max(freed, default=-1)

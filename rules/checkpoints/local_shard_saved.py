@@ -109,6 +109,7 @@ from fsdp2lint.api import (
 )
 
 from .._common.parts import layer_with_parameters
+from .._common.ranks import decides
 from .._common.shared import changed, of_shards, sharded, state_shard
 from ._common.checkpoints import same_everywhere, written
 
@@ -123,7 +124,7 @@ _ELEMENT = (".items()", ".values()", "[1]")
 def check(trace: Trace) -> Iterator[Finding]:
     """Saves of parts."""
     for saved in trace.of(Saved):
-        if not same_everywhere(saved.path):
+        if not (same_everywhere(saved.path) or _by_some_ranks(trace, saved)):
             continue
         for tensor in written(trace, saved):
             source = _origin(tensor)
@@ -137,6 +138,14 @@ def check(trace: Trace) -> Iterator[Finding]:
                 because=((shard, "it is sharded here"),),
             )
             break
+
+
+def _by_some_ranks(trace: Trace, saved: Saved) -> bool:
+    """Whether only some ranks write, wherever they do, and the others nothing in their place."""
+    return any(
+        decides(guard.test) and not any(~guard in other.guards for other in trace.of(Saved))
+        for guard in saved.guards
+    )
 
 
 def _origin(tensor: Part) -> StateDict | Parameters | None:

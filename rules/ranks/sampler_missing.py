@@ -370,18 +370,27 @@ def _same_everywhere(trace: Trace, data: Value) -> bool:
         return _is_loaded_the_same(trace, made)
     if not isinstance(data, Instance) or not isinstance(data.cls, Class):
         return False
-    if _seeded_by_rank(trace.calls(*_SEEDING_OTHERS)) or _holds_rank(trace, data):
+    if _seeded_by_rank(trace.calls(*_SEEDING_OTHERS)):
         return False
-    return all(_is_plain(cls, trace, data) for cls in lineage(data.cls))
+    return _all_plain(trace, data)
 
 
-def _holds_rank(trace: Trace, data: Value, depth: int = 4) -> bool:
-    """Whether a data set, or one that it is made of, has something that differs from rank to rank."""
-    held = [one for _, v in trace.memory.entries(data) for one in options(v)] if depth else []
-    return any(
-        rank_dependent(one) or (isinstance(one, Instance) and _holds_rank(trace, one, depth - 1))
-        for one in held
+def _all_plain(trace: Trace, data: Instance, depth: int = 4) -> bool:
+    """Whether a data set, and those of the project that it is made of, do the same on all ranks."""
+    inner = (one for _, v in trace.memory.entries(data) for one in options(v))
+    return all(_is_plain(cls, trace, data) for cls in lineage(data.cls)) and all(
+        depth > 0 and _all_plain(trace, one, depth - 1)
+        for one in inner
+        if isinstance(one, Instance) and isinstance(one.cls, Class) and _is_data(one)
     )
+
+
+def _is_data(value: Instance) -> bool:
+    """Whether an object is a data set of the project."""
+    return any(isinstance(c, External) and c.name in _DATA for c in lineage(value.cls))
+
+
+_DATA = ("torch.utils.data.Dataset", "torch.utils.data.IterableDataset")
 
 
 def _made(trace: Trace, value: Value) -> Called | None:
@@ -425,12 +434,7 @@ _NAMES = re.compile(r"(self\.)?([A-Za-z_]\w*)")
 def _is_plain(cls: Value, trace: Trace, data: Instance) -> bool:
     """Whether what a class does is the same on all ranks: its methods name none, and no attribute that they read holds one."""
     if isinstance(cls, External):
-        return cls.name in (
-            "torch.utils.data.Dataset",
-            "torch.utils.data.IterableDataset",
-            "builtins.object",
-            "typing.Generic",
-        )
+        return cls.name in (*_DATA, "builtins.object", "typing.Generic")
     if not isinstance(cls, Class):
         return False
     texts = [

@@ -14,6 +14,7 @@ from fsdp2lint.api import (
     WHOLE,
     Backward,
     Called,
+    Class,
     Collective,
     Container,
     Either,
@@ -24,6 +25,7 @@ from fsdp2lint.api import (
     Forward,
     Guard,
     Guards,
+    Instance,
     Literal,
     Logic,
     Not,
@@ -37,6 +39,7 @@ from fsdp2lint.api import (
     Unknown,
     Value,
     is_choice,
+    lineage,
     of_world_size,
     once,
     rank_dependent,
@@ -487,19 +490,29 @@ def _of_one_rank(trace: Trace) -> frozenset[Value]:
 
 
 def _is_told_its_place(trace: Trace, data: Value | None, depth: int = 4) -> bool:
-    """Whether a data set, or one of those that it is made of, was told a rank and the number of ranks."""
+    """Whether a data set, or one of those that it is made of, was told a rank and the number of ranks, and asks for it."""
     for one in _alternatives(data) if depth else []:
         if isinstance(one, Literal | External):
             continue
         made = _origins(trace).made.get(one)
-        held = [entry for _, entry in trace.memory.entries(one)]
         given = [] if made is None else [made.receiver, *made.arguments, *made.keywords.values()]
-        for told in (held, given):
+        held = [entry for _, entry in trace.memory.entries(one)]
+        asked = [entry for key, entry in trace.memory.entries(one) if _reads(one, str(key))]
+        for told in (asked, given):
             if any(isinstance(v, Rank) for v in told) and any(map(_is_world_size, told)):
                 return True
         if any(_is_told_its_place(trace, v, depth - 1) for v in (*held, *given)):
             return True
     return False
+
+
+def _reads(value: Value, attribute: str) -> bool:
+    """Whether a class of the project does more with an attribute than keep it."""
+    return isinstance(value, Instance) and any(
+        cls.scope.source.code(cls.node).count(f"self{attribute}") > 1
+        for cls in lineage(value.cls)
+        if isinstance(cls, Class)
+    )
 
 
 def _is_world_size(value: Value | None) -> bool:
