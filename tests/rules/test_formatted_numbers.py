@@ -63,4 +63,4 @@ def test_what_is_computed_from_shards_takes_no_spec(text: str) -> None:
 @pytest.mark.parametrize("text", SHOWS)
 def test_a_number_or_a_whole_tensor_takes_one(text: str) -> None:
     said = list(findings([Source("train.py", START + text + "\n")]))
-    assert not [one for one in said if "format spec" in one.message]
+    assert not [one for _, one in said if "format spec" in one.message]
