@@ -221,6 +221,8 @@ class Memory:
             self.out.add(one)
             if isinstance(one, Parameters | StateDict):
                 self.lent.add(one.of)
+            elif isinstance(one, Part) and one.key in _TENSORS:
+                self.lent.add(_root(one))  # a tensor does not know whose it is
             else:
                 todo.extend(parts_of(one))
             todo.extend(v for _, v in self.entries(one))
@@ -324,6 +326,21 @@ def choose(found: list[tuple[Guards, Value]], here: Guards) -> Value | None:
     return Either(tuple((g, v) for v, g in list(distinct.items())[:MAX_OPTIONS]))
 
 
+def _root(value: Value) -> Value:
+    """The object below which a value hangs by attributes."""
+    while isinstance(value, Part):
+        value = value.owner
+    return value
+
+
+_TENSORS = (".weight", ".bias", ".data", ".grad")
+"""Attributes that are tensors of a module, or of a tensor."""
+
+
+_TEXTS = ("format", "str", "repr", "len", "int", "float")
+"""What makes a text or a number of a value: whoever gets that cannot reach the value."""
+
+
 def parts_of(value: Value) -> Iterator[Value]:
     """The values from which ``value`` is made."""
     if isinstance(value, Wrapped):
@@ -337,5 +354,5 @@ def parts_of(value: Value) -> Iterator[Value]:
     elif isinstance(value, Partial):
         yield from value.args
         yield from value.keywords.values()
-    elif isinstance(value, Part):
+    elif isinstance(value, Part) and not (isinstance(value.key, tuple) and value.key[0] in _TEXTS):
         yield value.owner
