@@ -3,12 +3,14 @@
 ## What it does
 
 Finds collectives (`barrier`, `all_reduce`, `full_tensor`, full state dicts, DCP's `save` and `load`), forwards
-of sharded models and gradient clipping under a test of the rank, when the other ranks make no such call.
+of sharded models and gradient clipping under a test of the rank, when the other ranks make no such call, or make
+the same calls in another order.
 
 ## Why is this bad
 
 The ranks that take part wait for those that do not: the job hangs until the process group's timeout, or meets the
-other ranks' next collective and mixes data.
+other ranks' next collective and mixes data. Ranks that reduce two sums in opposite orders get one result for both,
+without an error: 4 and 4, where 2 and 6 were right (measured with two ranks).
 
 ## Example
 
@@ -86,6 +88,21 @@ fully_shard(model)
 gather(dict(model.named_parameters()))
 ```
 
+Found: the same collectives in another order.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+loss, count = torch.ones(1), torch.ones(1)
+if dist.get_rank() == 0:
+    dist.all_reduce(loss)
+    dist.all_reduce(count)
+else:
+    dist.all_reduce(count)
+    dist.all_reduce(loss)
+```
+
 Not found: a rank that a function outside of the project gives.
 
 ```python
@@ -125,12 +142,20 @@ Code behind a `return` that depends on the rank is FSDP402, an evaluation on one
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
-from fsdp2lint.api import Finding, Trace, rule
+from fsdp2lint.api import Collective, Finding, Forward, Guard, Trace, Value, rule
 
 from ..._common.evaluation import evaluates
-from ..._common.meetings import has_counterpart, inside_test, meetings, rank_guards, under
+from ..._common.meetings import (
+    Meeting,
+    has_counterpart,
+    inside_test,
+    meetings,
+    rank_guards,
+    under,
+)
 from .hoisting import hoisted
 
 
@@ -161,3 +186,61 @@ def check(trace: Trace) -> Iterator[Finding]:
                 fix=hoisted(trace, meeting, guard) if at is meeting.event.at else None,
             )
             break
+
+    yield from _in_another_order(trace)
+
+
+def _in_another_order(trace: Trace) -> Iterator[Finding]:
+    """The two sides of a test of the rank that come to the same meetings, one in another order than the other."""
+    said: set[object] = set()
+    for meeting in meetings(trace):
+        for guard in rank_guards(meeting.event):
+            if guard.site is None or guard.site.node in said:
+                continue
+            said.add(guard.site.node)
+            here, there = _under_test(trace, guard), _under_test(trace, ~guard)
+            pair = _first_crossed(here, there)
+            if pair is None:
+                continue
+            mine, other = pair
+            yield Finding(
+                at=under(mine.event, guard),
+                message=f"where `{guard.words()}` a rank comes to {_said(mine)} here and the others to {_said(other)}: each "
+                "waits in another call, or gets what was meant for the other one; call them in one order on all ranks",
+                because=((other.event, "the others come here"),),
+            )
+
+
+def _under_test(trace: Trace, guard: Guard) -> list[Meeting]:
+    """The meetings on one side of a test, in order; none where other tests below it decide too."""
+    found = [
+        m for m in meetings(trace) if guard in rank_guards(m.event) and inside_test(m.event, guard)
+    ]
+    same = len({m.event.guards.clauses for m in found}) == 1
+    return found if same else []
+
+
+def _first_crossed(here: list[Meeting], there: list[Meeting]) -> tuple[Meeting, Meeting] | None:
+    """The first two that do not meet each other, where each side comes to what the other comes to."""
+    for key in (_kind, _kind_and_subject):
+        mine, others = [key(m) for m in here], [key(m) for m in there]
+        if Counter(mine) == Counter(others) and mine != others:
+            pairs = zip(here, there, strict=True)
+            return next((a, b) for a, b in pairs if key(a) != key(b))
+    return None
+
+
+def _said(meeting: Meeting) -> str:
+    about = meeting.event.about if isinstance(meeting.event, Collective) else None
+    return meeting.said if about is None else f"{meeting.said} of `{about.words()}`"
+
+
+def _kind(meeting: Meeting) -> tuple[str, Value | None]:
+    return meeting.kind, None
+
+
+def _kind_and_subject(meeting: Meeting) -> tuple[str, Value | None]:
+    event = meeting.event
+    if isinstance(event, Collective):
+        return meeting.kind, event.about
+    return meeting.kind, event.module if isinstance(event, Forward) else None
