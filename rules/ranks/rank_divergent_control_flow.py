@@ -7,7 +7,9 @@ test that reads values of a tensor (`mask.any()`, `(ids == IMAGE).any()`, `lengt
 call of it on the other side. Finds collectives, checkpoints and forwards of a sharded model under a test of
 something that each rank has for itself: its loss (`if loss.item() < best:`), its clock, its random numbers, whether
 its batch has an entry (`batch.get("images") is not None`), or whether a file is there in a folder that each machine has
-for itself (`/tmp`, `$TMPDIR`).
+for itself (`/tmp`, `$TMPDIR`). Finds them too in loops that make as many rounds as the share of the rank has elements
+(`range(rank, len(questions), world_size)`, `enumerate(files[rank::world_size])`): the shares are equal only where the
+number of ranks divides that of the elements.
 
 ## Why is this bad
 
@@ -99,6 +101,17 @@ trainer = Trainer()
 for _ in range(100):
     trainer.model(torch.randn(4, 8)).sum().backward()
     trainer.maybe_save()
+```
+
+Found: answers to a share of the questions.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+questions = torch.load("questions.pt")
+for number in range(dist.get_rank(), len(questions), dist.get_world_size()):
+    model(questions[number])
 ```
 
 Found: a resume from a folder that each machine has for itself.
@@ -211,10 +224,12 @@ from fsdp2lint.api import (
     unwrapped,
 )
 
-from .._common.meetings import inside_test, meetings, under
+from .._common.loops import loops_around
+from .._common.meetings import alone, inside_test, meetings, under
 from .._common.origins import OWN, differing_guard, written
 from .._common.shared import Shard, sharded
 from .._common.tensors import has_root_above
+from ._common.shares import walks_of_shares
 
 _READING = {".any", ".all", ".item", ".sum", ".nonzero", "torch.any", "torch.all", "torch.sum"}
 _DERIVING = {
@@ -260,6 +275,21 @@ def check(trace: Trace) -> Iterator[Finding]:
             break
 
     yield from _by_own_values(trace, said)
+    yield from _by_shares(trace)
+
+
+def _by_shares(trace: Trace) -> Iterator[Finding]:
+    """Meetings in each round of a loop that makes as many rounds as the share of its rank has elements."""
+    for called, loop in walks_of_shares(trace):
+        met = next((m for m in meetings(trace) if loop in loops_around(m.event)), None)
+        if met is None or alone(met.event.guards):
+            continue
+        yield Finding(
+            at=called,
+            message=f"each rank makes as many rounds as its share has elements, and meets the others in {met.said}: where "
+            "the ranks do not share evenly, those with one more wait forever; give all of them equally many",
+            because=((met.event, "the ranks meet here"),),
+        )
 
 
 def _by_own_values(trace: Trace, said: set[object]) -> Iterator[Finding]:

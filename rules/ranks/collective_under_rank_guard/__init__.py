@@ -205,7 +205,7 @@ def _in_another_order(trace: Trace) -> Iterator[Finding]:
             mine, other = pair
             yield Finding(
                 at=under(mine.event, guard),
-                message=f"where `{guard.words()}` a rank comes to {_said(mine)} here and the others to {_said(other)}: each "
+                message=f"where `{guard.words()}` a rank reaches {_said(mine)} here and the others {_said(other)}: each "
                 "waits in another call, or gets what was meant for the other one; call them in one order on all ranks",
                 because=((other.event, "the others come here"),),
             )
