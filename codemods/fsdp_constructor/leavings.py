@@ -117,7 +117,8 @@ def _names(
     helpers: Asking = {}
     nothing: tuple[list[Named], Asking] = [], {}
     references = list(program.references(STRATEGY, f"{STRATEGY}.*"))
-    if not references or program.framework or _is_given_away(program):
+    written = any(_makes_options(f) for f in map(_function_of, references) if f is not None)
+    if not references or (program.framework and not written) or _is_given_away(program):
         return nothing
     if any(_ASKED.search(source.text) for source in program.sources):
         return nothing
@@ -155,6 +156,12 @@ if strategy not in members:
 TAKEN_BY_NAME = (
     'strategy = getattr(strategy, "name", strategy)  # members of FSDP1\'s enum have one'
 )
+
+
+def _function_of(reference: Reference) -> cst.FunctionDef | None:
+    """The function that a use stands in."""
+    found = function_scope(reference.source, reference.node)
+    return found if isinstance(found, cst.FunctionDef) else None
 
 
 def _makes_options(function: cst.FunctionDef) -> bool:

@@ -90,3 +90,12 @@ def test_a_table_of_a_class_says_which_strategies_there_are(asks: str, imports: 
     assert '"NO_SHARD"' in after
     assert "HYBRID_SHARD" not in after
     assert "SHARD_GRAD_OP" not in after
+
+
+def test_a_script_of_the_project_that_trains_by_a_framework_changes_nothing() -> None:
+    other = "import deepspeed\n\nengine, *_ = deepspeed.initialize(model=object(), config={})\n"
+    text = PROGRAM.format(option='default="FULL_SHARD"', lines=TABLE + CHOSEN, given="strategy")
+    sources = (Source("train.py", text), Source("other.py", other))
+    done = migrate(sources, knowledge.codemods())
+    assert "ShardingStrategy" not in done.after[0].text
+    assert done.after[1].text == other
