@@ -57,7 +57,7 @@ class Followed:
         is_program = trace.entry == "__main__"
         sights = _sights(trace)
         unseen = is_program and (
-            _lost_training(trace, sights) or trace.cut and _seems_to_train(trace)
+            _lost_training(trace, sights) or (trace.cut and _seems_to_train(trace))
         )
         if not sights and not unseen:
             if is_program and "__main__" in trace.source.text:
