@@ -260,7 +260,7 @@ def way_around(
     for way in (*ways, *_without_two(trace, end, touching, module)):
         whole = way.also(hooks) if hooks else way
         if not whole.impossible and together(built, way):
-            if all(one.guards.excludes(whole) for one in touching):
+            if all(one.guards.lasting.excludes(whole) for one in touching):
                 return whole
     return None
 

@@ -129,6 +129,7 @@ from fsdp2lint.api import (
     Forward,
     Guards,
     InsertAfter,
+    Literal,
     Moved,
     Stepped,
     Trace,
@@ -192,11 +193,12 @@ def _uninitialised(
 ) -> tuple[list[Called], Guards, bool] | None:
     """The layers that compute without having got values on some path, that path, and whether no layer has got any."""
     module = unwrapped(moved.module)
+    alone = _without_submodules(trace, moved)
     layers = [
         (called, guards.and_(moved.guards))
         for called, guards in born_on_meta(trace)
         if called.order < moved.order
-        and trace.inside(called.result, module)
+        and (called.result is module if alone else trace.inside(called.result, module))
         and together(guards, moved.guards)
     ]
     if not layers:
@@ -229,6 +231,16 @@ def _uninitialised(
             path = way
             left.append(called)
     return None if path is None else (left, path, False)
+
+
+def _without_submodules(trace: Trace, moved: Moved) -> bool:
+    """Whether only what a module holds itself gets memory: ``to_empty(…, recurse=False)``."""
+    given = [
+        called.keywords.get("recurse")
+        for called in trace.calls(".to_empty")
+        if called.at.node is moved.at.node and called.calls == moved.calls
+    ]
+    return any(isinstance(one, Literal) and one.value is False for one in given)
 
 
 def _computes(trace: Trace, moved: Moved, layer: Value) -> bool:

@@ -301,3 +301,53 @@ def test_one_layer_without_memory_is_enough() -> None:
         "MEMORY\n", 'model[0].to_empty(device="cuda")\nmodel[0].reset_parameters()\n'
     )
     assert "FSDP215" in codes(HEAD + bare.replace("CHOICE\n", ""))
+
+
+BUILT = """\
+from settings import config
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+
+
+def build():
+    if config.kind == "net":
+        make = Net
+    else:
+        OTHERWISE
+    with torch.device("meta"):
+        model = make()
+    MEMORY
+    return fully_shard(model)
+
+
+dist.init_process_group("nccl")
+model = build()
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+set_model_state_dict(model, library.load(), options=StateDictOptions(full_state_dict=True))
+model(torch.ones(2, 8)).sum().backward()
+optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("otherwise", "memory", "found"),
+    [
+        ("raise ValueError(config.kind)", 'model.to_empty(device="cuda")', False),
+        ("make = Net", 'if make is Net:\n        model.to_empty(device="cuda")', False),
+        ("make = Net", 'if config.kind == "net":\n        model.to_empty(device="cuda")', True),
+        ("raise ValueError(config.kind)", "pass", True),
+    ],
+)
+def test_a_test_behind_which_the_program_ends_is_no_choice(
+    otherwise: str, memory: str, found: bool
+) -> None:
+    script = BUILT.replace("OTHERWISE", otherwise).replace("MEMORY", memory)
+    assert ("FSDP252" in codes(HEAD + script)) is found
+
+
+def test_what_holds_no_parameters_itself_gets_no_memory_alone() -> None:
+    memory = 'model.to_empty(device="cuda", recurse=False)\nmodel.reset_parameters()'
+    script = HEAD.replace(
+        "    def forward", "    def reset_parameters(self):\n        pass\n\n    def forward", 1
+    ) + STARTS.replace("CHOICE\n", "")
+    assert "FSDP251" not in codes(script.replace("MEMORY", memory))
+    assert "FSDP251" in codes(script.replace("MEMORY", memory.replace(", recurse=False", "")))
