@@ -105,7 +105,9 @@ def _note(found: Uses, event: Event) -> None:
         found.reads = True
     elif isinstance(event, Assigned):
         found.writes |= any(map(_may_replace, options(event.value)))
-    elif isinstance(event, Written | Filled):
+    elif isinstance(event, Filled):
+        found.writes |= any(map(of_parameters, options(event.owner)))
+    elif isinstance(event, Written):
         found.writes = True
     elif isinstance(event, Escaped):
         found.writes |= isinstance(unwrapped(event.value), Parameters) or of_parameters(event.value)

@@ -44,6 +44,7 @@ RUNS = "return model.head(model.encoder(x)), model(x)"
         "self.steps += 1",
         "self.steps = self.steps + 1",
         "self.last = x * 2",
+        "y = torch.zeros_like(x); y[0] = x[0]",
     ],
 )
 def test_what_the_model_keeps_is_no_parameter(keeps: str) -> None:
@@ -60,6 +61,8 @@ def test_what_the_model_keeps_is_no_parameter(keeps: str) -> None:
         "self.head.weight = self.encoder.weight",
         "self.head.bias = None",
         "self.head.weight.data += 1",
+        "self.head.weight.data[0] = 1",
+        "w = self.head.weight.detach(); w[0] = 1",
     ],
 )
 def test_parameters_that_are_replaced_or_written_are_left(keeps: str) -> None:
