@@ -420,18 +420,26 @@ def _uncovered(
     way: Guards,
     depth: int = 6,
 ) -> Value | None:
-    """A layer with parameters below ``module``, or a parameter of a module's own, that is in no group on a path."""
+    """A layer with parameters below ``module``, or a parameter of a module's own, that is trained and in no group on a
+    path.
+    """
     if depth == 0 or any(module is c for c in covered) or not _is_made(trace, module, way):
         return None
     own = next(_own_parameters(trace, module, forward), None)
-    if own is not None:
+    if own is not None and not may_be_frozen(trace, own):
         return own
     children = parts_of(trace, module)
     for child in children:
         found = _uncovered(trace, child, covered, forward, way, depth - 1)
         if found is not None:
             return found
-    return module if not children and has_parameters(trace, module) else None
+    if children or not has_parameters(trace, module) or may_be_frozen(trace, module):
+        return None
+    return module
+
+
+def _given(called: Called) -> tuple[Value | None, ...]:
+    return (called.receiver, *called.arguments, *called.keywords.values())
 
 
 def _is_made(trace: Trace, module: Value, way: Guards) -> bool:
@@ -439,7 +447,7 @@ def _is_made(trace: Trace, module: Value, way: Guards) -> bool:
     made = [
         called.guards
         for called in (trace.of(Called) if way.clauses else ())
-        if called.result is module and module not in (called.receiver, *called.arguments)
+        if called.result is module and module not in _given(called)
     ]
     return not made or not all(guards.excludes(way) for guards in made)
 

@@ -231,7 +231,7 @@ model.context = args.context
 if args.context:
     for layer in model.body:
         fully_shard(layer)
-    fully_shard(model)
+    fully_shard(module=model)
 else:
     for layer in model.body:
         fully_shard(layer)
@@ -269,3 +269,14 @@ def test_what_a_walk_finds_is_no_way_of_the_run() -> None:
     steps = "optimizer = torch.optim.AdamW(model.parameters())\n" + TRAINS + "optimizer.step()\n"
     found = {one.code for one in named(list(findings([Source("train.py", MODEL + KINDS + steps)])))}
     assert "FSDP206" not in found
+
+
+FROZEN = (("model.embed.requires_grad_(False)", True), ("model.requires_grad_(False)", False))
+
+
+@pytest.mark.parametrize(("frozen", "left"), FROZEN)
+def test_one_frozen_layer_does_not_hide_the_others(frozen: str, left: bool) -> None:
+    text = MODEL + f"model = Net()\n{frozen}\nfor layer in model.body:\n    fully_shard(layer)\n"
+    text += "optimizer = torch.optim.AdamW(model.parameters())\n" + TRAINS + "optimizer.step()\n"
+    found = {one.code for one in named(list(findings([Source("train.py", text)])))}
+    assert ("FSDP206" in found) is left
