@@ -26,7 +26,8 @@ but the first are not even looked at.
  fully_shard(model)
 -state = torch.load("model.pt", map_location="cpu")
 +state = torch.load("model.pt", map_location="cpu", mmap=True)
- set_model_state_dict(model, state, options=StateDictOptions(full_state_dict=True))
+ options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+ set_model_state_dict(model, state, options=options)
 ```
 
 ## Forms

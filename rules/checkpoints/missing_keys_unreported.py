@@ -119,6 +119,7 @@ import libcst as cst
 
 from fsdp2lint.api import (
     Called,
+    Event,
     Finding,
     Fix,
     Layout,
@@ -129,6 +130,7 @@ from fsdp2lint.api import (
     Trace,
     Value,
     options,
+    rank_dependent,
     rule,
     walk,
 )
@@ -162,7 +164,7 @@ def check(trace: Trace) -> Iterator[Finding]:
             )
             continue
         file = _file(trace, restored)
-        if strict and file is not None and not _looked_at(restored.at):
+        if strict and file is not None and not _looked_at(restored.at) and not _by_rank(file):
             yield Finding(
                 at=restored,
                 message="keys that the file lacks do not raise: the model keeps its own values for them; set "
@@ -197,6 +199,11 @@ def _file(trace: Trace, restored: Restored) -> Loaded | None:
                 return read[value]
             value = value.owner if isinstance(value, Part) and isinstance(value.key, str) else None
     return None
+
+
+def _by_rank(event: Event) -> bool:
+    """Whether only some ranks read the file: without a broadcast the load fails in another way."""
+    return any(rank_dependent(guard.test) for clause in event.guards.clauses for guard in clause)
 
 
 def _looked_at(site: Site) -> bool:

@@ -38,7 +38,8 @@ visible.
  fully_shard(model)
  model.to_empty(device="cpu")
  state = torch.load("model.pt", mmap=True)
- set_model_state_dict(model, state, options=StateDictOptions(full_state_dict=True))
+ options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+ set_model_state_dict(model, state, options=options)
 +model.scale = torch.arange(8.0)
  model(torch.randn(4, 8)).sum().backward()
 ```
