@@ -68,7 +68,7 @@ def get(machine: Machine, value: Value, name: str, site: Site) -> Value:
         if found is not None:
             stored = _bind(machine, found, value, site)
     if stored is not None:
-        return value.part(f".{name}") if _may_be_set(machine, value, stored) else stored
+        return _perhaps_set(machine, value, name) if _may_be_set(machine, value, stored) else stored
     if isinstance(value, Optimizer) and name not in _OF_EVERY_OPTIMIZER:
         made = machine.memory.read(value, MADE, machine.here)
         if isinstance(made, Instance) and _has(machine, made, name):
@@ -127,6 +127,17 @@ def _may_be_set(machine: Machine, owner: Value, stored: Value) -> bool:
     if not isinstance(stored, Literal) or type(owner) is not Instance:
         return False
     return owner in machine.memory.out or owner in machine.memory.loose
+
+
+def _perhaps_set(machine: Machine, owner: Value, name: str) -> Value:
+    """A setting that may be another one than its default: where that is None, what its annotation says it is then."""
+    part = owner.part(f".{name}")
+    default = machine.memory.read(owner, f".{name}", machine.here)
+    if not (isinstance(owner, Instance) and isinstance(owner.cls, Class)):
+        return part
+    if not (isinstance(default, Literal) and default.value is None):
+        return part
+    return classes.as_field(machine, owner.cls, name, part)
 
 
 def _bind(machine: Machine, found: Value, receiver: Value, site: Site) -> Value:

@@ -267,7 +267,7 @@ def _fill_fields(
         if default is not None and not isinstance(default, Function):
             given[name] = default
     for name, value in given.items():
-        value = _as_field(machine, cls, name, value)
+        value = as_field(machine, cls, name, value)
         machine.memory.write(made, f".{name}", machine.here, value)
         value.sit(made, f".{name}")
     post = find(machine, cls, "__post_init__")
@@ -275,7 +275,7 @@ def _fill_fields(
         machine.call(post, (made,), {}, made.born or Site(cls.scope.source, cls.node, cls.node))
 
 
-def _as_field(machine: Machine, cls: Class, name: str, value: Value) -> Value:
+def as_field(machine: Machine, cls: Class, name: str, value: Value) -> Value:
     """What a field holds: where nothing is known of it, what its annotation says."""
     from fsdp2lint.interpret.annotations import annotations_of, believed
 

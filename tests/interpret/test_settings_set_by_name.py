@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from fsdp2lint.check.runner import Batch, check
 from fsdp2lint.source.source import Source
 from tests.rules.test_rules import findings, named
 
@@ -67,3 +70,44 @@ def test_a_default_is_not_certain_where_any_setting_is_set(
     text = SCRIPT.replace("SET", how).replace("ASKED", asked)
     found = {one.code for one in named(list(findings([Source("train.py", text)])))}
     assert ("FSDP401" in found) is saves
+
+
+NONE_BY_DEFAULT = """\
+import json
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+
+@dataclass
+class Norm:
+    kind: str = "rms"
+
+    def size(self):
+        return 8
+
+    def build(self):
+        return nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 8))
+
+
+@dataclass
+class Config:
+    norm: Norm | None = None
+
+
+config = Config(**json.load(open("config.json")))
+if config.norm is not None:
+    print(config.norm.size())
+model = config.norm.build()
+fully_shard(model)
+"""
+
+
+def test_a_setting_that_is_none_by_default_is_what_its_annotation_says(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(NONE_BY_DEFAULT)
+    (one,) = check(Batch.of_files([str(tmp_path / "train.py")])).programs
+    (site,) = one.shards
+    assert site.resolved
+    assert not one.lost
