@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fsdp2lint.api import Guards, Literal, MainRank, Not, Part, Rank, Trace, Value
+from fsdp2lint.api import Guards, Literal, MainRank, Not, Part, Rank, Trace, Value, once
 
 _SCOPES = ("global", "local")
 
@@ -41,5 +41,11 @@ def _some_only(operator: object, number: object) -> bool:
 
 def without_group(trace: Trace, guards: Guards) -> bool:
     """Whether this holds only where a run makes no process group: under what excludes each place that makes one."""
-    made = [one.guards for one in trace.calls("torch.distributed.init_process_group")]
+    made = _group_made(trace)
     return bool(made) and all(guards.excludes(one) for one in made)
+
+
+@once
+def _group_made(trace: Trace) -> list[Guards]:
+    """Under what each place makes a process group."""
+    return [one.guards for one in trace.calls("torch.distributed.init_process_group")]

@@ -135,6 +135,7 @@ class _Origins:
         self.returned: dict[Value, list[Returned]] = {}
         self.shared: dict[Value, int] = {}
         self.grown: dict[Value, list[tuple[int, Value]]] = {}
+        self._known_alone: dict[Guards, bool] = {}
         for called in trace.of(Called):
             if called.result is not called.receiver:  # `x.to(device)` stands for `x`
                 self.made.setdefault(called.result, called)
@@ -224,7 +225,11 @@ class _Origins:
 
     def _alone(self, guards: Guards) -> bool:
         """Whether a value is one of a run of one process, which never makes the group that the others make."""
-        return _of_one_process(guards) or without_group(self.trace, guards)
+        known = self._known_alone.get(guards)
+        if known is None:
+            known = _of_one_process(guards) or without_group(self.trace, guards)
+            self._known_alone[guards] = known
+        return known
 
     def _explains(self, guard: Guard) -> bool:
         """Whether a value differs between ranks because of a test.
