@@ -62,6 +62,10 @@ _TODO = "use set_model_state_dict(model, state, options=StateDictOptions(full_st
 
 _SHARDS = "its file holds this rank's shards as FSDP1 wrote them, which FSDP2 cannot read"
 _RAISES = "keys that it lacks raise as before, by broadcast_from_rank0"
+_COMPILED = (
+    "keys that it lacks raise where the model is compiled, and are not reported where it is not"
+)
+"""With a broadcast, ranks that have read the file too keep the names without ``_orig_mod.``, and raise for those."""
 _MISSING = "keys that it lacks are not reported: those parameters keep their values"
 """``_load_model_state_dict`` puts the model's own values in the place of missing keys; ``_broadcast_state_dict`` takes them out
 again where the load is strict (torch/distributed/checkpoint/state_dict.py, torch/distributed/_state_dict_utils.py, 2.13)."""
@@ -89,7 +93,9 @@ def put(program: Program, events: Put) -> Iterator[Step | Left]:
     asks = comes_otherwise(program, call, [(t, e, e.into) for t, e in events])
     asks = asks or is_doubted(program, source, call, text_of(source, call.func.value))
     first_only = any(first_rank_has_it(e.state) for _, e in mine)
-    broadcast = first_only or (kind == FULL and _is_strict(call) and _for_all_ranks(mine))
+    compiled = any(is_compiled(t, e, e.into) for t, e in mine)
+    strict = kind == FULL and _is_strict(call) and not compiled
+    broadcast = first_only or (strict and _for_all_ranks(mine))
     if asks and asks_already(source, call, text_of(source, call.func.value)):
         return
     if asks and not is_path(source, call.func.value) and not is_statement(source, call):
@@ -103,7 +109,8 @@ def put(program: Program, events: Put) -> Iterator[Step | Left]:
     raises = broadcast and _is_strict(call)
     why = "the shards are put back"
     if full:
-        why = f"plain tensors are spread over the ranks; {_RAISES if raises else _MISSING}"
+        missing = _RAISES if raises else _COMPILED if compiled and _is_strict(call) else _MISSING
+        why = f"plain tensors are spread over the ranks; {missing}"
     why += f"; {_ANEW}" if anew else ""
     told = accounts(mine, call, why)
     apart = anew or (bool(full) and not raises)

@@ -96,8 +96,10 @@ Trainer().resume(model, torch.load("model.pt", mmap=True))
 
 ## Fix safety
 
-Unsafe: with `broadcast_from_rank0` the weights of rank 0 go to all ranks, which must all take part. A result that the
-script reads gets no fix: compare the names with those of `model.state_dict()` before the load.
+Unsafe: with `broadcast_from_rank0` the weights of rank 0 go to all ranks, which must all take part. There is no fix for a
+model that is sharded with a `mesh` or an `offload_policy`, nor for a compiled one: there the other ranks must load an empty
+dictionary, since the names of weights of their own are unexpected. A result that the script reads gets none either:
+compare the names with those of `model.state_dict()` before the load.
 
 ## Known limits
 
@@ -135,7 +137,7 @@ from fsdp2lint.api import (
     walk,
 )
 
-from .._common.shared import DCP
+from .._common.shared import DCP, sharded, wrapped_by
 from ._common.checkpoints import switch, switched_on
 
 _SETTERS = (f"{DCP}state_dict.set_model_state_dict", f"{DCP}state_dict.set_state_dict")
@@ -170,11 +172,21 @@ def check(trace: Trace) -> Iterator[Finding]:
                 message="keys that the file lacks do not raise: the model keeps its own values for them; set "
                 "`broadcast_from_rank0=True`, with which a strict load raises",
                 because=((file, "the file is read here"),),
-                fix=_broadcast(trace, given),
+                fix=_broadcast(trace, restored, given),
             )
 
 
-def _broadcast(trace: Trace, given: Value) -> Fix | None:
+def _broadcast(trace: Trace, restored: Restored, given: Value) -> Fix | None:
+    """The switch, where the model is sharded over all ranks, on their own devices, and not compiled."""
+    here = sharded(trace, restored, restored.into)
+    if (
+        here is None
+        or here[0].event.open
+        or {"mesh", "offload_policy"} & set(here[0].event.options)
+    ):
+        return None
+    if any(wrapped_by(one, "compile") for one in options(restored.into)):
+        return None
     fix = switched_on(trace, given, "broadcast_from_rank0", _SETTERS)
     return (
         None
