@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import libcst as cst
@@ -168,14 +168,20 @@ def alone(guards: Guards) -> bool:
     return any(all(_of_one(g) or _no_group(g) for g in clause) for clause in guards.clauses)
 
 
-def deciding(trace: Trace, guards: Guards) -> Iterator[Guard]:
+def deciding(trace: Trace, guards: Guards, known: Collection[object] = ()) -> Iterator[Guard]:
     """The tests of several alternatives that decide alone on some path: with `if skip and isnan(loss): continue` the
     loss does where the run skips, with `if done or late(): break` the clock does where it is not done.
+
+    Those that are ``known`` already are left out: most stand over many events, and each path is a conjunction to keep.
     """
     for clause in guards.clauses:
         for guard in clause if len(clause) > 1 else ():
             others = [one for one in clause if one is not guard]
-            if is_choice(guard.test) or any(rank_dependent(one.test) for one in others):
+            if (
+                guard in known
+                or is_choice(guard.test)
+                or any(rank_dependent(one.test) for one in others)
+            ):
                 continue
             path = guards.also(frozenset(frozenset((~one,)) for one in others))
             if not (path.impossible or alone(path) or without_group(trace, path)):

@@ -141,7 +141,7 @@ def _left_by_own_values(trace: Trace, left: Exited, said: set[object]) -> Iterat
     if alone(left.guards):
         return
     units = [guard for clause in left.rank.clauses if len(clause) == 1 for guard in clause]
-    units += deciding(trace, left.rank)
+    units += deciding(trace, left.rank, said)
     units = [guard for guard in units if guard not in said]  # most tests stand over many departures
     found = differing_guard(trace, units, left.order)
     if found is None:
