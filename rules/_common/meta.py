@@ -259,9 +259,7 @@ def way_around(
             break
     for way in (*ways, *_without_two(trace, end, touching, module)):
         whole = way.also(hooks) if hooks else way
-        if any("reset_parameters is None" in g.words() for c in whole.since(end.guards) for g in c):
-            continue  # a layer has the method or not: no run chooses that
-        if not whole.impossible and together(built, way):
+        if not whole.impossible and together(built, whole):
             if all(one.guards.lasting.excludes(whole) for one in touching):
                 return whole
     return None
