@@ -208,7 +208,7 @@ def _is_strict(call: cst.Call) -> bool:
 
 
 def _for_all_ranks(events: Put) -> bool:
-    """Whether the model's wrapping is in sight and takes all ranks: those that the broadcast waits for."""
+    """Whether the model's wrapping is found and takes all ranks: those that the broadcast waits for."""
     return {wrapped_for_all(t, e.into) for t, e in events} - {None} == {True}
 
 

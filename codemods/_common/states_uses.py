@@ -66,7 +66,7 @@ def in_groups(trace: Trace, model: Value) -> bool:
 
 
 def wrapped_for_all(trace: Trace, model: Value) -> bool | None:
-    """Whether a model is surely wrapped for all ranks, its parameters on their own devices; None where no wrapping is in sight."""
+    """Whether a model is surely wrapped for all ranks, its parameters on their own devices; None where no wrapping is found."""
     of = {unwrapped(one) for one in options(model)}
     sites = {e.at.node for e in trace.of(Wrapping) if e.by == "fsdp1" and unwrapped(e.module) in of}
     made = [called for called in trace.calls(FSDP1) if called.at.node in sites]
