@@ -86,3 +86,12 @@ def born(value: Value) -> Site | None:
 def is_none(value: Value) -> bool:
     """Whether a value is the constant None."""
     return isinstance(value, Literal) and value.value is None
+
+
+def is_off(value: Value) -> bool:
+    """Whether a value is None or False: FSDP1 reads settings as ``mixed_precision or MixedPrecision()``."""
+    return isinstance(value, Literal) and (value.value is None or value.value is False)
+
+
+OFF = ("None", "False")
+"""How such a setting is written."""

@@ -13,6 +13,7 @@ import libcst as cst
 
 from fsdp2lint.api import Layout, Names, Replace, Source, dotted, name_for, scope_of, walk
 
+from .._common.names import OFF
 from .._common.origins import definitions, meaning, origins, returned
 from .displays import entries_of
 from .dropped import WHY
@@ -163,9 +164,9 @@ def _argument(
         member = meaning(site.program, source, value).rpartition(".")[2]
         kept = _RESHARD.get(member)
         return None if kept is None else f'"reshard_after_forward": {kept}'
-    if name == "mixed_precision" and dotted(value) == "None":
+    if name == "mixed_precision" and dotted(value) in OFF:
         return f'"mp_policy": {_named(site, source, value, "MixedPrecisionPolicy")}()'
-    if name == "cpu_offload" and dotted(value) == "None":
+    if name == "cpu_offload" and dotted(value) in OFF:
         return f'"offload_policy": {_named(site, source, value, "OffloadPolicy")}()'
     return None
 

@@ -156,7 +156,7 @@ def precision_helper(name: str, named: Naming) -> str:
     policy = named(f"{FSDP}MixedPrecisionPolicy")
     return f'''def {name}(precision, is_root):
     """The policy of fully_shard that stands for mixed precision settings, which may be None."""
-    if precision is None:
+    if not precision:
         return {policy}()
     casts = precision.cast_root_forward_inputs if is_root else precision.cast_forward_inputs
     return {policy}(

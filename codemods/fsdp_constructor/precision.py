@@ -28,7 +28,7 @@ from fsdp2lint.api import (
     walk,
 )
 
-from .._common.names import born, class_of, is_none, only_binding, uses
+from .._common.names import OFF, born, class_of, is_off, only_binding, uses
 from .._common.origins import Origin, meaning, origins
 from .._common.shared import Helpers
 from .blocks import has_no_batch_norms, has_no_buffers
@@ -121,7 +121,7 @@ def precision_of(site: Construction, plan: Plan, helpers: Helpers) -> Precision 
     argument = site.arguments.get("mixed_precision")
     if argument is None:
         return None
-    if argument.values and all(is_none(v) for v in argument.values):
+    if argument.values and all(is_off(v) for v in argument.values):
         site.account(argument.node, "dropped", "without it everything stays in its own precision")
         return None
     found = _written(site, argument) or _converted(site, argument)
@@ -169,7 +169,7 @@ def place(
     if classes:
         own = f"{site.name(NEW)}(param_dtype={site.name('torch.float32')}, output_dtype={low})"
         may_be_none = bool(found.test) or any(
-            is_none(v) for v in site.arguments["mixed_precision"].values
+            is_off(v) for v in site.arguments["mixed_precision"].values
         )
         given = text if found.run_time else f"{text}.param_dtype"
         plan.first.append((classes, {"mp_policy": own}, given if may_be_none else ""))
@@ -234,11 +234,11 @@ def _written(site: Construction, argument: Argument) -> Precision | str | None:
     test = ""
     if isinstance(node, cst.IfExp):
         test = site.text(node.test)
-        if dotted(node.body) == "None":
+        if dotted(node.body) in OFF:
             test = f"not ({test})" if " " in test else f"not {test}"
-        elif dotted(node.orelse) != "None":
+        elif dotted(node.orelse) not in OFF:
             return None
-        node = node.orelse if dotted(node.body) == "None" else node.body
+        node = node.orelse if dotted(node.body) in OFF else node.body
     if not isinstance(node, cst.Call) or not _is_settings(site, node):
         return None
     settings = settings_of(site.source, node)

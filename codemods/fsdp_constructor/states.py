@@ -14,7 +14,15 @@ import libcst as cst
 
 from fsdp2lint.api import Container, Literal, Mesh, Moved, Names, Source, dotted, walk
 
-from .._common.names import class_of, external, function_scope, is_none, only_binding
+from .._common.names import (
+    OFF,
+    class_of,
+    external,
+    function_scope,
+    is_none,
+    is_off,
+    only_binding,
+)
 from .._common.origins import origins
 from .._common.shared import Helpers, Naming
 from .devices import device_of, is_cpu
@@ -55,7 +63,7 @@ def offload(site: Construction, plan: Plan) -> None:
     argument = site.arguments.get("cpu_offload")
     if argument is None:
         return
-    if argument.values and all(is_none(v) for v in argument.values):
+    if argument.values and all(is_off(v) for v in argument.values):
         site.account(argument.node, "dropped", "without it nothing is offloaded, in both")
         return
     test = _offloads(site, argument.written or argument.value)
@@ -80,7 +88,7 @@ def offload(site: Construction, plan: Plan) -> None:
 
 def _offloads(site: Construction, node: cst.BaseExpression) -> str | None:
     """Under which condition an expression offloads parameters; None when it does not say."""
-    if dotted(node) == "None":
+    if dotted(node) in OFF:
         return "False"
     if isinstance(node, cst.Name):
         made = only_binding(site.source, node)

@@ -84,3 +84,37 @@ def test_a_group_that_callers_elsewhere_may_give_is_used_where_it_is_one(call: s
     made = 'DeviceMesh.from_group(process_group, "cuda") if process_group is not None else None'
     assert " ".join(text.split()).count(made) == 1
     assert "src=0, group=process_group" in text or "group=process_group, group_src=0" in text
+
+
+OFF = """\
+import torch
+from settings import config
+from torch import nn
+from torch.distributed.fsdp import CPUOffload, FullyShardedDataParallel as FSDP, MixedPrecision
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+half = MixedPrecision(param_dtype=torch.bfloat16)
+model = FSDP(
+    nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)),
+    auto_wrap_policy=ModuleWrapPolicy({nn.Linear}),
+    mixed_precision=PRECISION,
+    cpu_offload=OFFLOAD,
+)
+"""
+
+
+@pytest.mark.parametrize("none", ["None", "False"])
+def test_what_is_false_is_left_out_as_none_is(none: str) -> None:
+    text = migrated(OFF.replace("PRECISION", none).replace("OFFLOAD", none))
+    assert "mp_policy" not in text
+    assert "offload_policy" not in text
+
+
+def test_one_side_may_be_false() -> None:
+    script = OFF.replace("PRECISION", "half if config.half else NONE")
+    script = script.replace("OFFLOAD", "CPUOffload(True) if config.low else NONE")
+    for none in ("False", "None"):
+        text = migrated(script.replace("NONE", none))
+        assert "offload_policy = CPUOffloadPolicy() if config.low else OffloadPolicy()" in text
+        assert ("if not precision:" in text) is (none == "False")
+        assert "precision is None" not in text
