@@ -141,6 +141,9 @@ class Suppressions:
                 return start + words[at - 1].end, start + word.end
             return start + word.start, start + words[1].start
         first, last = start + directive.start, start + directive.end
+        rest = comment.text[directive.end :].strip()
+        if rest and not rest.startswith("#"):
+            return first + 1, last  # the rest stays a comment
         if first == start and last == start + len(comment.text) and comment.alone:
             newline = NEWLINE.match(text, last)
             return line_start, newline.end() if newline else last
@@ -223,8 +226,9 @@ def logical_lines(text: str) -> list[tuple[int, int]]:
     """The first and last line of each logical line; those before an error if there is one."""
     found: list[tuple[int, int]] = []
     first = 0
+    reader = io.StringIO(text, newline=None)  # a lone carriage return ends a line too
     try:
-        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        for token in tokenize.generate_tokens(reader.readline):
             if token.type == tokenize.NEWLINE:
                 found.append((first or token.start[0], token.start[0]))
                 first = 0

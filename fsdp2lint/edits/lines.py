@@ -62,9 +62,9 @@ def _lines_inside_strings(code: str) -> set[int]:
         return set()
     found: set[int] = set()
     starts: list[int] = []
-    text = NEWLINE.sub("\n", code)
+    text = io.StringIO(code, newline=None)
     try:
-        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        for token in tokenize.generate_tokens(text.readline):
             name = tokenize.tok_name[token.type]
             if name == "STRING":
                 found.update(range(token.start[0] + 1, token.end[0] + 1))

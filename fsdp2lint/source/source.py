@@ -248,8 +248,9 @@ class Source:
     def comments(self) -> tuple[Comment, ...]:
         """All comments, in order; what comes before a tokenize error if there is one."""
         found: list[Comment] = []
+        text = io.StringIO(self.text, newline=None)  # a lone carriage return ends a line too
         try:
-            for token in tokenize.generate_tokens(io.StringIO(self.text).readline):
+            for token in tokenize.generate_tokens(text.readline):
                 if token.type == tokenize.COMMENT:
                     line, column = token.start
                     alone = not token.line[:column].strip()

@@ -6,6 +6,7 @@ import pytest
 
 from fsdp2lint.catalogue.declare import Rule
 from fsdp2lint.catalogue.toolrules import TOOL_RULES, UNANALYSABLE, UNKNOWN, UNUSED
+from fsdp2lint.check.fixing import fix
 from fsdp2lint.check.judge import judged
 from fsdp2lint.source.source import Source
 from tests.support.saying import EVERY, FORWARD, OPTIMIZER, SAVE, said
@@ -164,3 +165,21 @@ def test_what_was_not_analysed_cannot_be_silenced() -> None:
 def test_unknown_can_be_switched_off() -> None:
     assert messages("x = 1  # fsdp2lint: ignore[FSDP777]\n", (*EVERY, UNUSED)) == []
     assert messages("x = 1  # fsdp2lint: ignore[FSDP777]\n", (UNKNOWN,)) != []
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("x = 1  # fsdp2lint: ignore[FSDP203]\n", "x = 1\n"),
+        ("x = 1\n# fsdp2lint: ignore[FSDP203] -- a teacher\ny = 2\n", "x = 1\ny = 2\n"),
+        ("x = 1\n# fsdp2lint: ignore[FSDP203] a teacher\ny = 2\n", "x = 1\n# a teacher\ny = 2\n"),
+        ("x = 1  # fsdp2lint: ignore[FSDP203]  # noqa: E501\n", "x = 1  # noqa: E501\n"),
+        ("def f():\n    x = 1  # one\r    y = 2  # fsdp2lint: ignore[FSDP203]\n", None),
+    ],
+    ids=["behind a line", "a line of its own", "with more said", "another", "carriage returns"],
+)
+def test_what_goes_with_an_unused_comment(text: str, kept: str | None) -> None:
+    remaining, _ = judged([], [Source("x.py", text)], ALL, ALL)
+    assert [d.rule for d in remaining] == [UNUSED]
+    result = fix([Source("x.py", text)], lambda sources: judged([], sources, ALL, ALL)[0])
+    assert result.after["x.py"].text == (kept or text.replace("  # fsdp2lint: ignore[FSDP203]", ""))
