@@ -8,11 +8,16 @@ Rewrites `model.clip_grad_norm_(max_norm)` and `FSDP.clip_grad_norm_(model, max_
 parameters and under tensor parallelism a function comes into the file: `torch.nn.utils` raises for empty shards, for a
 mixture with plain tensors and for gradients on several meshes.
 
+Where a script makes the norm by hand, and gives the sum of squares of its gradients to `all_reduce`, each rank computes it
+of its shards (`p.grad.to_local()`). The same for counts and tests of entries. Where other tensors reach the same line,
+ignored parameters or those of a model that is not wrapped, a function in the file asks which it is.
+
 ## Why
 
 `FSDPModule` has no such method. `torch.nn.utils.clip_grad_norm_` knows DTensor gradients and gives the norm over
 all ranks. That norm is a DTensor: it cannot be formatted (`f"{norm:.3f}"` raises TypeError), and with
-`norm_type=inf` its `.item()` is another number on each rank. FSDP1's was a plain tensor.
+`norm_type=inf` its `.item()` is another number on each rank. FSDP1's was a plain tensor, and so were the gradients, each
+with this rank's part: the collectives of `torch.distributed` do not take DTensors.
 
 ## Example
 
@@ -30,6 +35,7 @@ all ranks. That norm is a DTensor: it cannot be formatted (`f"{norm:.3f}"` raise
 
 ## What it leaves
 
+- The largest entry or the mean of gradients, taken by hand: a shard may be empty now, and torch has no such number then.
 - A norm that is used inside a lambda, a comprehension or a condition, of a model that may be wrapped by DDP.
 - FSDP1 added up in fp32; `torch.nn.utils.clip_grad_norm_` adds up in the dtype of the gradients. That differs
   when the parameters themselves are bf16 or fp16.
@@ -96,6 +102,7 @@ from .._common.loop_text import (
 )
 from .._common.shared import Build, Helpers, unimports
 from .branches import merged_branches
+from .by_hand import sums_of_shards
 from .norms import by_class, by_largest_entry, is_infinite, of_meshes, of_shards_and_whole
 
 CLIP = "torch.nn.utils.clip_grad_norm_"
@@ -174,6 +181,7 @@ def rewrite(program: Program) -> Iterator[Step | Left]:
         yield _by_own_function(program, source, calls)
     yield from hasattr_steps(program, METHOD)
     yield from merged_branches(program, functions)
+    yield from sums_of_shards(program)
 
 
 def _is_apart(trace: Trace, clipped: Clipped) -> bool:
