@@ -112,8 +112,9 @@ def _uses(trace: Trace, collective: Called) -> list[_Use]:
         if event.order > collective.order or _is_gathered(event):
             continue
         for position, operand in _operands(event):
-            if not any(map(_is_shard, _each(trace, operand))):
-                continue
+            shards = [one for one in _each(trace, operand) if _is_shard(one)]
+            if not shards or (_counts(event) and not any(map(_is_gradient, shards))):
+                continue  # sums of the sizes of parameters are no longer added up: their own rows
             use = _use(event, position, listed=isinstance(operand, Container))
             if use is None:
                 return []
@@ -204,6 +205,18 @@ def _models(value: Value) -> list[Value]:
 
 def _is_shard(value: Value) -> bool:
     return any(wrapper(model) == "fsdp1" for model in _models(value))
+
+
+def _counts(event: Called | Operated) -> bool:
+    return isinstance(event, Called) and event.name in (".numel", ".nelement")
+
+
+def _is_gradient(value: Value) -> bool:
+    while isinstance(value, Part) and value.key in _SAME:
+        if value.key == ".grad":
+            return True
+        value = value.owner
+    return False
 
 
 def _mixed(program: Program, uses: dict[_Use, None]) -> set[_Use]:
