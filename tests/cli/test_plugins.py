@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.config.test_config import LATE
-from tests.support.running import ROOT, misconfigured
+from tests.support.running import ROOT, misconfigured, program
 
 RULE = '''"""A seed is set after the model is sharded.
 
@@ -65,11 +65,13 @@ def configured(place: Path, *plugins: str) -> None:
 
 def run(place: Path, *words: str, module: bool = True) -> subprocess.CompletedProcess[str]:
     """fsdp2lint in the project, as `python -m` or as the installed program."""
-    program = ["-m", "fsdp2lint"] if module else [str(Path(sys.executable).with_name("fsdp2lint"))]
+    path = os.pathsep.join((str(place / "site"), str(ROOT)))
+    if module:
+        return program(*words, cwd=place / "project", PYTHONPATH=path)
     return subprocess.run(
-        [sys.executable, *program, *words],
+        [sys.executable, str(Path(sys.executable).with_name("fsdp2lint")), *words],
         cwd=place / "project",
-        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(place / "site"), str(ROOT)))},
+        env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
         check=False,

@@ -7,13 +7,14 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import click
 from click.testing import CliRunner
 
 from fsdp2lint.cli.program import program as commands
+from tests.support import forks
 
 ROOT = Path(__file__).parents[2]
 TOUR = ROOT / "fixtures" / "projects" / "tour"
@@ -30,11 +31,13 @@ def shard(model):
 def program(
     *args: str | Path, cwd: Path = ROOT, text: str | None = None, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run the program in a fresh process."""
+    """Run the program in a process of its own."""
     given = {
         k: v for k, v in os.environ.items() if not k.startswith(("GITHUB_", "FORCE_", "NO_COLOR"))
     }
     given |= {"PYTHONPATH": str(ROOT), "PYTHONUTF8": "1", **environment}
+    if hasattr(os, "fork") and not _is_read_at_the_start(environment):
+        return forks.run([*map(str, args)], cwd, given, text, timeout=120)
     return subprocess.run(
         [sys.executable, "-m", "fsdp2lint", *map(str, args)],
         cwd=cwd,
@@ -45,6 +48,11 @@ def program(
         timeout=120,
         check=False,
     )
+
+
+def _is_read_at_the_start(environment: Iterable[str]) -> bool:
+    """Whether the interpreter reads something of an environment before the program begins."""
+    return any(name.startswith("PYTHON") and name != "PYTHONPATH" for name in environment)
 
 
 def misconfigured(folder: Path, *args: str | Path) -> list[str]:
