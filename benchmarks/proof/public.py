@@ -3,7 +3,8 @@
     python benchmarks/proof/public.py FOLDER [NAME …] [--results FILE] [--limit SECONDS]
 
 ``FOLDER/OWNER+NAME`` holds the files of each repository of ``public.toml`` at its commit; what is missing is fetched from
-GitHub. A program runs as ``fsdp2lint rehearse --fake --steps 3`` with at most one more option. ``NAME`` picks those
+GitHub. What a program requires is installed by pip into an environment of its own, ``FOLDER/.environments/…``, one for
+each set of requirements, which has all other packages of the environment that runs this. A program runs as ``fsdp2lint rehearse --fake --steps 3`` with at most one more option. ``NAME`` picks those
 whose repository or script contains it. ``--results`` keeps what was seen, one program a line, and leaves out those that
 it holds. The exit code is 1 when a program does otherwise than the list expects.
 """
@@ -12,10 +13,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shlex
 import subprocess
 import sys
 import time
+import venv
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,6 +38,8 @@ from reach import fetched  # noqa: E402
 LIST = Path(__file__).with_name("public.toml")
 STEPS = 3
 TRAINS = "trains"
+TORCH = "torch==2.13.*"
+"""The release that stays, whatever a program requires."""
 
 
 class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -48,6 +53,8 @@ class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     nproc: int = 2
     option: str = ""
     """One option of ``rehearse`` beside ``--fake``."""
+    requires: tuple[str, ...] = ()
+    """What pip installs for it, beside PyTorch, transformers, accelerate and datasets."""
     expects: str = TRAINS
     """``trains``, or in plain words what stops it."""
     bug: str = ""
@@ -85,9 +92,28 @@ def programs() -> list[Program]:
     return msgspec.convert(tomllib.loads(LIST.read_text())["program"], list[Program])
 
 
+def python_with(requires: tuple[str, ...], folder: Path) -> str:
+    """The interpreter of an environment that has these packages, made where it is not there yet."""
+    if not requires:
+        return sys.executable
+    here = folder / ".environments" / "+".join(re.sub(r"\W+", "-", one) for one in sorted(requires))
+    python = here / "bin" / "python"
+    ready = here / "ready"
+    if not ready.is_file():
+        venv.create(here, clear=True, with_pip=True, symlinks=True)
+        held = next(here.glob("lib/python*/site-packages"))
+        others = [path for path in sys.path if Path(path).name == "site-packages"]
+        (held / "others.pth").write_text("\n".join(others) + "\n")
+        install = [str(python), "-m", "pip", "install", "-q", TORCH, *requires]
+        subprocess.run(install, check=True, stdout=sys.stderr)
+        ready.touch()
+    return str(python)
+
+
 def rehearsed(program: Program, tree: Path, limit: float) -> Seen:
     """Run a program and read the report."""
-    command = [sys.executable, "-m", "fsdp2lint", "rehearse", "--fake", "-f", "json", "-q"]
+    python = python_with(program.requires, tree.parent)
+    command = [python, "-m", "fsdp2lint", "rehearse", "--fake", "-f", "json", "-q"]
     command += ["--steps", str(STEPS), "--nproc", str(program.nproc), "--timeout", str(limit)]
     command += [*shlex.split(program.option), "--", *shlex.split(program.run)]
     started = time.monotonic()

@@ -70,10 +70,16 @@ class _Launching(click.Command):
     help="With --fake, a missing package that does nothing although the settings or the model come from it.",
 )
 @click.option(
+    "--full-size",
+    is_flag=True,
+    help="With --fake, `from_pretrained` gives models as large as their configuration is by itself (GPT-2 by its names), for "
+    "programs that copy the weights into a model of their own.",
+)
+@click.option(
     "--small",
     is_flag=True,
     help="Build models small (two layers, width 64) where a configuration says their size: those of `transformers`, "
-    "and dataclasses of the program that hold a width and a number of layers.",
+    "dataclasses of the program that hold a width and a number of layers, and modules that take both.",
 )
 @click.option(
     "--device",
@@ -104,6 +110,7 @@ def command(
     patches: tuple[str, ...],
     fake: bool,
     fake_modules: tuple[str, ...],
+    full_size: bool,
     small: bool,
     device: str,
     output_format: str,
@@ -152,8 +159,9 @@ def command(
         patches,
         "cuda" if device == "cuda" else "cpu",
         environment=environment,
-        fake=fake or bool(fake_modules),
+        fake=fake or full_size or bool(fake_modules),
         fake_modules=fake_modules,
+        full_size=full_size,
         small=small,
     )
     try:

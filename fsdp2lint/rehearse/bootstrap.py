@@ -78,7 +78,12 @@ def main() -> NoReturn:
         if rank.request.device == "cpu":
             install(rank.report.replaced)
         if rank.request.fake:
-            fakes.install(rank.report.replaced, rank.request.fake_modules)
+            fakes.install(
+                rank.report.replaced,
+                rank.request.fake_modules,
+                rank.request.scratch,
+                full_size=rank.request.full_size,
+            )
         if rank.request.small:
             fakes.install_small(rank.report.replaced)
         if rank.request.folder:
@@ -147,7 +152,8 @@ def _note_exit(report: RankReport, left: SystemExit) -> None:
 
 def _note_error(report: RankReport, error: BaseException) -> None:
     text = "".join(traceback.format_exception_only(error)).strip()
-    report.how = "lost" if any(sign in text for sign in LOST_PEER) else "raised"
+    lost = any(sign in text for sign in LOST_PEER) and "gloo/transport/tcp/device.cc" not in text
+    report.how = "lost" if lost else "raised"  # a device that cannot be had is of no other rank
     report.error = text
     report.frames = raised_at(error.__traceback__)
 

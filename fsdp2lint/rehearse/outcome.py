@@ -32,6 +32,8 @@ class Request(msgspec.Struct, frozen=True):
     """Whether what this machine lacks is made up."""
     fake_modules: tuple[str, ...] = ()
     """More missing packages that do nothing."""
+    full_size: bool = False
+    """Whether pretrained models that are made up have the size that their configuration says by itself."""
     small: bool = False
     """Whether models are built small where a configuration says their size."""
     folder: str = ""

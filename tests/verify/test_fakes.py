@@ -465,6 +465,7 @@ from torchvision import datasets
 same = lambda picture: picture
 cifar = datasets.CIFAR10("data", download=True, transform=same)
 assert (len(cifar), cifar[3][0].shape, cifar[3][1]) == (256, (32, 32, 3), 3)
+assert cifar[49_999][1] == cifar[49_999 % 256][1]
 assert {datasets.CIFAR100("data", transform=same)[i][1] for i in range(256)} == set(range(10))
 assert (datasets.MNIST("data", transform=same)[11][0].shape, cifar.class_to_idx["1"]) == ((28, 28), 1)
 assert {target for _, target in datasets.ImageFolder("nowhere").samples} == {0, 1}

@@ -42,8 +42,17 @@ def install_small(replaced: dict[str, int]) -> None:
     small.install(Counted(replaced), _after)
 
 
-def install(replaced: dict[str, int], more: Sequence[str] = ()) -> None:
-    """Make up what is missing from here on, and count it; ``more`` are packages that do nothing."""
+def install(
+    replaced: dict[str, int],
+    more: Sequence[str] = (),
+    folder: str = "",
+    *,
+    full_size: bool = False,
+) -> None:
+    """Make up what is missing from here on, and count it; ``more`` are packages that do nothing.
+
+    Files that are made up lie in ``folder``; without one, none is. ``full_size`` is about pretrained models.
+    """
     counted = Counted(replaced)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("WANDB_MODE", "disabled")
@@ -57,6 +66,7 @@ def install(replaced: dict[str, int], more: Sequence[str] = ()) -> None:
     from fsdp2lint.rehearse.fakes import (
         arrays,
         downloads,
+        files,
         images,
         pretrained,
         slurm,
@@ -66,30 +76,41 @@ def install(replaced: dict[str, int], more: Sequence[str] = ()) -> None:
     arrays.install(counted)
     downloads.install(counted)
     slurm.install(counted)
+    if folder:
+        files.install(counted, folder)
+    _after("pandas", lambda: files.install_pandas(counted))
+    _after("PIL.Image", lambda: files.install_pictures(counted))
     _after("requests", lambda: downloads.install_requests(counted))
-    _after("transformers", lambda: pretrained.install(counted))
+    _after("transformers", lambda: pretrained.install(counted, full_size=full_size))
     _after("transformers", lambda: transformers_lacks.install(counted))
+    _after("timm", lambda: images.install_timm(counted))
     if importlib.util.find_spec("torchvision") is not None:
-        _after("torchvision", lambda: images.install(counted))
+        _after(
+            "torchvision",
+            lambda: images.install(counted),
+            first=lambda: images.allow_import(counted),
+        )
     if importlib.util.find_spec("datasets") is not None:
         from fsdp2lint.rehearse.fakes import data_sets
 
         _after("datasets", lambda: data_sets.install(counted))
 
 
-def _after(package: str, call: Callable[[], None]) -> None:
-    """Call a function when a package is imported, or now if it is."""
+def _after(
+    package: str, call: Callable[[], None], first: Callable[[], None] = lambda: None
+) -> None:
+    """Call a function when a package is imported, or now if it is; ``first`` before it is."""
     if package in sys.modules:
         call()
     else:
-        sys.meta_path.insert(0, _Afterwards(package, call))
+        sys.meta_path.insert(0, _Afterwards(package, call, first))
 
 
 class _Afterwards(importlib.abc.MetaPathFinder):
     """Calls a function when the script has imported a package: importing it ourselves would take seconds, or fail."""
 
-    def __init__(self, name: str, call: Callable[[], None]) -> None:
-        self._name, self._call = name, call
+    def __init__(self, name: str, call: Callable[[], None], first: Callable[[], None]) -> None:
+        self._name, self._call, self._first = name, call, first
 
     def find_spec(
         self, name: str, path: object = None, target: object = None
@@ -105,6 +126,7 @@ class _Afterwards(importlib.abc.MetaPathFinder):
         execute = loader.exec_module
 
         def exec_module(module: types.ModuleType) -> None:
+            self._first()
             execute(module)
             self._call()
 

@@ -28,14 +28,15 @@ def install(counted: Counted) -> None:
             if isinstance(filename, str | os.PathLike) and mode.startswith("r"):
                 if not os.path.exists(filename):
                     counted.note(f"made up: {os.fspath(filename)}")
-                    return _noise(dtype, how.get("shape"))
+                    return noise(dtype, how.get("shape"))
             return original(filename, dtype, mode, *args, **how)
 
     numpy.memmap = Memmap  # type: ignore[misc]
     wrap(numpy, "load", lambda load: _loading(load, counted))
 
 
-def _noise(dtype: Any, shape: Any = None) -> Any:
+def noise(dtype: Any, shape: Any = None) -> Any:
+    """Random tokens, each as small as a byte."""
     import numpy
 
     numbers = numpy.random.default_rng(0).integers(0, 256, shape or TOKENS)
@@ -46,7 +47,7 @@ def _loading(load: Function, counted: Counted) -> Function:
     def loaded(file: Any, *args: Any, **how: Any) -> Any:
         if isinstance(file, str | os.PathLike) and not os.path.exists(file):
             counted.note(f"made up: {os.fspath(file)}")
-            return _noise("int64")
+            return noise("int64")
         return load(file, *args, **how)
 
     return loaded

@@ -29,12 +29,12 @@ class Row(dict[str, Any]):
     """A row that makes up a column when it is asked for."""
 
     def __init__(self, number: int) -> None:
-        super().__init__({name: _value(name, number) for name in COLUMNS})
+        super().__init__({name: value(name, number) for name in COLUMNS})
         self._number = number
 
     def __missing__(self, key: str) -> Any:
         tokens = key == "labels" and "input_ids" in self  # of a text, beside its tokens
-        self[key] = list(self["input_ids"]) if tokens else _value(key, self._number)
+        self[key] = list(self["input_ids"]) if tokens else value(key, self._number)
         return self[key]
 
     def with_columns(self, columns: dict[str, Any]) -> Row:
@@ -58,7 +58,8 @@ class Columns(dict[str, Any]):
         return self[key]
 
 
-def _value(name: str, number: int) -> Any:
+def value(name: str, number: int) -> Any:
+    """What stands in a column of that name."""
     if name in _NUMBERS:
         return number % 2
     if name in _IDS:

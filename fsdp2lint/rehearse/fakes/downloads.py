@@ -1,6 +1,8 @@
-"""Texts that a script downloads by itself: where there is no network, a text of our own in their place.
+"""What a script downloads by itself: where there is no network, a text or an archive of our own in its place, and
+random weights.
 
-Only names that end as plain text are answered: what else a script downloads has a form that it knows and we do not.
+Only names that end as plain text or as an archive are answered: what else a script downloads has a form that it knows
+and we do not. An archive is empty; the files that the script then looks for are made up when it reads them.
 """
 
 from __future__ import annotations
@@ -9,22 +11,33 @@ import http.client
 import importlib
 import io
 import os
+import tarfile
 import urllib.request
+import zipfile
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
+import torch
+from torch import nn
+from torch.nn.modules.module import _IncompatibleKeys
+
+from fsdp2lint.rehearse.fakes.imports import asked_by_the_program
 from fsdp2lint.rehearse.fakes.texts import sentence
 from fsdp2lint.rehearse.standin.replace import Counted, Function, wrap
 
 LINES = 4_000
-_ENDS = (".txt", ".text", ".md")
+ENDS = (".txt", ".text", ".md")
+_ARCHIVES = {".tar": "w", ".tar.gz": "w:gz", ".tgz": "w:gz", ".tar.bz2": "w:bz2", ".tar.xz": "w:xz"}
+_PASSING = ("urllib.request", "requests", "requests.api", "wget", "contextlib", "functools")
 
 
 def install(counted: Counted) -> None:
     """Replace what Python has for downloads."""
     wrap(urllib.request, "urlopen", lambda read: _opening(read, counted))
     wrap(urllib.request, "urlretrieve", lambda read: _retrieving(read, counted))
+    wrap(torch.hub, "load_state_dict_from_url", lambda load: _weights(load, counted))
+    wrap(nn.Module, "load_state_dict", _loading)
 
 
 def install_requests(counted: Counted) -> None:
@@ -33,18 +46,56 @@ def install_requests(counted: Counted) -> None:
     wrap(package, "get", lambda read: _getting(read, counted))
 
 
-def _text() -> str:
-    return "".join(f"{sentence(number)}\n" for number in range(LINES))
+class Weights(dict[str, Any]):
+    """Weights that could not be had: a model that loads them keeps its own random ones."""
+
+    def __missing__(self, key: str) -> Weights:
+        return Weights()
 
 
-def _is_text(address: Any) -> bool:
+def _weights(load: Function, counted: Counted) -> Function:
+    def loaded(url: str, *args: Any, **how: Any) -> Any:
+        try:
+            return load(url, *args, **how)
+        except OSError:
+            counted.note(f"made up: {url}")
+            return Weights()
+
+    return loaded
+
+
+def _loading(load: Function) -> Function:
+    def loaded(self: nn.Module, state_dict: Any, *args: Any, **how: Any) -> Any:
+        if isinstance(state_dict, Weights):
+            return _IncompatibleKeys([], [])
+        return load(self, state_dict, *args, **how)
+
+    return loaded
+
+
+def text() -> bytes:
+    """Some thousand lines."""
+    return "".join(f"{sentence(number)}\n" for number in range(LINES)).encode()
+
+
+def _content(counted: Counted, address: Any) -> bytes | None:
+    """What an address gives, where its name says that."""
     said = getattr(address, "full_url", address)
-    return isinstance(said, str) and urlsplit(said).path.lower().endswith(_ENDS)
-
-
-def _noted(counted: Counted, address: Any) -> bytes:
-    counted.note(f"made up: {getattr(address, 'full_url', address)}")
-    return _text().encode()
+    name = urlsplit(said).path.lower() if isinstance(said, str) else ""
+    how = next((how for ending, how in _ARCHIVES.items() if name.endswith(ending)), None)
+    archive = name.endswith(".zip") or how is not None
+    if not name.endswith(ENDS) and not (archive and asked_by_the_program(_PASSING, depth=2)):
+        return None
+    counted.note(f"made up: {said}")
+    if name.endswith(ENDS):
+        return text()
+    made = io.BytesIO()
+    if how is None:
+        zipfile.ZipFile(made, "w").close()
+    else:
+        with tarfile.open(fileobj=made, mode=how):  # type: ignore[call-overload]
+            pass
+    return made.getvalue()
 
 
 def _opening(read: Function, counted: Counted) -> Function:
@@ -52,9 +103,10 @@ def _opening(read: Function, counted: Counted) -> Function:
         try:
             return read(url, *args, **how)
         except OSError:
-            if not _is_text(url):
+            content = _content(counted, url)
+            if content is None:
                 raise
-            return Opened(_noted(counted, url))
+            return Opened(content)
 
     return opened
 
@@ -64,10 +116,11 @@ def _retrieving(read: Function, counted: Counted) -> Function:
         try:
             return read(url, filename, *args, **how)
         except OSError:
-            if not _is_text(url) or filename is None:
+            content = None if filename is None else _content(counted, url)
+            if content is None:
                 raise
             with open(filename, "wb") as file:
-                file.write(_noted(counted, url))
+                file.write(content)
             return os.fspath(filename), http.client.HTTPMessage()
 
     return retrieved
@@ -78,9 +131,10 @@ def _getting(read: Function, counted: Counted) -> Function:
         try:
             return read(url, *args, **how)
         except OSError:  # a `requests.ConnectionError` is one
-            if not _is_text(url):
+            content = _content(counted, url)
+            if content is None:
                 raise
-            return Answer(_noted(counted, url))
+            return Answer(content)
 
     return got
 
@@ -107,7 +161,7 @@ class Answer:
 
     def __init__(self, content: bytes) -> None:
         self.content = content
-        self.text = content.decode()
+        self.text = content.decode("utf-8", "replace")
         self.headers = {"content-length": str(len(content))}
         self.raw = io.BytesIO(content)
 

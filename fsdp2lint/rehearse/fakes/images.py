@@ -6,8 +6,11 @@ Where it is installed, its own classes are filled with pictures when their files
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
+import zlib
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -79,6 +82,7 @@ class Pictures(Dataset[Any]):
         return ROWS
 
     def __getitem__(self, number: int) -> tuple[torch.Tensor, int]:
+        number = int(number) % ROWS  # a program may know how many there really are
         generator = torch.Generator().manual_seed(number)
         size = self._channels, self._width, self._width
         return torch.randn(size, generator=generator), self.targets[number]
@@ -102,6 +106,28 @@ transforms.v2 = transforms  # type: ignore[attr-defined]
 # -- where it is installed -------------------------------------------------------------------------------------------
 
 
+def allow_import(counted: Counted) -> None:
+    """Declare the operators without which a ``torchvision`` that was built for another PyTorch cannot be imported.
+
+    Its module ``_meta_registrations`` (0.28) says how those two behave on ``meta``, which they must exist for.
+    """
+    spec = importlib.util.find_spec("torchvision")
+    places = spec.submodule_search_locations if spec else None
+    built = next((so for place in places or () for so in Path(place).glob("_C*.so")), None)
+    try:
+        if built is not None:
+            ops: Any = torch.ops
+            ops.load_library(str(built))  # what torchvision does as well, and no harm twice
+            return
+    except OSError:
+        counted.note("made up: operators of torchvision")
+    for name in ("nms", "qnms"):
+        if hasattr(torch.ops.torchvision, name):
+            continue
+        said = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+        torch.library.define(f"torchvision::{name}", said)
+
+
 def install(counted: Counted) -> None:
     """The data sets of an installed ``torchvision`` whose files are missing get pictures of noise."""
     package: Any = importlib.import_module("torchvision.datasets")
@@ -109,6 +135,27 @@ def install(counted: Counted) -> None:
     for name, cls in vars(package).items():
         if inspect.isclass(cls) and issubclass(cls, bases) and "__init__" in vars(cls):
             wrap(cls, "__init__", partial(_or_noise, name, counted))
+    for cls in bases:
+        wrap(cls, "__getitem__", _any_row)
+
+
+def install_timm(counted: Counted) -> None:
+    """Models of ``timm`` whose weights cannot be had keep their random ones."""
+    for name in ("timm", "timm.models"):
+        wrap(importlib.import_module(name), "create_model", lambda make: _built(make, counted))
+
+
+def _built(make: Function, counted: Counted) -> Function:
+    def built(model_name: str, pretrained: bool = False, *args: Any, **how: Any) -> Any:
+        try:
+            return make(model_name, pretrained, *args, **how)
+        except (OSError, RuntimeError, ValueError):
+            if not pretrained:
+                raise
+            counted.note(f"made up: the weights of {model_name}")
+            return make(model_name, False, *args, **how)
+
+    return built
 
 
 def _or_noise(name: str, counted: Counted, init: Function) -> Function:
@@ -130,8 +177,19 @@ def _or_noise(name: str, counted: Counted, init: Function) -> Function:
     return initialised
 
 
+def _any_row(get: Function) -> Function:
+    """A program may know how many pictures there really are, and draw from all of their numbers."""
+
+    def row(self: Any, index: Any) -> Any:
+        made_up = vars(self).get("_made_up") and isinstance(index, int | torch.Tensor)
+        return get(self, int(index) % ROWS if made_up else index)
+
+    return row
+
+
 def _fill(data_set: Any, name: str, given: dict[str, Any]) -> None:
     """Set what the methods of the class read."""
+    data_set._made_up = True
     package: Any = importlib.import_module("torchvision.datasets")
     given = {**given, **given.get("kwargs", {})}
     transforms = {key: given.get(key) for key in ("transform", "target_transform")}
@@ -151,27 +209,26 @@ def _fill(data_set: Any, name: str, given: dict[str, Any]) -> None:
         ]
         data_set.targets = targets
         data_set.extensions = None
-        data_set.loader = _picture
+        data_set.loader = noise
         return
     shape = (ROWS, width, width) if channels == 1 else (ROWS, channels, width, width)
-    noise = torch.randint(
+    pixels = torch.randint(
         0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
     )
     data_set.train, data_set.split = given.get("train", True), given.get("split", "train")
     if isinstance(data_set, package.MNIST):
-        data_set.data, data_set.targets = noise, torch.tensor(targets)
+        data_set.data, data_set.targets = pixels, torch.tensor(targets)
         return
-    data_set.data = noise.numpy()
+    data_set.data = pixels.numpy()
     data_set.targets = targets
     data_set.labels = torch.tensor(targets).numpy()
     if name.startswith("CIFAR"):
         data_set.data = data_set.data.transpose(0, 2, 3, 1)
 
 
-def _picture(path: str) -> Any:
+def noise(path: str) -> Any:
     """A picture of noise, the same for the same path."""
     image: Any = importlib.import_module("PIL.Image")
-    number = int(path.partition(".")[0])
-    noise = torch.Generator().manual_seed(number)
-    pixels = torch.randint(0, 256, (224, 224, 3), dtype=torch.uint8, generator=noise)
+    generator = torch.Generator().manual_seed(zlib.crc32(path.encode()))
+    pixels = torch.randint(0, 256, (224, 224, 3), dtype=torch.uint8, generator=generator)
     return image.fromarray(pixels.numpy())

@@ -101,10 +101,10 @@ def _must_be_there() -> bool:
     first = next(importers, None)
     if first is None or not is_own(first.f_code.co_filename):
         return False
-    if _caught(first, _ANY):
+    if caught(first, _ANY):
         return False
     return not any(
-        _caught(frame, _MISSING) for frame in importers if is_own(frame.f_code.co_filename)
+        caught(frame, _MISSING) for frame in importers if is_own(frame.f_code.co_filename)
     )
 
 
@@ -145,12 +145,20 @@ def is_own(file: str) -> bool:
     return not whole.startswith((*_INSTALLED, _OURS)) and "site-packages" not in whole
 
 
-def _caught(frame: types.FrameType, names: tuple[str, ...]) -> bool:
+def asked_by_the_program(through: tuple[str, ...], depth: int = 1) -> bool:
+    """Whether a file of the program calls, itself or through these modules, what called so many frames above."""
+    frame = sys._getframe(depth + 1)
+    while frame.f_back is not None and frame.f_globals.get("__name__") in through:
+        frame = frame.f_back
+    return is_own(frame.f_code.co_filename)
+
+
+def caught(frame: types.FrameType, names: tuple[str, ...]) -> bool:
     """Whether the line that a frame is at stands where one of these exceptions is caught."""
     spans = _catching(frame.f_code.co_filename)
     return any(
-        first <= frame.f_lineno <= last and caught.intersection(names)
-        for first, last, caught in spans
+        first <= frame.f_lineno <= last and kinds.intersection(names)
+        for first, last, kinds in spans
     )
 
 

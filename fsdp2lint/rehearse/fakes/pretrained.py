@@ -1,9 +1,17 @@
-"""``from_pretrained`` without a network: random weights of a small model of the kind that the name says."""
+"""``from_pretrained`` without a network: random weights of a small model of the kind that the name says.
+
+Its vocabulary is small too. A number of a token that is larger, as the program may have one from the real tokenizer, is
+brought into it when the model is called.
+"""
 
 from __future__ import annotations
 
+import functools
 import os
+from collections.abc import Callable
 from typing import Any
+
+import torch
 
 from fsdp2lint.rehearse.fakes.small import SIZES
 from fsdp2lint.rehearse.fakes.texts import VOCABULARY, Tokenizer
@@ -18,21 +26,33 @@ SMALL = SIZES | {
 }
 """What a configuration gets of those settings that it has."""
 
+_GPT2 = {
+    "gpt2-medium": {"n_embd": 1024, "n_layer": 24, "n_head": 16},
+    "gpt2-large": {"n_embd": 1280, "n_layer": 36, "n_head": 20},
+    "gpt2-xl": {"n_embd": 1600, "n_layer": 48, "n_head": 25},
+}
+"""Sizes that the configuration's class does not have by itself."""
+
 _KINDS = ("llama", "qwen3", "qwen2", "mistral", "mixtral", "gemma2", "gemma", "phi3", "gpt_neox", "gpt2", "opt", "bloom", "roberta", "bert", "t5", "vit")  # fmt: skip
 
 
-def install(counted: Counted) -> None:
-    """Replace what would ask the network, once that has failed."""
+def install(counted: Counted, *, full_size: bool = False) -> None:
+    """Replace what would ask the network, once that has failed.
+
+    ``full_size`` gives models as large as the class of their configuration has them by itself.
+    """
     import transformers
+
+    sizes = _full if full_size else _small
 
     makers: dict[str, Any] = {
         "AutoTokenizer": lambda *_, **__: Tokenizer(),
         "PreTrainedTokenizerBase": lambda *_, **__: Tokenizer(),
         "AutoProcessor": lambda *_, **__: Tokenizer(),
-        "AutoConfig": lambda _, name, **how: _configuration(name, how),
-        "PreTrainedConfig": _own_configuration,
-        "PretrainedConfig": _own_configuration,
-        "PreTrainedModel": _model,
+        "AutoConfig": lambda _, name, **how: _with_rest(_configuration(name, sizes), how),
+        "PreTrainedConfig": lambda cls, name, **how: _with_rest(sizes(cls, name), how),
+        "PretrainedConfig": lambda cls, name, **how: _with_rest(sizes(cls, name), how),
+        "PreTrainedModel": lambda cls, name, **how: _fitted(_model(cls, name, sizes, how), counted),
     }
     owners = {name: getattr(transformers, name, None) for name in makers}
     for name, owner in owners.items():
@@ -40,7 +60,11 @@ def install(counted: Counted) -> None:
             _replace(owner, counted, makers[name])
     for name in _AUTO_MODELS:
         if (owner := getattr(transformers, name, None)) is not None:
-            _replace(owner, counted, _auto_model)
+            _replace(
+                owner,
+                counted,
+                lambda cls, name, **how: _fitted(_auto_model(cls, name, sizes, how), counted),
+            )
 
 
 _AUTO_MODELS = (
@@ -63,7 +87,7 @@ def _replace(owner: Any, counted: Counted, make: Any) -> None:
             if _without_words(made) and not os.path.isdir(str(name)):
                 raise OSError(f"no vocabulary for {name!r}")
             return made
-        except (OSError, ValueError, ImportError, TypeError) as problem:
+        except (OSError, ValueError, ImportError, TypeError, AttributeError) as problem:
             counted.note(f"made up: {cls.__name__}.from_pretrained({str(name)!r})")
             try:
                 return make(cls, name, **how)
@@ -81,41 +105,82 @@ def _without_words(made: Any) -> bool:
     return set(made.get_vocab()) <= {*made.all_special_tokens, "", "\u2581"}
 
 
-def _own_configuration(cls: Any, name: Any, **how: Any) -> Any:
-    made = _small(cls)
-    return (made, {}) if how.get("return_unused_kwargs") else made
+Sizes = Callable[[Any, Any], Any]
 
 
-def _configuration(name: Any, how: dict[str, Any]) -> Any:
+def _with_rest(configuration: Any, how: dict[str, Any]) -> Any:
+    return (configuration, {}) if how.get("return_unused_kwargs") else configuration
+
+
+def _configuration(name: Any, sizes: Sizes) -> Any:
     import transformers
 
     wanted = str(name).lower().replace("-", "").replace("_", "")
     kind = next((k for k in _KINDS if k.replace("_", "") in wanted), "llama")
     mapping: Any = transformers.CONFIG_MAPPING
-    made = _small(mapping[kind])
-    return (made, {}) if how.get("return_unused_kwargs") else made
+    return sizes(mapping[kind], name)
 
 
-def _small(kind: Any) -> Any:
+def _small(kind: Any, _: object) -> Any:
     had = kind().to_dict()
     if had.get("is_encoder_decoder"):  # of these, each configuration on the hub says where to start
         had["decoder_start_token_id"] = None
     return kind(**{key: value for key, value in SMALL.items() if key in had})
 
 
-def _model(cls: Any, name: Any, **how: Any) -> Any:
-    config = how.get("config") or _small(cls.config_class)
+def _full(kind: Any, name: Any) -> Any:
+    given = _GPT2.get(str(name).rpartition("/")[2], {})
+    if kind().to_dict().get("is_encoder_decoder"):
+        given = {"decoder_start_token_id": 0}
+    return kind(**given)
+
+
+def _model(cls: Any, name: Any, sizes: Sizes, how: dict[str, Any]) -> Any:
+    config = how.get("config") or sizes(cls.config_class, name)
     return _as_asked(cls(config), how)
 
 
-def _auto_model(cls: Any, name: Any, **how: Any) -> Any:
-    return _as_asked(cls.from_config(how.get("config") or _configuration(name, {})), how)
+def _auto_model(cls: Any, name: Any, sizes: Sizes, how: dict[str, Any]) -> Any:
+    return _as_asked(cls.from_config(how.get("config") or _configuration(name, sizes)), how)
 
 
 def _as_asked(model: Any, how: dict[str, Any]) -> Any:
-    import torch
-
     dtype = how.get("dtype") or how.get("torch_dtype")
     if isinstance(dtype, str) and dtype != "auto":
         dtype = getattr(torch, dtype)
     return model.to(dtype) if isinstance(dtype, torch.dtype) else model
+
+
+def _fitted(model: Any, counted: Counted) -> Any:
+    """The model, which takes any number for a token from here on."""
+    if getattr(model.config, "vocab_size", None):
+        model.register_forward_pre_hook(functools.partial(_fit, counted), with_kwargs=True)
+    return model
+
+
+def _fit(counted: Counted, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if torch.compiler.is_compiling():
+        return None
+    size = model.config.vocab_size
+    if any(_too_large(given, size) for given in (*args[:1], *(kwargs.get(n) for n in _TOKENS))):
+        counted.note("made up: numbers of tokens, brought into the small vocabulary")
+        args = tuple(_brought(given, size) for given in args[:1]) + args[1:]
+        kwargs = {
+            n: _brought(given, size) if n in _TOKENS else given for n, given in kwargs.items()
+        }
+    return args, kwargs
+
+
+_TOKENS = ("input_ids", "decoder_input_ids", "labels")
+
+
+def _too_large(given: Any, size: int) -> bool:
+    plain = (
+        type(given) is torch.Tensor and given.dtype == torch.int64 and given.device.type == "cpu"
+    )
+    return plain and bool((given >= size).any())
+
+
+def _brought(given: Any, size: int) -> Any:
+    """All numbers within the vocabulary; what is negative (``-100``) stays."""
+    return torch.where(given >= size, given % size, given) if _too_large(given, size) else given

@@ -6,10 +6,9 @@ Only the program's own files get an answer: a library that finds Slurm goes anot
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
 
-from fsdp2lint.rehearse.fakes.imports import is_own
+from fsdp2lint.rehearse.fakes.imports import asked_by_the_program
 from fsdp2lint.rehearse.standin.replace import Counted
 
 _SAID_BY = {
@@ -48,7 +47,7 @@ def install(counted: Counted) -> None:
             return read(environment, name)
         except KeyError:
             said = _of_slurm(name, environment) if environment is os.environ else None
-            if said is None or not _asked_by_the_program():
+            if said is None or not asked_by_the_program(_BETWEEN):
                 raise
             counted.note("made up: the variables of Slurm")
             return said
@@ -62,10 +61,3 @@ def _of_slurm(name: object, environment: Mapping[str, str]) -> str | None:
     if name in _SAID_BY:
         return environment.get(_SAID_BY[str(name)])
     return _ALWAYS.get(str(name))
-
-
-def _asked_by_the_program() -> bool:
-    frame = sys._getframe(2)
-    while frame.f_back is not None and frame.f_globals.get("__name__") in _BETWEEN:
-        frame = frame.f_back
-    return is_own(frame.f_code.co_filename)

@@ -1,7 +1,9 @@
 """Small models in place of large ones (``--small``), where a configuration says how large they are.
 
-Widths, heads and layers are cut in the configurations that models of ``transformers`` are built from, and in the
-program's own dataclasses that hold a width and a number of layers. Vocabularies, lengths and batches stay.
+Widths, heads and layers are cut in the configurations that models of ``transformers`` are built from, in the
+program's own dataclasses that hold a width and a number of layers, and in the arguments of modules that take both.
+Vocabularies, lengths and batches stay. So do the widths that a library gives to its own module, as that of
+``torchvision.models.vit_h_14``: they are known by its name, and programs put heads on it that fit.
 """
 
 from __future__ import annotations
@@ -14,11 +16,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from fsdp2lint.rehearse.fakes.imports import is_own
+from fsdp2lint.rehearse.fakes.imports import asked_by_the_program, is_own
 from fsdp2lint.rehearse.standin.replace import Counted, wrap
 
 WIDTHS = dict.fromkeys(
-    "hidden_size d_model n_embd dim embed_dim emb_dim embedding_dim embedding_size model_dim".split(),
+    "hidden_size hidden_dim d_model n_embd dim embed_dim emb_dim embedding_dim embedding_size model_dim".split(),
     64,
 )
 LAYERS = dict.fromkeys(
@@ -30,13 +32,14 @@ _KV_HEADS = dict.fromkeys("num_key_value_heads n_kv_heads n_kv_head n_query_grou
 _INNER = dict.fromkeys(
     "intermediate_size d_ff n_inner ffn_dim mlp_dim ffn_hidden_size".split(), 128
 )
-SIZES = WIDTHS | LAYERS | _HEADS | _KV_HEADS | _INNER | {"head_dim": 16, "d_kv": 16}
+SIZES = WIDTHS | LAYERS | _HEADS | _KV_HEADS | _INNER | {"head_dim": 16, "dim_head": 16, "d_kv": 16}
 """What a small model has of the sizes that configurations name."""
 
 
 def install(counted: Counted, after: Callable[[str, Callable[[], None]], None]) -> None:
     """Cut sizes from here on; ``after`` calls a function when the program has imported a package."""
     wrap(dataclasses, "dataclass", lambda make: _dataclass(make, counted))
+    _modules(counted)
     after("transformers", lambda: _of_transformers(counted))
 
 
@@ -54,7 +57,24 @@ def _dataclass(make: Callable[..., Any], counted: Counted) -> Callable[..., Any]
     return dataclass
 
 
-def _cut_at_construction(cls: Any, counted: Counted) -> None:
+def _modules(counted: Counted) -> None:
+    """Cut the arguments of modules that are defined from here on and take a width and a number of layers."""
+    from torch import nn
+
+    def subclassed(cls: Any, /, **how: Any) -> None:
+        super(nn.Module, cls).__init_subclass__(**how)
+        takes = vars(cls).get("__init__")
+        if inspect.isfunction(takes) and not cls.__module__.startswith("torch."):
+            names = set(inspect.signature(takes).parameters)
+            if names & set(WIDTHS) and names & set(LAYERS):
+                _cut_at_construction(cls, counted, by_others=False)
+
+    owner: Any = nn.Module
+    owner.__init_subclass__ = classmethod(subclassed)
+
+
+def _cut_at_construction(cls: Any, counted: Counted, *, by_others: bool = True) -> None:
+    """``by_others``: whether widths are cut too where a library builds it."""
     original = cls.__init__
     signature = inspect.signature(original)
 
@@ -63,6 +83,8 @@ def _cut_at_construction(cls: Any, counted: Counted) -> None:
         bound = signature.bind(self, *args, **kwargs)
         bound.apply_defaults()
         smaller = dict(_smaller(bound.arguments))
+        if not by_others and not asked_by_the_program((__name__,)):
+            smaller = {name: size for name, size in smaller.items() if name in LAYERS}
         if smaller:
             counted.note(f"made small: {cls.__name__}")
         bound.arguments |= smaller

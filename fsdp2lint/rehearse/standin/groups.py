@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -62,6 +63,15 @@ def _init(init: Function, counted: Counted, store: dict[str, str]) -> Function:
             for name in moved:
                 counted.note(f"{name} set by the script")
             os.environ.update(store)
+            interface = os.environ.get("GLOO_SOCKET_IFNAME")
+            if interface and interface not in {name for _, name in socket.if_nameindex()}:
+                counted.note(f"GLOO_SOCKET_IFNAME={interface}")  # of the machine it was written for
+                del os.environ["GLOO_SOCKET_IFNAME"]
+            for name, variable in (("rank", "RANK"), ("world_size", "WORLD_SIZE")):
+                fixed = kwargs.get(name)
+                if fixed not in (None, -1) and store.get(variable, str(fixed)) != str(fixed):
+                    counted.note(f"init_process_group({name}={fixed})")
+                    kwargs[name] = int(store[variable])
         return init(_gloo(backend, counted) or "gloo", init_method, *args, **kwargs)
 
     return initialised

@@ -1,0 +1,221 @@
+"""What ``rehearse --fake`` makes up of files, archives and weights that are not there, and sizes on request."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .scenes import ROOT
+
+READING = """
+import csv, glob, json, os
+from pathlib import Path
+import numpy as np
+
+with open("/nowhere/rows.json") as file:
+    rows = json.load(file)
+assert len(rows) == 256 and rows[3].keys() == {"instruction", "output"}, rows[3]
+texts = [row["instruction"] + row.get("output", "") for row in rows]
+assert json.loads(Path("data/rows.jsonl").read_text().splitlines()[0]) == rows[0]
+with open("data/rows.csv") as file:
+    assert [row for row in csv.reader(file)][1] == list(map(str, rows[0].values()))
+(shard,) = glob.glob("data/train_*.bin")
+with open(shard, "rb") as file:
+    header = np.frombuffer(file.read(1024), dtype=np.int32)
+    tokens = np.frombuffer(file.read(), dtype=np.uint16)
+assert header[0] == 20240520 and header[2] == len(tokens) and tokens.max() < 256
+names = os.listdir("/nowhere/reviews")
+assert len(names) == 64 and open("/nowhere/reviews/" + names[0]).read()
+assert glob.glob("checkpoints/*.pt") == [] and glob.glob("checkpoints/step_*.json") == []
+kept = []
+for path in ("config.json", "weights.pt", "nowhere/trainer_state.json"):
+    try:
+        open(path)
+    except FileNotFoundError:
+        kept.append(path)
+assert len(kept) == 3
+try:
+    open("optional.csv")
+except OSError:
+    print("ready to go without")
+assert not os.path.exists("data/rows.csv")
+for path in ("needed-config.json",):
+    open(path)
+"""
+
+RUNNING = """
+import os, sys
+sys.path.insert(0, os.getcwd())
+from fsdp2lint.rehearse import fakes
+
+counts = {}
+fakes.install(counts, folder=os.environ["MADE"])
+own = sys.argv[1]
+try:
+    exec(compile(open(own).read(), own, "exec"))
+except FileNotFoundError as problem:
+    print("missing:", problem.filename)
+print(*(what for what in counts if what.startswith("made up: ")), sep="\\n")
+"""
+
+
+def _said(folder: Path, script: str, *arguments: str) -> list[str]:
+    ran = subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        env=os.environ | {"PYTHONPATH": str(ROOT), "MADE": str(folder / "made")},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    return ran.stdout.splitlines()
+
+
+def test_files_of_data_hold_what_their_names_and_the_program_say(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(READING)
+    assert _said(tmp_path, RUNNING, str(tmp_path / "train.py")) == [
+        "ready to go without",
+        "missing: needed-config.json",
+        "made up: /nowhere/rows.json",
+        "made up: data/rows.jsonl",
+        "made up: data/rows.csv",
+        "made up: data/train_0.bin",
+        "made up: /nowhere/reviews/*.txt",
+        "made up: /nowhere/reviews/cat_0.txt",
+    ]
+
+
+FETCHING = """
+import tarfile, urllib.request, zipfile
+import torch
+
+urllib.request.urlretrieve("https://nowhere.invalid/reviews.tar.gz", "reviews.tar.gz")
+tarfile.open("reviews.tar.gz").extractall()
+urllib.request.urlretrieve("https://nowhere.invalid/reviews.zip", "reviews.zip")
+assert zipfile.ZipFile("reviews.zip").namelist() == []
+model = torch.nn.Linear(2, 2)
+before = model.weight.clone()
+state = torch.hub.load_state_dict_from_url("https://nowhere.invalid/weights.pth", "weights")
+model.load_state_dict(state)
+model.load_state_dict(state["model"])
+assert torch.equal(model.weight, before)
+"""
+
+
+def test_a_script_downloads_empty_archives_and_no_weights(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(FETCHING)
+    addresses = ("reviews.tar.gz", "reviews.zip", "weights.pth")
+    said = _said(tmp_path, RUNNING, str(tmp_path / "train.py"))
+    assert [line for line in said if not line.startswith("Downloading")] == [
+        f"made up: https://nowhere.invalid/{name}" for name in addresses
+    ]
+
+
+SIZED = """
+import os
+from fsdp2lint.rehearse import fakes
+
+counts = {}
+fakes.install_small(counts)
+import library
+from torch import nn
+
+class Own(nn.Module):
+    def __init__(self, dim, depth=40, classes=1000):
+        super().__init__()
+        self.sizes = dim, depth, classes
+
+assert Own(4096).sizes == (64, 2, 1000)
+assert Own(16, depth=1).sizes == (16, 1, 1000)
+assert library.Whole(dim=4096, depth=40).sizes == (64, 2)
+assert library.by_name().sizes == (4096, 2)
+assert nn.TransformerEncoder(nn.TransformerEncoderLayer(128, 2), num_layers=3).num_layers == 3
+"""
+LIBRARY = """
+from torch import nn
+
+class Whole(nn.Module):
+    def __init__(self, dim, depth):
+        super().__init__()
+        self.sizes = dim, depth
+
+def by_name():
+    return Whole(dim=4096, depth=40)
+"""
+
+
+def test_modules_are_built_small_and_keep_the_width_that_a_library_gives(tmp_path: Path) -> None:
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "library.py").write_text(LIBRARY)
+    (tmp_path / "train.py").write_text(SIZED)
+    run = (
+        "import runpy, sys\n"
+        f"sys.path.insert(0, {str(folder)!r})\n"
+        f"runpy.run_path({str(tmp_path / 'train.py')!r}, run_name='__main__')\n"
+    )
+    assert _said(tmp_path, run) == []
+
+
+FULL = """
+import torch
+from fsdp2lint.rehearse import fakes
+
+counts = {}
+fakes.install(counts, full_size=FULL_SIZE)
+from transformers import AutoModelForCausalLM, GPT2LMHeadModel
+
+sizes = (12, 768, 50257) if FULL_SIZE else (2, 64, 512)
+config = GPT2LMHeadModel.from_pretrained("gpt2").config
+assert (config.n_layer, config.n_embd, config.vocab_size) == sizes, config
+if not FULL_SIZE:
+    model = AutoModelForCausalLM.from_pretrained("meta-llama/Llama-2-7b-hf")
+    ids = torch.tensor([[1, 100277, 5]])
+    model(input_ids=ids, labels=torch.tensor([[-100, 100277, 5]])).loss.backward()
+    print([what for what in counts if "vocabulary" in what])
+"""
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_pretrained_models_of_full_size_and_small_ones_that_take_any_token(
+    tmp_path: Path, full: bool
+) -> None:
+    pytest.importorskip("transformers")
+    said = _said(tmp_path, FULL.replace("FULL_SIZE", str(full)))
+    small = ["['made up: numbers of tokens, brought into the small vocabulary']"]
+    assert said == ([] if full else small)
+
+
+GROUP = """
+import os
+os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "RANK": "0", "WORLD_SIZE": "1"}
+from fsdp2lint.rehearse.standin import install
+
+counts = {}
+install(counts)
+import torch.distributed as dist
+
+os.environ["GLOO_SOCKET_IFNAME"] = "eno99"
+dist.init_process_group("nccl", init_method="tcp://192.0.2.7:12355", rank=3, world_size=4)
+print(dist.get_rank(), dist.get_world_size(), *counts, sep="\\n")
+"""
+
+
+def test_addresses_and_numbers_of_another_cluster_are_those_of_the_rehearsal(
+    tmp_path: Path,
+) -> None:
+    assert _said(tmp_path, GROUP) == [
+        "0",
+        "1",
+        'init_method "tcp://192.0.2.7:12355"',
+        "GLOO_SOCKET_IFNAME=eno99",
+        "init_process_group(rank=3)",
+        "init_process_group(world_size=4)",
+        'backend "nccl"',
+    ]
