@@ -109,15 +109,28 @@ def rewrite(program: Program) -> Iterator[Step | Left]:
         called = events[0][1]
         if called.name not in _TAKEN or not isinstance(called.at.node, cst.Call):
             continue
-        owners = {
-            wrapper(one) for _, e in events if e.receiver is not None for one in options(e.receiver)
-        }
-        if "fsdp1" in owners:
+        if any(_are_flat(trace, one) for trace, one in events):
             yield from _choices(called.at.source, called.at.node)
             yield from _counts(called.at.source, called.at.node)
             if called.name == ".named_parameters":
                 yield from _names(called.at.source, called.at.node, events)
     yield from _row_writes(program)
+
+
+def _are_flat(trace: Trace, taken: Called) -> bool:
+    """Whether the parameters that a call gives are those of a model that FSDP1 has wrapped by then."""
+    modules = options(taken.receiver) if taken.receiver is not None else ()
+    if any(wrapper(one) == "fsdp1" for one in modules):
+        return True
+    return any(
+        _is_wrapped(trace, taken, one) for one in modules
+    )  # `model.module`, or kept from before
+
+
+def _is_wrapped(trace: Trace, event: Event, module: Value) -> bool:
+    """Whether FSDP1 has wrapped a module, something in it or around it, by an event."""
+    wrapped = [unwrapped(w.module) for w in trace.before(event, Wrapping) if w.by == "fsdp1"]
+    return any(trace.inside(module, one) or trace.inside(one, module) for one in wrapped)
 
 
 def _row_writes(program: Program) -> Iterator[Left]:
@@ -138,12 +151,8 @@ def _row_writes(program: Program) -> Iterator[Left]:
 
 def _is_flat(trace: Trace, row: RowWrite) -> bool:
     """Whether a tensor is laid out as the parameters of a model that FSDP1 has wrapped by then."""
-    found = {_model(trace, one) for one in holders(trace, row.tensor)}
-    wrapped = [unwrapped(w.module) for w in trace.before(row.event, Wrapping) if w.by == "fsdp1"]
     return any(
-        trace.inside(one, module) or trace.inside(module, one)
-        for one in found
-        for module in wrapped
+        _is_wrapped(trace, row.event, _model(trace, one)) for one in holders(trace, row.tensor)
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import libcst as cst
 
@@ -65,6 +65,7 @@ def device_of(site: Construction) -> Device:
     argument = site.arguments.get("device_id")
     if argument is None:  # then FSDP1 itself wants an accelerator
         return Device(site.device) if site.device else CUDA
+    argument = _unless_none(argument)
     node = _written(site.source, argument.value)
     if isinstance(node, cst.IfExp) and (device := _of_choice(site, node)) is not None:
         return device
@@ -78,6 +79,16 @@ def device_of(site: Construction) -> Device:
     if others and len(set(others)) == 1:
         return Device(f'"{others[0]}"')
     return _of_origins(site, argument)
+
+
+def _unless_none(argument: Argument) -> Argument:
+    """Without the side of a choice that is None: there FSDP1 wants the accelerator that is the current device."""
+    choice = argument.value
+    if not isinstance(choice, cst.IfExp):
+        return argument
+    given = [one for one in (choice.body, choice.orelse) if dotted(one) != "None"]
+    values = tuple(one for one in argument.values if not is_none(one))
+    return replace(argument, value=given[0], values=values) if len(given) == 1 else argument
 
 
 def _of_choice(site: Construction, choice: cst.IfExp) -> Device | None:
@@ -258,6 +269,8 @@ def _asked(site: Construction, argument: Argument) -> str:
     text = site.text(argument.value)
     if _PATH.fullmatch(text) and _is_device(site, argument):
         return f"{text}.type"
+    if any(is_none(one) for one in argument.values):
+        text = f'{text} or "cuda"'  # without one FSDP1 wants an accelerator
     of = site.name(_DEVICE)
     if text.startswith(f"{of}("):
         return f"{text}.type"

@@ -151,7 +151,7 @@ def _set_device(site: Construction, argument: Argument) -> list[str]:
         if isinstance(argument.value, cst.IfExp) and dotted(argument.value.orelse) == "None":
             test = site.text(argument.value.test)
             tests.append(f"({test})" if " or " in test and not kind.is_known else test)
-            text = site.text(argument.value.body)
+            asked = text = site.text(argument.value.body)
         else:
             if not re.fullmatch(r"[\w.]+", text):
                 name = site.free("device", "device_id")
@@ -161,7 +161,9 @@ def _set_device(site: Construction, argument: Argument) -> list[str]:
     any_kind = any(site.program.references(*_OTHER_KINDS))
     if not kind.is_known:
         of = site.name("torch.device")
-        chosen = asked != text or " if " in kind.text
+        chosen = (
+            asked != text or " if " in kind.text or " or " in kind.text
+        )  # None is asked for already
         said = f"{of}({text}).type" if chosen else kind.text
         tests.append(f'{said} {"!= " if any_kind else "== "}"{"cpu" if any_kind else "cuda"}"')
     module = site.name(f"torch.{'get_device_module' if any_kind else 'cuda.set_device'}")

@@ -1,6 +1,6 @@
 """The proof ladder: how far a migration has been shown to change nothing.
 
-0 the text parses, is quiet under ``check`` and ``migrate`` leaves it alone · 1 every FSDP1 symbol is in the
+0 the text parses, ``check`` finds no error in it and ``migrate`` leaves it alone · 1 every FSDP1 symbol is in the
 ledger · 2 the same modules form the same groups in the plan · 3 a run on CPU ranks is equal · 4 a run on
 GPUs is equal.
 """
@@ -8,9 +8,12 @@ GPUs is equal.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
+
+if TYPE_CHECKING:
+    from fsdp2lint.check.diagnostics import Diagnostic
 
 TITLES = ("text", "ledger", "plan", "run on CPU", "run on GPU")
 
@@ -56,17 +59,22 @@ def reached(rungs: Sequence[Rung]) -> int | None:
 
 
 def text(files: Sequence[str]) -> Rung:
-    """Rung 0: whether the files parse, ``check`` is quiet and ``migrate`` would change nothing more."""
-    why = _said(files) or _unstable(files)
-    return rung(0, not why, why or "`check` finds nothing, `migrate` changes nothing")
+    """Rung 0: whether the files parse, ``check`` finds no error and ``migrate`` would change nothing more.
 
-
-def _said(files: Sequence[str]) -> str:
-    """What ``check`` finds, a file that does not parse included; empty when nothing."""
+    A warning, of memory that every rank takes for example, is told and is no failure.
+    """
     from fsdp2lint.check.runner import Batch, check
 
-    report = check(Batch.of_files(files))
-    found = [one for one in report.found if one.severity != "info"]
+    found = check(Batch.of_files(files)).found
+    errors = [one for one in found if one.severity == "error"]
+    warnings = [one for one in found if one.severity == "warning"]
+    why = _said(errors) or _unstable(files)
+    said = _said(warnings).replace("finds", "warns of") or "`check` finds nothing"
+    return rung(0, not why, why or f"{said}, `migrate` changes nothing")
+
+
+def _said(found: Sequence[Diagnostic]) -> str:
+    """What ``check`` finds, a file that does not parse included; empty when nothing."""
     if not found:
         return ""
     first = found[0]

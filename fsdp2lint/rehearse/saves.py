@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import pathlib
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -32,7 +33,13 @@ class Saves:
         """Asynchronous saves by path: how many steps had been made when each began."""
 
     def install(self) -> None:
-        """Listen to ``torch.save``, to DCP's file writer, and to safetensors where it is installed."""
+        """Listen to ``torch.save``, to DCP's file writer, to safetensors where it is installed, and to renames."""
+        os.rename, os.replace = self._rename(os.rename), self._rename(os.replace)
+        accessor: Any = getattr(
+            pathlib, "_NormalAccessor", None
+        )  # paths of Python 3.10 have their own
+        if accessor is not None:
+            accessor.rename, accessor.replace = map(staticmethod, (os.rename, os.replace))
         torch.save = self._torch_save(torch.save)
         finish: Any = FileSystemWriter.finish
         FileSystemWriter.finish = self._finish(finish)  # type: ignore[method-assign]
@@ -47,6 +54,21 @@ class Saves:
             step = self._steps() if step is None else step
             self._saved[:] = [saved for saved in self._saved if saved.path != full]
             self._saved.append(Saved(full, step, kind))
+
+    def _rename(self, rename: Any) -> Any:
+        """A file that was saved under another name first, or in a folder, so that no half of it is ever seen."""
+
+        def renamed(src: Any, dst: Any, **kwargs: Any) -> None:
+            rename(src, dst, **kwargs)
+            old, new = (os.path.abspath(os.fsdecode(path)) for path in (src, dst))
+            moved = [
+                one for one in self._saved if one.path == old or one.path.startswith(old + os.sep)
+            ]
+            for one in moved:
+                self._saved.remove(one)
+                self._note(new + one.path[len(old) :], one.kind, one.step)
+
+        return renamed
 
     def _torch_save(self, save: Any) -> Any:
         def saved(obj: object, f: Any, *args: Any, **kwargs: Any) -> None:

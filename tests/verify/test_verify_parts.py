@@ -332,3 +332,18 @@ def test_a_module_may_be_called_with_a_part_of_the_batch() -> None:
     assert not batches(given(z))[0]
     assert not batches(given(x, x))[0]
     assert not batches(given(x, y, z))[0]
+
+
+def test_a_warning_is_told_and_no_failure(tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(
+        "import torch\nfrom torch.distributed.checkpoint.state_dict import set_model_state_dict\n"
+        "from torch.distributed.checkpoint.state_dict import StateDictOptions\n"
+        "from torch.distributed.fsdp import fully_shard\n"
+        "model = fully_shard(torch.nn.Linear(8, 8))\n"
+        'whole = torch.load("model.pt")\n'
+        "options = StateDictOptions(full_state_dict=True)\n"
+        "set_model_state_dict(model, whole, options=options)\n"
+    )
+    rung = ladder.text([str(file)])
+    assert (rung.state, "warns of FSDP314" in rung.why) == ("reached", True), rung.why
