@@ -63,6 +63,8 @@ def _from(
     elif isinstance(node, cst.Attribute) and (found := in_module(program, source, node)):
         for other, binding in found:
             yield from _of_binding(program, other, binding, node.attr.value, index, depth)
+    elif index is None and (own := _of_own_member(program, source, node, depth)):
+        yield from own
     elif (table := table_of(program, source, node)) is not None:
         other, display = table
         for entry in display.elements:
@@ -232,6 +234,114 @@ def _of_call(
             yield Origin(other, cst.Name("None"))
 
 
+def _of_own_member(
+    program: Program, source: Source, node: cst.BaseExpression, depth: int
+) -> list[Origin]:
+    """What ``self.field``, ``self.property`` or ``self.method(…)`` can be; nothing if that is not known."""
+    found: list[Origin] = []
+    for value in own_values(program, source, node):
+        found += _from(program, source, value, None, depth + 1)
+    return found if all(one.node is not None for one in found) else []
+
+
+def own_values(
+    program: Program, source: Source, node: cst.BaseExpression
+) -> list[cst.BaseExpression]:
+    """The expressions that ``self.field``, ``self.property`` or ``self.method(…)`` gets, in a method of the class.
+
+    Nothing unless the class alone says it: its methods set the field, and no base, derived class or code outside does.
+    """
+    member = node.func if isinstance(node, cst.Call) else node
+    if not isinstance(member, cst.Attribute) or not isinstance(member.value, cst.Name):
+        return []
+    cls, name = _class_around(source, member.value), member.attr.value
+    if cls is None or _is_set_elsewhere(program, cls, name):
+        return []
+    found = _member_values(source, cls, name, is_called=isinstance(node, cst.Call))
+    return [one for one in found if one is not None] if None not in found else []
+
+
+def _class_around(source: Source, name: cst.Name) -> cst.ClassDef | None:
+    """The class of whose object ``self`` is the name, in one of its methods."""
+    layout = Layout.of(source)
+    for around in layout.ancestors(name):
+        if isinstance(around, cst.FunctionDef) and around.params.params:
+            cls = layout.parents.get(layout.parents[around])
+            if around.params.params[0].name.value == name.value:
+                return cls if isinstance(cls, cst.ClassDef) else None
+    return None
+
+
+def _is_property(function: cst.FunctionDef) -> bool:
+    said = [dotted(one.decorator).rpartition(".")[2] for one in function.decorators]
+    return said in (["property"], ["cached_property"])
+
+
+def _member_values(
+    source: Source, cls: cst.ClassDef, name: str, *, is_called: bool
+) -> list[cst.BaseExpression | None]:
+    """The expressions that a member of a class can be; None for one that is not said."""
+    found: list[cst.BaseExpression | None] = []
+    for line in walk(cls.body):
+        if isinstance(line, cst.FunctionDef) and line.name.value == name:
+            if _is_property(line) == is_called or (is_called and line.decorators):
+                return [None]
+            found += [one or cst.Name("None") for one in returned(line)]
+            if _may_come_to_its_end(line.body):
+                found.append(cst.Name("None"))
+        elif isinstance(line, cst.AssignTarget | cst.AnnAssign | cst.AugAssign):
+            if not _names_member(line.target, name):
+                continue
+            set_by = line if isinstance(line, cst.AnnAssign) else Layout.of(source).parents[line]
+            is_field = isinstance(line.target, cst.Attribute) and not is_called
+            plain = set_by if isinstance(set_by, cst.Assign | cst.AnnAssign) else None
+            found.append(plain.value if plain is not None and is_field else None)
+    return found
+
+
+def _names_member(target: cst.BaseExpression, name: str) -> bool:
+    """Whether a statement that sets ``target`` may set a member of this name."""
+    return any(
+        (isinstance(one, cst.Attribute) and one.attr.value == name)
+        or (isinstance(one, cst.Name) and one is target and one.value == name)
+        for one in walk(target)
+    )
+
+
+def _is_set_elsewhere(program: Program, cls: cst.ClassDef, name: str) -> bool:
+    """Whether a base, a derived class or code outside of a class may give it, or its objects, such a member."""
+    related = {dotted(base.value).rpartition(".")[2] for base in cls.bases}
+    quoted = (f'"{name}"', f"'{name}'")
+    for source in program.sources:
+        if name not in source.text:
+            continue
+        if "setattr(" in source.text and any(one in source.text for one in quoted):
+            return True
+        layout = Layout.of(source)
+        for node in walk(source.tree):
+            if isinstance(node, cst.FunctionDef):
+                sets = node.name.value == name
+            elif isinstance(node, cst.AssignTarget | cst.AnnAssign | cst.AugAssign):
+                sets = _names_member(node.target, name)
+            else:
+                continue
+            if not sets:
+                continue
+            around = list(layout.ancestors(node))
+            other = next((one for one in around if isinstance(one, cst.ClassDef)), None)
+            if cls in around:
+                continue
+            if other is None:
+                target = node.target if not isinstance(node, cst.FunctionDef) else None
+                if target is not None and any(isinstance(o, cst.Attribute) for o in walk(target)):
+                    return True
+                continue
+            bases = {dotted(base.value).rpartition(".")[2] for base in other.bases}
+            if other.name.value in related or cls.name.value in bases:
+                return True
+    return False
+
+
 def _may_come_to_its_end(body: cst.BaseSuite) -> bool:
     """Whether what follows the statements of a block, or the function's end, may be reached."""
     last: cst.CSTNode | None = body.body[-1] if body.body else None
@@ -337,4 +447,4 @@ def _bound_value(
     return assign.value, None
 
 
-__all__ = ["Origin", "definitions", "in_module", "meaning", "origins", "returned"]
+__all__ = ["Origin", "definitions", "in_module", "meaning", "origins", "own_values", "returned"]

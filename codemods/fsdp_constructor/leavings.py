@@ -140,7 +140,8 @@ def _names(
                 return nothing
             helpers[function] = reference.source, TAKEN_BY_NAME
         elif isinstance(function, cst.FunctionDef) and makes_options and by_name:
-            helpers[function] = reference.source, REFUSED
+            kept = any(_is_by_name(one) and _is_kept_by_name(one) for one in references)
+            helpers[function] = reference.source, REFUSED_OR_NONE if kept else REFUSED
     return (found, helpers) if chosen_here or helpers else nothing
 
 
@@ -152,6 +153,8 @@ members = {_MEMBERS}
 if strategy not in members:
     raise KeyError(strategy)""".replace("'", '"')
 """What the enumeration did with a name that is no member's."""
+REFUSED_OR_NONE = REFUSED.replace("if strategy not", "if strategy is not None and strategy not")
+"""The same where a variable may hold no name."""
 
 TAKEN_BY_NAME = (
     'strategy = getattr(strategy, "name", strategy)  # members of FSDP1\'s enum have one'
@@ -209,7 +212,7 @@ def _prefetches(program: Program) -> list[Named]:
 
 
 def _is_by_name(reference: Reference) -> bool:
-    """Whether this is ``ShardingStrategy[name]``, given to a function."""
+    """Whether this is ``ShardingStrategy[name]``, given to a function or kept."""
     parents = Layout.of(reference.source).parents
     parent = parents[reference.node]
     return (
@@ -218,7 +221,20 @@ def _is_by_name(reference: Reference) -> bool:
         and parent.value is reference.node
         and len(parent.slice) == 1
         and isinstance(parent.slice[0].slice, cst.Index)
-        and isinstance(parents[parent], cst.Arg)
+        and (isinstance(parents[parent], cst.Arg) or _is_kept_by_name(reference))
+    )
+
+
+def _is_kept_by_name(reference: Reference) -> bool:
+    """Whether this is ``strategy = ShardingStrategy[name]``; not where a name takes the place of itself."""
+    source, parents = reference.source, Layout.of(reference.source).parents
+    looked_up = parents[reference.node]
+    assign = parents[looked_up]
+    if not isinstance(looked_up, cst.Subscript) or not isinstance(assign, cst.Assign):
+        return False
+    name = looked_up.slice[0].slice
+    return isinstance(name, cst.Index) and not any(
+        source.code(target.target) == source.code(name) for target in assign.targets
     )
 
 

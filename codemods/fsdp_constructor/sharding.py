@@ -28,7 +28,7 @@ from fsdp2lint.api import (
 )
 
 from .._common.names import function_scope, is_none, only_binding, uses
-from .._common.origins import Origin, meaning, table_of
+from .._common.origins import Origin, meaning, own_values, table_of
 from .._common.shared import Helpers
 from .chosen import held_by
 from .devices import CUDA, Device, device_of
@@ -371,7 +371,7 @@ def resharding(site: Construction, argument: Argument) -> str:
     is_here = argument.home is None or site.call in Layout.of(site.source).ancestors(value)
     if argument.said or not is_here or not _only_chooses(site, value, found):
         text = site.flat(value)
-        text = text if re.fullmatch(r"[\w.\[\]\"']+", text) else f"({text})"
+        text = text if re.fullmatch(r"[\w.\[\]\"']+(\(\))?", text) else f"({text})"
         return f"{text} is not {site.name(STRATEGY)}.SHARD_GRAD_OP"
     inside = {node for node in found if site.call in Layout.of(site.source).ancestors(node)}
     for node, (source, word) in found.items():
@@ -383,6 +383,8 @@ def resharding(site: Construction, argument: Argument) -> str:
             site.account(node, "changed", "the bool that `fully_shard` takes", source)
     if isinstance(value, cst.Name):
         return _renamed(site, value)
+    if isinstance(value, cst.Attribute) and own_values(site.program, site.source, value):
+        return _renamed_field(site, value)
     return _with_words(site, value, {node: found[node][1] for node in inside})
 
 
@@ -419,7 +421,28 @@ def _chooses(site: Construction, source: Source, node: cst.BaseExpression, found
         return _is_local(site, node) and all(
             _chooses(site, source, value, found) for value in _bound(source, node)
         )
+    if source is site.source and isinstance(node, cst.Attribute | cst.Call):
+        values = own_values(site.program, source, node)
+        member = node.func if isinstance(node, cst.Call) else node
+        return (
+            bool(values)
+            and isinstance(member, cst.Attribute)
+            and _reads(site.program, member.attr.value) == 1
+            and all(_chooses(site, source, value, found) for value in values)
+        )
     return False
+
+
+def _reads(program: Program, member: str) -> int:
+    """How often the project reads a field or method of this name."""
+    return sum(
+        isinstance(node, cst.Attribute)
+        and node.attr.value == member
+        and not isinstance(Layout.of(source).parents[node], cst.AssignTarget)
+        for source in program.sources
+        if f".{member}" in source.text
+        for node in walk(source.tree)
+    )
 
 
 def _is_local(site: Construction, name: cst.Name) -> bool:
@@ -455,6 +478,23 @@ def _renamed(site: Construction, name: cst.Name) -> str:
         target = getattr(one, "target", one)
         site.elsewhere[target] = (Replace(source, target, better),)
     return better
+
+
+def _renamed_field(site: Construction, field: cst.Attribute) -> str:
+    """The text of a field that holds the bool now, by the name of what it is where that is free."""
+    source, text = site.source, site.source.code(field)
+    if RESHARD in source.text or _is_property(source, field.attr.value):
+        return text
+    for node in walk(source.tree):
+        if isinstance(node, cst.AssignTarget) and isinstance(node.target, cst.Attribute):
+            if node.target.attr.value == field.attr.value:
+                name = node.target.attr
+                site.elsewhere[name] = (Replace(source, name, RESHARD),)
+    return f"{source.code(field.value)}.{RESHARD}"
+
+
+def _is_property(source: Source, name: str) -> bool:
+    return f"def {name}(" in source.text
 
 
 def _is_read_once(program: Program, source: Source, display: cst.Dict) -> bool:

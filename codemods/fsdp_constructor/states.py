@@ -12,7 +12,18 @@ import re
 
 import libcst as cst
 
-from fsdp2lint.api import Container, Literal, Mesh, Moved, Names, Source, dotted, walk
+from fsdp2lint.api import (
+    Container,
+    Literal,
+    Mesh,
+    Moved,
+    Names,
+    Replace,
+    Source,
+    dotted,
+    name_for,
+    walk,
+)
 
 from .._common.names import (
     OFF,
@@ -23,9 +34,10 @@ from .._common.names import (
     is_off,
     only_binding,
 )
-from .._common.origins import origins
+from .._common.origins import Origin, meaning, origins
 from .._common.shared import Helpers, Naming
 from .devices import device_of, is_cpu
+from .given import only_feeds_fsdp1
 from .helpers import FSDP
 from .meta import initialise
 from .plan import Plan
@@ -72,6 +84,10 @@ def offload(site: Construction, plan: Plan) -> None:
     if test == "False":
         site.account(argument.node, "dropped", "it offloads nothing")
         return
+    if test is None and (converted := _converted(site, argument)):
+        plan.shared["offload_policy"] = converted
+        site.account(argument.node, "changed", "`CPUOffloadPolicy` keeps the parameters on the CPU")
+        return
     policy = f"{site.name(f'{FSDP}CPUOffloadPolicy')}()"
     if test is None:
         text = site.text(argument.value)
@@ -84,6 +100,43 @@ def offload(site: Construction, plan: Plan) -> None:
         policy += f" if {test} else {site.name(f'{FSDP}OffloadPolicy')}()"
     plan.shared["offload_policy"] = policy
     site.account(argument.node, "changed", "`CPUOffloadPolicy` keeps the parameters on the CPU")
+
+
+def _converted(site: Construction, argument: Argument) -> str:
+    """The text of settings that are made elsewhere, only for FSDP1: there they become policies; empty if they cannot."""
+    found = sources_of(site, argument) or []
+    made = [one for one in found if not one.is_none]
+    if any(".offload_params" in source.text for source in site.program.sources):
+        return ""
+    policies: dict[Origin, str] = {}
+    for one in made:
+        node = one.node
+        if not isinstance(node, cst.Call) or node in site.fixed:
+            return ""
+        if meaning(site.program, one.source, node.func) != OFFLOAD or len(node.args) > 1:
+            return ""
+        if one.source not in site.program.sources or not only_feeds_fsdp1(site, node):
+            return ""
+        test = one.source.code(node.args[0].value) if node.args else "False"
+        if node.args and (node.args[0].star or test not in ("True", "False")):
+            return ""
+        policies[one] = f"{FSDP}{'CPUOffloadPolicy' if test == 'True' else 'OffloadPolicy'}"
+    for one, policy in policies.items():
+        assert isinstance(one.node, cst.Call)
+        named = name_for(one.source, one.node, policy)
+        site.elsewhere[one.node] = (
+            Replace(one.source, one.node, f"{named.text}()"),
+            *named.edits,
+        )
+        why = "a policy of FSDP2 says the same"
+        site.account(one.node, "changed", why, one.source)
+    if not made:
+        return ""
+    text = site.text(argument.value)
+    if len(made) == len(found):
+        return text
+    text = text if re.fullmatch(r"[\w.\[\]\"']+(\(\))?", text) else f"({text})"
+    return f"{text} or {site.name(f'{FSDP}OffloadPolicy')}()"
 
 
 def _offloads(site: Construction, node: cst.BaseExpression) -> str | None:

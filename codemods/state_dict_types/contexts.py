@@ -257,15 +257,20 @@ Items = tuple[tuple[Source, cst.With, cst.WithItem], ...]
 def _maker(
     program: Program, source: Source, call: cst.CSTNode
 ) -> tuple[Source, cst.FunctionDef, Items] | None:
-    """The function that only makes the context and returns it, with each ``with`` that enters what it returns."""
+    """The function that only makes the context and gives it, with each ``with`` that enters what it gives."""
     layout = Layout.of(source)
-    returned = layout.parents[call]
     function = function_of(source, call)
-    if not isinstance(returned, cst.Return) or not isinstance(function, cst.FunctionDef):
+    if not isinstance(function, cst.FunctionDef):
         return None
-    if function.decorators or not all(_only_prepares(line) for line in function.body.body[:-1]):
+    gives = _yields_inside(source, call) if function.decorators else layout.parents[call]
+    if not isinstance(gives, cst.Return | cst.With):
         return None
-    if layout.block(returned) is not function.body:
+    if not all(_only_prepares(line) for line in function.body.body[:-1]):
+        return None
+    if layout.block(gives) is not function.body:
+        return None
+    said = [dotted(one.decorator).rpartition(".")[2] for one in function.decorators]
+    if said != (["contextmanager"] if isinstance(gives, cst.With) else []):
         return None
     name, items = function.name.value, list[tuple[Source, cst.With, cst.WithItem]]()
     for other in program.sources:
@@ -284,6 +289,17 @@ def _maker(
                 return None
             items.append((other, holder, item))
     return (source, function, tuple(items)) if items else None
+
+
+def _yields_inside(source: Source, call: cst.CSTNode) -> cst.With | None:
+    """The ``with`` that enters the context alone and does nothing in it but ``yield``."""
+    parents = Layout.of(source).parents
+    holder = parents.get(parents[call])
+    if not isinstance(holder, cst.With) or len(holder.items) != 1 or holder.items[0].asname:
+        return None
+    lines = [one for line in holder.body.body for one in getattr(line, "body", (line,))]
+    bare = len(lines) == 1 and isinstance(lines[0], cst.Expr) and lines[0].value
+    return holder if isinstance(bare, cst.Yield) and bare.value is None else None
 
 
 def _only_prepares(line: cst.CSTNode) -> bool:
