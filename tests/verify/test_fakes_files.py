@@ -199,8 +199,10 @@ from fsdp2lint.rehearse.standin import install
 
 counts = {}
 install(counts)
+import torch
 import torch.distributed as dist
 
+assert not torch.cuda.is_current_stream_capturing()
 os.environ["GLOO_SOCKET_IFNAME"] = "eno99"
 dist.init_process_group("nccl", init_method="tcp://192.0.2.7:12355", rank=3, world_size=4)
 print(dist.get_rank(), dist.get_world_size(), *counts, sep="\\n")

@@ -8,7 +8,8 @@ from typing import Any
 
 from fsdp2lint.rehearse.standin.replace import Counted, Function, wrap
 
-TOKENS = 1 << 18
+TOKENS = (1 << 18) + 1
+"""One more than a number of blocks: the last block has a token after it, which is to be learned."""
 
 
 def install(counted: Counted) -> None:

@@ -93,6 +93,7 @@ def install(counted: Counted) -> None:
         for_scripts(cuda, name, lambda *_, **__: 0)
     for_scripts(cuda, "is_available", lambda: _counting(counted, "torch.cuda.is_available()"))
     for_scripts(cuda, "is_initialized", lambda: True)
+    for_scripts(cuda, "is_current_stream_capturing", lambda: False)
     for_scripts(cuda, "device_count", local_world)
     for_scripts(cuda, "current_device", local_rank)
     for_scripts(cuda, "is_bf16_supported", lambda *_, **__: True)
