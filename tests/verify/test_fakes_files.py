@@ -135,10 +135,20 @@ assert Own(4096).sizes == (64, 2, 1000)
 assert Own(16, depth=1).sizes == (16, 1, 1000)
 assert library.Whole(dim=4096, depth=40).sizes == (64, 2)
 assert library.by_name().sizes == (4096, 2)
+assert library.Sizes(4096, 40) == library.Sizes(64, 2) != library.large()
 assert nn.TransformerEncoder(nn.TransformerEncoderLayer(128, 2), num_layers=3).num_layers == 3
 """
 LIBRARY = """
+from dataclasses import dataclass
 from torch import nn
+
+@dataclass
+class Sizes:
+    emb_dim: int
+    nlayers: int
+
+def large():
+    return Sizes(4096, 40)
 
 class Whole(nn.Module):
     def __init__(self, dim, depth):

@@ -1,7 +1,8 @@
 """Small models in place of large ones (``--small``), where a configuration says how large they are.
 
 Widths, heads and layers are cut in the configurations that models of ``transformers`` are built from, in the
-program's own dataclasses that hold a width and a number of layers, and in the arguments of modules that take both.
+program's own dataclasses (and those that it fills) that hold a width and a number of layers, and in the arguments of
+modules that take both.
 Vocabularies, lengths and batches stay. So do the widths that a library gives to its own module, as that of
 ``torchvision.models.vit_h_14``: they are known by its name, and programs put heads on it that fit.
 """
@@ -12,7 +13,7 @@ import dataclasses
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,11 +25,13 @@ WIDTHS = dict.fromkeys(
     64,
 )
 LAYERS = dict.fromkeys(
-    "num_hidden_layers num_layers n_layer n_layers depth num_decoder_layers encoder_layers decoder_layers".split(),
+    "num_hidden_layers num_layers n_layer n_layers nlayers depth num_decoder_layers encoder_layers decoder_layers".split(),
     2,
 )
-_HEADS = dict.fromkeys("num_attention_heads num_heads n_head n_heads nhead heads".split(), 4)
-_KV_HEADS = dict.fromkeys("num_key_value_heads n_kv_heads n_kv_head n_query_groups".split(), 2)
+_HEADS = dict.fromkeys("num_attention_heads num_heads n_head n_heads nheads nhead heads".split(), 4)
+_KV_HEADS = dict.fromkeys(
+    "num_key_value_heads n_kv_heads kvheads n_kv_head n_query_groups".split(), 2
+)
 _INNER = dict.fromkeys(
     "intermediate_size d_ff n_inner ffn_dim mlp_dim ffn_hidden_size".split(), 128
 )
@@ -50,8 +53,9 @@ def _dataclass(make: Callable[..., Any], counted: Counted) -> Callable[..., Any]
         made = make(cls, **how)
         names = {field.name for field in dataclasses.fields(made)}
         file = getattr(sys.modules.get(made.__module__), "__file__", None) or ""
-        if names & set(WIDTHS) and names & set(LAYERS) and is_own(file):
-            _cut_at_construction(made, counted)
+        known = made.__module__.startswith("transformers.")  # cut when a model is built from it
+        if names & set(WIDTHS) and names & set(LAYERS) and not known:
+            _cut_at_construction(made, counted, by_others=SIZES if is_own(file) else {})
         return made
 
     return dataclass
@@ -67,14 +71,14 @@ def _modules(counted: Counted) -> None:
         if inspect.isfunction(takes) and not cls.__module__.startswith("torch."):
             names = set(inspect.signature(takes).parameters)
             if names & set(WIDTHS) and names & set(LAYERS):
-                _cut_at_construction(cls, counted, by_others=False)
+                _cut_at_construction(cls, counted, by_others=LAYERS)
 
     owner: Any = nn.Module
     owner.__init_subclass__ = classmethod(subclassed)
 
 
-def _cut_at_construction(cls: Any, counted: Counted, *, by_others: bool = True) -> None:
-    """``by_others``: whether widths are cut too where a library builds it."""
+def _cut_at_construction(cls: Any, counted: Counted, *, by_others: Container[str]) -> None:
+    """``by_others``: what is cut where no file of the program builds it."""
     original = cls.__init__
     signature = inspect.signature(original)
 
@@ -83,8 +87,8 @@ def _cut_at_construction(cls: Any, counted: Counted, *, by_others: bool = True) 
         bound = signature.bind(self, *args, **kwargs)
         bound.apply_defaults()
         smaller = dict(_smaller(bound.arguments))
-        if not by_others and not asked_by_the_program((__name__,)):
-            smaller = {name: size for name, size in smaller.items() if name in LAYERS}
+        if not asked_by_the_program((__name__,)):
+            smaller = {name: size for name, size in smaller.items() if name in by_others}
         if smaller:
             counted.note(f"made small: {cls.__name__}")
         bound.arguments |= smaller
