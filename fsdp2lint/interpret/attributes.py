@@ -16,7 +16,7 @@ from fsdp2lint.meanings.registry import METHODS
 from fsdp2lint.model.events import Assigned, Read, Written
 from fsdp2lint.model.guards import ALWAYS, Clause, Guards
 from fsdp2lint.model.memory import EVERYWHERE, MADE, MAX_OPTIONS
-from fsdp2lint.model.trace import options
+from fsdp2lint.model.trace import options, same
 from fsdp2lint.model.values import (
     Bound,
     Class,
@@ -201,6 +201,7 @@ def set_(machine: Machine, owner: Value, name: str, value: Value, site: Site) ->
                 machine.call(found.setter, (owner, value), {}, site)
             return
     value = as_it_is_called(machine, value, name)
+    before = machine.memory.read(owner, f".{name}", machine.here)
     for option in options(value):
         option.sit(owner, f".{name}")
     machine.memory.write(
@@ -208,7 +209,8 @@ def set_(machine: Machine, owner: Value, name: str, value: Value, site: Site) ->
     )
     if owner in machine.memory.out:
         machine.memory.escape(value)
-    if machine.is_module(owner) and not _in_init(machine, owner):
+    changed = before is None or not same(before, value)
+    if changed and machine.is_module(owner) and not _in_init(machine, owner):
         machine.record(Assigned(machine.moment(site), owner, name, value))
     if name not in ("requires_grad", "names") and of_parameters(owner):
         machine.record(Written(machine.moment(site), owner, name, value))
@@ -288,6 +290,11 @@ def item(machine: Machine, value: Value, key: Value, site: Site) -> Value:
         if turn.key.number < len(rounds):
             return rounds[turn.key.number]
         return rounds[-1] if rounds else value.part(("[]", key))
+    if isinstance(key, Part) and key.key == (
+        "index",
+    ):  # ``enumerate`` has counted the same entries
+        if key.owner in loops.elements(machine, value, site):
+            return key.owner
     if isinstance(value, Container) and not value.open:
         entries = [v for _, v in machine.memory.entries(value, machine.here)]
         if len(entries) == 1 and not _is_refused(machine, value, key, site):

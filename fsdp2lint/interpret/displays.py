@@ -11,6 +11,7 @@ from fsdp2lint.interpret.handlers import handles
 from fsdp2lint.model.events import Assigned, Called
 from fsdp2lint.model.guards import ALWAYS
 from fsdp2lint.model.memory import EVERYWHERE
+from fsdp2lint.model.trace import same
 from fsdp2lint.model.values import Container, Either, External, Literal, Module, Value
 
 if TYPE_CHECKING:
@@ -78,6 +79,8 @@ def store(
         nothing = machine.literal(None)
         machine.record(Called(moment, name, None, (key, value), {}, False, nothing))
     if isinstance(owner, Module):
+        if node is not None and same(machine.item(owner, key, machine.site(node)), value):
+            return  # ``model.layers[i] = fully_shard(model.layers[i])`` is the layer that was there
         seat = f"[{key.value!r}]" if isinstance(key, Literal) else "[*]"
         value.sit(owner, seat)
         if node is not None and not _making_a_module(machine):

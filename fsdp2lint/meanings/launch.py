@@ -9,13 +9,13 @@ from __future__ import annotations
 from fsdp2lint.interpret.annotations import stranger
 from fsdp2lint.meanings.attributes import rank
 from fsdp2lint.meanings.call import Call
+from fsdp2lint.meanings.paths import is_range
 from fsdp2lint.meanings.registry import calls, method
 from fsdp2lint.meanings.results import fresh, instance, made_by, nothing, setting
 from fsdp2lint.model.values import (
     Bound,
     Class,
     Container,
-    External,
     Function,
     Instance,
     Part,
@@ -86,13 +86,8 @@ def start(call: Call) -> Value | None:
 
 def counter_as_rank(call: Call, value: Value) -> Value:
     """What a process gets of a value: of the counter of the loop that starts it, its rank."""
-    counts = isinstance(value, Part) and isinstance(value.key, Round) and _is_range(value.owner)
-    return rank(call.machine, "global") if counts else value
-
-
-def _is_range(value: Value) -> bool:
-    owner = value.owner
-    return isinstance(owner, External) and owner.name == "builtins.range"
+    counted = isinstance(value, Part) and isinstance(value.key, Round) and is_range(value.owner)
+    return rank(call.machine, "global") if counted else value
 
 
 @calls("torch.distributed.launcher.elastic_launch", "torch.distributed.launcher.api.elastic_launch")

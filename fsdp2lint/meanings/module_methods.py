@@ -6,8 +6,9 @@ Source: torch/nn/modules/module.py.
 from __future__ import annotations
 
 from fsdp2lint.meanings.call import Call
+from fsdp2lint.meanings.paths import along, words
 from fsdp2lint.meanings.registry import method
-from fsdp2lint.meanings.results import each_choice, fresh, nothing, text
+from fsdp2lint.meanings.results import each_choice, fresh, nothing
 from fsdp2lint.model.events import Forward, Moved
 from fsdp2lint.model.values import (
     Container,
@@ -119,21 +120,15 @@ def parts(call: Call) -> Value | None:
 
 @method("get_submodule", "get_parameter", "get_buffer")
 def get_part(call: Call) -> Value | None:
-    """``get_submodule("layers.0")`` follows a dotted path."""
+    """``get_submodule("layers.0")`` and ``get_submodule(f"layers.{i}")`` follow a dotted path."""
     receiver = call.receiver
     if receiver is None or not (call.is_module(receiver) or isinstance(receiver, Part | Unknown)):
         return None
     call.use_as_module(receiver)
-    path = text(call.get(0, "target"))
+    path = words(call, call.get(0, "target"))
     if path is None:
         return each_choice(receiver, lambda one: one.part(f"{call.name}(…)"))
-    found = receiver
-    for name in path.split("."):
-        if name.isdigit():
-            found = call.machine.item(found, call.machine.literal(int(name)), call.site)
-        elif name:
-            found = call.machine.get(found, name, call.site)
-    return found
+    return along(call, receiver, path)
 
 
 @method("forward")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from fsdp2lint.interpret.classes import empty, loosen
+from fsdp2lint.interpret.displays import store
 from fsdp2lint.interpret.imports import Namespace, one_of_names
 from fsdp2lint.meanings.attributes import WRAPPED_NAMES, has_inside
 from fsdp2lint.meanings.call import Call
+from fsdp2lint.meanings.paths import number_in
 from fsdp2lint.meanings.registry import calls, method
 from fsdp2lint.meanings.results import each_choice, fresh, nothing, text
 from fsdp2lint.model.events import Assigned
@@ -76,6 +78,11 @@ def setattr_(call: Call) -> Value | None:
     owner, name, value = call.get(0), text(call.get(1)), call.get(2)
     if owner is None or value is None:
         return None
+    number = number_in(call, call.get(1))
+    if number is not None and all(isinstance(one, Module) for one in call.each(owner)):
+        for one in call.each(owner):  # "0" of a list of modules is its first entry
+            store(call.machine, one, number, value, call.site.node)
+        return nothing(call)
     if name is not None:
         call.machine.set(owner, name, value, call.site)
         return nothing(call)

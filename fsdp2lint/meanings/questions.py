@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fsdp2lint.meanings.call import Call
+from fsdp2lint.meanings.paths import along, counts
 from fsdp2lint.meanings.registry import calls
 from fsdp2lint.meanings.results import choices, derived, each_choice, exact, fresh, text
 from fsdp2lint.model.values import Container, External, Function, Literal, Value
@@ -100,15 +101,10 @@ _GETATTR = "builtins.getattr"
 def _along(call: Call, value: Value, path: Value) -> Value:
     """``reduce(getattr, path, value)``: what lies at the end of the path; of one that is not known, a part."""
     names = exact(call.machine, path)
-    words = None if names is None else [text(name) for name in names]
-    if words is None or None in words:
+    known = [n for n in names or () if text(n) is not None or counts(n)]
+    if names is None or len(known) != len(names):
         return value.part(("[]", path))
-    for word in filter(None, words):
-        if word.isdigit():
-            value = call.machine.item(value, call.machine.literal(int(word)), call.site)
-        else:
-            value = call.machine.get(value, word, call.site)
-    return value
+    return along(call, value, names)
 
 
 @calls("functools.reduce")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fsdp2lint.meanings.call import Call
+from fsdp2lint.meanings.paths import words
 from fsdp2lint.meanings.registry import method
 from fsdp2lint.model.values import Container, Literal, Rank, Value
 
@@ -57,14 +58,19 @@ def made_of(call: Call) -> Value | None:
 
 @method("split", "rsplit")
 def split(call: Call) -> Value | None:
-    """A list of constants from a constant."""
+    """A list of the words of a constant, or of a constant with the numbers of loops in it."""
     receiver = call.receiver
-    if not isinstance(receiver, Literal) or not isinstance(receiver.value, str):
+    if receiver is None or (isinstance(receiver, Literal) and not isinstance(receiver.value, str)):
         return None
-    separators = [a.value for a in call.args if isinstance(a, Literal)]
-    if len(separators) == len(call.args) <= 1 and not call.keywords:
-        separator = separators[0] if separators else None
-        if separator is None or (isinstance(separator, str) and separator):
-            words = receiver.value.split(separator)
-            return call.machine.container("list", [call.machine.literal(w) for w in words])
-    return receiver.part(("call", call.name, *call.args))
+    separator = call.constant(0, "sep", None)
+    limit = call.constant(1, "maxsplit", -1)
+    found: list[Value] | None = None
+    if isinstance(receiver, Literal) and separator != "" and isinstance(limit, int):
+        if separator is None or isinstance(separator, str):
+            split_by = getattr(receiver.value, call.name[1:])
+            found = [call.machine.literal(word) for word in split_by(separator, limit)]
+    elif isinstance(separator, str) and separator and limit == -1:
+        found = words(call, receiver, separator)
+    if found is not None and not call.open:
+        return call.machine.container("list", found)
+    return receiver.part(("call", call.name, *call.args)) if isinstance(receiver, Literal) else None

@@ -227,6 +227,11 @@ def options(value: Value) -> tuple[Value, ...]:
     return (value,)
 
 
+def same(one: Value, other: Value) -> bool:
+    """Whether two values are one object, or one of the same objects."""
+    return one is other or options(one) == options(other)
+
+
 def subjects_of(event: Event) -> Iterable[Value]:
     """The values that an event is about: whatever values its own fields hold."""
     for name in type(event).__dataclass_fields__:

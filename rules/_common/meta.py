@@ -35,6 +35,7 @@ from fsdp2lint.api import (
     StateDict,
     Trace,
     Value,
+    Written,
     is_choice,
     lineage,
     options,
@@ -174,7 +175,7 @@ def way_without_memory(
 
     Of one ``layer`` of it, if that is named: memory for another layer does not count.
     """
-    if _reached_from_outside(trace, module) or _data_written(trace, module, buffers=False):
+    if _reached_from_outside(trace, module) or _data_written(trace, event, module, buffers=False):
         return None
 
     def among(*values: Value) -> bool:
@@ -235,7 +236,7 @@ def way_without_values(
     """
     if _reached_from_outside(trace, module):
         return None
-    if _data_written(trace, module, buffers=not by_loads):  # what loads leave out are buffers
+    if _data_written(trace, end, module, buffers=not by_loads):  # what loads leave out are buffers
         return None
     found = giving
     if found is None:
@@ -248,7 +249,7 @@ def way_around(
     trace: Trace, end: Event, touching: Sequence[Event], module: Value, built: Guards
 ) -> Guards | None:
     """The path to an event on which none of others happens: all paths, or those where a test that the script asks
-    before one of the others comes out otherwise, or two flags are off (``resume`` and ``pretrained``). ``module`` is
+    before one of the others comes out otherwise, or several flags are off (``resume``, ``pretrained``). ``module`` is
     what all this is about: tests of it are no choices.
     """
     ways = [end.guards]
@@ -257,7 +258,7 @@ def way_around(
         ways += [end.guards.also(refused) for refused in _refusals(trace, one, end.guards, module)]
         if len(ways) > _MOST_WAYS:
             break
-    for way in (*ways, *_without_two(trace, end, touching, module)):
+    for way in (*ways, *_with_flags_off(trace, end.guards, touching, module)):
         whole = way.also(hooks) if hooks else way
         if not whole.impossible and together(built, whole):
             if all(one.guards.lasting.excludes(whole) for one in touching):
@@ -274,17 +275,24 @@ def _refusals(
             yield frozenset(frozenset((~guard,)) for guard in clause)
 
 
-def _without_two(
-    trace: Trace, end: Event, touching: Sequence[Event], module: Value
+def _with_flags_off(
+    trace: Trace,
+    way: Guards,
+    touching: Sequence[Event],
+    module: Value,
+    off: tuple[Event, ...] = (),
 ) -> Iterator[Guards]:
-    """The paths to an event on which two flags are off: by the first an event does not happen, by the second another.
+    """The paths to an event on which several flags are off: by the first an event does not happen, by the next another.
 
-    Not where one happens in place of the other (`elif`): one of them may always be chosen.
+    Not where one happens in place of another (`elif`): one of them may always be chosen.
     """
-    for one, first in _without_next(trace, end.guards, touching, module):
-        for other, second in _without_next(trace, first, touching, module):
-            if not one.guards.excludes(other.guards):
-                yield second
+    if len(off) > 1:
+        yield way
+    if len(off) == _MOST_FLAGS:
+        return
+    for one, further in _without_next(trace, way, touching, module):
+        if not any(one.guards.excludes(other.guards) for other in off):
+            yield from _with_flags_off(trace, further, touching, module, (*off, one))
 
 
 def _without_next(
@@ -327,6 +335,8 @@ def _not_given(event: Event, end: Event, touching: Sequence[Event]) -> Iterator[
 
 
 _MOST_WAYS = 12
+_MOST_FLAGS = 3
+"""So many settings of a run may be left as they are: to resume, to begin with a file, to quantize."""
 
 
 def is_choice_of_the_run(trace: Trace, guard: Guard, module: Value) -> bool:
@@ -419,15 +429,24 @@ def _reached_from_outside(trace: Trace, module: Value) -> bool:
     return any(holder in trace.memory.foreign for holder in trace.memory.holders(module))
 
 
-def _data_written(trace: Trace, module: Value, *, buffers: bool = True) -> bool:
-    """Whether the script may give the module's tensors other memory: ``p.data = …``, where ``p`` is no object of a class."""
+def _data_written(trace: Trace, end: Event, module: Value, *, buffers: bool = True) -> bool:
+    """Whether the script may give the module's tensors other memory before an event: ``p.data = …``, where ``p`` is no
+    object of a class.
+    """
     return any(
         ".data" in written
         and not isinstance(owner, Instance)
         and (buffers or not _is_buffer(owner))
         and _may_be_of(trace, owner, module)
+        and not _only_later(trace, end, owner)
         for owner, written in trace.memory.fields.items()
     )
+
+
+def _only_later(trace: Trace, end: Event, tensor: Value) -> bool:
+    """Whether the memory of a tensor is set after an event: of another model, as it is evaluated."""
+    writes = [one for one in trace.of(Written) if one.owner is tensor and one.name == "data"]
+    return bool(writes) and all(one.order > end.order for one in writes)
 
 
 def _is_buffer(tensor: Value) -> bool:
@@ -502,7 +521,7 @@ def valued(trace: Trace, start: Event, end: Event, module: Value, *, by_loads: b
 
     Without ``by_loads`` the loading of a state dict does not count: it holds what is persistent only.
     """
-    if out_of_sight(trace, end, module) or _data_written(trace, module):
+    if out_of_sight(trace, end, module) or _data_written(trace, end, module):
         return True
     return bool(values_given(trace, start, end, module, by_loads=by_loads))
 

@@ -103,6 +103,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from fsdp2lint.api import (
+    Called,
     Edit,
     Event,
     External,
@@ -123,8 +124,8 @@ from fsdp2lint.api import (
 )
 
 from .._common.fixes import call_of
-from .._common.meta import built_on_meta, given_memory, is_meta, plain, valued
-from .._common.shared import class_name
+from .._common.meta import born_on_meta, is_meta, plain, valued, way_without_memory
+from .._common.shared import class_name, together
 
 _TO_DEVICE = ("to", "cuda", "cpu", "xpu")
 
@@ -138,8 +139,8 @@ def check(trace: Trace) -> Iterator[Finding]:
         if moved.how == "to" and not any(_is_device(value) for value in moved.to):
             continue
         module = unwrapped(moved.module)
-        built = built_on_meta(trace, moved, module)
-        if built is None or given_memory(trace, moved, module):
+        built = _without_memory(trace, moved, module)
+        if built is None:
             continue
         yield Finding(
             at=moved,
@@ -148,6 +149,16 @@ def check(trace: Trace) -> Iterator[Finding]:
             because=((built, "built without memory here"),),
             fix=_to_empty(trace, moved, module),
         )
+
+
+def _without_memory(trace: Trace, moved: Moved, module: Value) -> Called | None:
+    """The call that built a layer of the model that has no memory yet; that others have got some does not matter."""
+    for called, guards in born_on_meta(trace):
+        if called.order < moved.order and trace.inside(called.result, module):
+            both = together(guards, moved.guards)
+            if both and way_without_memory(trace, moved, module, guards, called.result) is not None:
+                return called
+    return None
 
 
 def _is_device(value: Value) -> bool:

@@ -118,6 +118,7 @@ torch; whole models of Transformers that `from_config` builds are known.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from fsdp2lint.api import Finding, Forward, Trace, Value, rule
@@ -126,12 +127,16 @@ from ..._common.meta import born_on_meta, on_path, plain, way_without_memory
 from ..._common.shared import sharded, together
 from .memory import materialized
 
+_MOST_FORWARDS = 3
+"""So many forwards of a model are looked at: the first may be one that a flag asks for, in a profiler."""
+
 
 @rule(code="FSDP215", group="correctness")
 def check(trace: Trace) -> Iterator[Finding]:
     """First forwards of models without memory."""
     born = born_on_meta(trace)
     said: set[Value] = set()
+    tried: Counter[Value] = Counter()
     for forward in trace.of(Forward) if born else []:
         found = sharded(trace, forward, forward.module)
         if forward.how != "call" or found is None or not all(map(plain, forward.within)):
@@ -144,7 +149,9 @@ def check(trace: Trace) -> Iterator[Finding]:
         ]
         if not empty or any(called.result in said for called, _ in empty):
             continue
-        said.update(called.result for called, _ in empty)
+        tried[module] += 1
+        if tried[module] > _MOST_FORWARDS:
+            continue
         ways = (
             (called, way_without_memory(trace, forward, module, guards, called.result))
             for called, guards in empty
@@ -152,6 +159,7 @@ def check(trace: Trace) -> Iterator[Finding]:
         )
         called, way = next((one for one in ways if one[1] is not None), (empty[0][0], None))
         if way is not None:
+            said.update(called.result for called, _ in empty)
             yield Finding(
                 at=forward,
                 message=f"`{module.words()}` computes while its parameters are on the meta device"
