@@ -16,9 +16,9 @@ import libcst as cst
 
 from fsdp2lint.api import Layout, Names, Program, Source, dotted, scope_of, walk
 
-from .._common.origins import Origin
+from .._common.origins import Origin, origins
 from .chosen import given_to_field
-from .displays import entries_of
+from .displays import additions, entries_of
 
 
 @dataclass(frozen=True)
@@ -81,8 +81,15 @@ def _display(program: Program, name: str) -> Origin | None:
                 set_here = isinstance(parent, cst.AssignTarget | cst.AnnAssign)
                 if not (spread or set_here) or dotted(node.value) != "self":
                     return None
-    only = displays[0] if len(displays) == 1 else None
-    return only if only is not None and entries_of(only.node) else None
+    if len(displays) != 1 or displays[0].node is None:
+        return None
+    if entries_of(displays[0].node):
+        return displays[0]
+    made = origins(program, displays[0].source, displays[0].node)  # by a function that returns it
+    if len(made) != 1 or made[0].node is None or made[0].source not in program.sources:
+        return None
+    whole = entries_of(made[0].node) and additions(made[0].source, made[0].node) is not None
+    return made[0] if whole else None
 
 
 _PLAIN_CALLS = ("partial", "dict", "set", "current_device")

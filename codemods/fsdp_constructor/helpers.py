@@ -107,12 +107,13 @@ def unsharded_helper(device: str) -> Build:
 
 
 def strategy_helper(
-    members: frozenset[str], device: str, meshed: bool, unsharded: str = ""
+    members: frozenset[str], device: str, meshed: bool, unsharded: str = "", whole: bool = False
 ) -> Build:
     """The function that turns a sharding strategy that is known at run time into arguments.
 
     With ``meshed`` it is given a mesh too, which may be None; ``unsharded`` is the function that makes
-    of that mesh one on which nothing is sharded.
+    of that mesh one on which nothing is sharded. With ``whole`` it makes a mesh of all ranks where no other
+    is needed: without one ``fully_shard`` takes the accelerator, if there is one.
     """
 
     def build(name: str, named: Naming) -> str:
@@ -146,6 +147,12 @@ def strategy_helper(
             made = replicated_mesh(named, inside(device), 'options["mesh"]')
             lines += [f"    if strategy is {strategy}.NO_SHARD:"]
             lines += [f"        {one}" for one in made]
+        if whole:
+            world = f"{named('torch.distributed.get_world_size')}()"
+            lines += [
+                '    if "mesh" not in options:',
+                f'        options["mesh"] = {named(MESH)}({inside(device)}, ({world},))',
+            ]
         return "\n".join([*lines, "    return options"])
 
     return build

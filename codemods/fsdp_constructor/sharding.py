@@ -62,8 +62,7 @@ def sharding(site: Construction, plan: Plan, helpers: Helpers) -> str:
         _one(site, plan, helpers, argument, member, device, bool(meshed))
     elif argument is not None:
         _at_run_time(site, plan, helpers, argument, members or MEMBERS, device, bool(meshed))
-    decided = device == CUDA or device.is_default or not device.meant
-    if not decided and "mesh" not in plan.shared and plan.spread == plan.unmeshed:
+    if not _is_decided(device) and "mesh" not in plan.shared and plan.spread == plan.unmeshed:
         world = f"{site.name('torch.distributed.get_world_size')}()"
         mesh = f"{site.name(_MESH)}({device.text}, ({world},))"
         if plan.own:  # one mesh, however many modules are sharded
@@ -74,6 +73,11 @@ def sharding(site: Construction, plan: Plan, helpers: Helpers) -> str:
 
 
 _MESH = "torch.distributed.device_mesh.init_device_mesh"
+
+
+def _is_decided(device: Device) -> bool:
+    """Whether `fully_shard` itself takes the right kind of device, without a mesh."""
+    return device == CUDA or device.is_default or not device.meant
 
 
 def _one(
@@ -164,7 +168,8 @@ def _at_run_time(
     unsharded = ""
     if meshed and "NO_SHARD" in members:
         unsharded = helpers.add("unsharded_mesh", unsharded_helper(device.text))
-    options = strategy_helper(members, device.text, meshed or shared, unsharded)
+    whole = not meshed and not _is_decided(device)
+    options = strategy_helper(members, device.text, meshed or shared, unsharded, whole)
     name = helpers.add("sharding_options", options)
     given = f", {plan.shared.pop('mesh')}" if meshed else ", None" if shared else ""
     plan.spread.append(f"{name}({text}{given}{_handed(device)})")

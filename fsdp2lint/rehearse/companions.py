@@ -7,6 +7,7 @@ reached yet, TensorFloat-32 on a CPU. Their own numbers do.
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -68,7 +69,7 @@ def _kind(found: Any) -> str:
     return "GradScaler" if isinstance(found, GradScaler) else type(found).__name__
 
 
-def _state(found: Any) -> Iterator[tuple[str, float]]:
+def _state(found: Any) -> Iterator[tuple[str, float | str]]:
     """What counts of a state: not what a scheduler began with or keeps for itself, which rates show."""
     own = isinstance(found, LRScheduler)
     for key, value in found.state_dict().items():
@@ -76,10 +77,11 @@ def _state(found: Any) -> Iterator[tuple[str, float]]:
             yield from _numbers(key, value)
 
 
-def _numbers(place: str, value: Any) -> Iterator[tuple[str, float]]:
+def _numbers(place: str, value: Any) -> Iterator[tuple[str, float | str]]:
     single = isinstance(value, torch.Tensor) and value.numel() == 1
     if single or isinstance(value, bool | int | float):
-        yield place, float(value)
+        number = float(value)
+        yield place, number if math.isfinite(number) else str(number)
     elif isinstance(value, Mapping):
         for key, one in value.items():
             yield from _numbers(f"{place}.{key}" if place else str(key), one)

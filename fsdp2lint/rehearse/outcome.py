@@ -115,7 +115,8 @@ class Companion(msgspec.Struct, frozen=True):
     """A scheduler, scaler, sampler or loader and its numbers."""
 
     kind: str
-    numbers: dict[str, float]
+    numbers: dict[str, float | str]
+    """Those that JSON does not know, infinity for example, as texts."""
 
 
 class Step(msgspec.Struct):

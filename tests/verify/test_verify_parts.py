@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from fsdp2lint.prove import ladder
 from fsdp2lint.prove.equality import steps
@@ -16,7 +17,16 @@ from fsdp2lint.prove.equality.pairs import pair
 from fsdp2lint.prove.equality.settled import counted_by_shard, settings_of_version_1
 from fsdp2lint.prove.places import NoEntry, find
 from fsdp2lint.rehearse import workfolder
-from fsdp2lint.rehearse.outcome import Call, Digest, RankReport, Step
+from fsdp2lint.rehearse.companions import _state
+from fsdp2lint.rehearse.outcome import (
+    Call,
+    Companion,
+    Digest,
+    RankReport,
+    Step,
+    packed,
+    report_from,
+)
 from fsdp2lint.rehearse.results import Checkpoint
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -347,3 +357,13 @@ def test_a_warning_is_told_and_no_failure(tmp_path: Path) -> None:
     )
     rung = ladder.text([str(file)])
     assert (rung.state, "warns of FSDP314" in rung.why) == ("reached", True), rung.why
+
+
+def test_a_report_may_hold_infinity() -> None:
+    """As the best value of a scheduler that has seen none."""
+    weight = torch.nn.Parameter(torch.zeros(1))
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(torch.optim.SGD([weight], 0.1))
+    numbers = dict(_state(plateau))
+    assert numbers["best"] == "inf"
+    report = RankReport(0, companions=[Companion("ReduceLROnPlateau", numbers)])
+    assert report_from(packed(report)) == report

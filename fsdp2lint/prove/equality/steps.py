@@ -226,7 +226,11 @@ def _settings(
 ) -> None:
     for name, old in before.numbers.items():
         new = after.numbers.get(name)
-        if new is None or relative(old, new) > max(rtol, ADDED):
+        if isinstance(old, str) or isinstance(new, str):
+            apart = old != new
+        else:
+            apart = new is None or relative(old, new) > max(rtol, ADDED)
+        if apart:
             shown = "not there" if new is None else _told(new)
             message = f"`{name}` of {before.kind} on rank {rank} is {_told(old)} in BEFORE and {shown} in AFTER"
             difference = Difference("companion", message, rank=rank, name=f"{before.kind}.{name}")
@@ -475,5 +479,7 @@ def _times(number: int) -> str:
     return {0: "not at all", 1: "once", 2: "twice"}.get(number, f"{number} times")
 
 
-def _told(number: Number) -> str:
+def _told(number: Number | str) -> str:
+    if isinstance(number, str):
+        return number
     return "no finite number" if number is None else f"{number:.9g}"
