@@ -69,6 +69,7 @@ from fsdp2lint.api import (
     holders,
     options,
     row_writes,
+    scope_of,
     unwrapped,
     walk,
     wrapper,
@@ -179,34 +180,80 @@ def _is_gathered(event: Event) -> bool:
 
 
 def _choices(source: Source, call: cst.Call) -> Iterator[Left]:
-    """The tests of shapes in the loop that a call gives parameters to."""
-    layout = Layout.of(source)
-    loop = next((a for a in layout.ancestors(call) if isinstance(a, _Loop)), None)
-    if loop is None or not any(call is one for one in walk(loop.iter)):
-        return
-    bound = {n.value for n in walk(loop.target) if isinstance(n, cst.Name)}
-    tests = list(loop.ifs) if isinstance(loop, cst.CompFor) else []
-    places: list[cst.CSTNode] = [one.test for one in tests]
-    if isinstance(loop, cst.For):
-        places += (n.test for n in walk(loop.body) if isinstance(n, cst.If | cst.IfExp))
-    for place in places:
-        if any(_asks_shape(node, bound) for node in walk(place)):
-            yield Left(source, place, WHY, TODO)
+    """The tests of shapes in the loops that a call gives parameters to."""
+    for loop in _loops(source, call):
+        bound = {n.value for n in walk(loop.target) if isinstance(n, cst.Name)}
+        tests = list(loop.ifs) if isinstance(loop, cst.CompFor) else []
+        places: list[cst.CSTNode] = [one.test for one in tests]
+        if isinstance(loop, cst.For):
+            places += (n.test for n in walk(loop.body) if isinstance(n, cst.If | cst.IfExp))
+        for place in places:
+            if any(_asks_shape(node, bound) for node in walk(place)):
+                yield Left(source, place, WHY, TODO)
 
 
 def _counts(source: Source, call: cst.Call) -> Iterator[Step]:
-    """What counts the elements of the parameters that a call gives to a loop."""
-    loop = next((a for a in Layout.of(source).ancestors(call) if isinstance(a, _Loop)), None)
-    if loop is None or not any(call is one for one in walk(loop.iter)):
-        return
+    """What counts the elements of the parameters that a call gives to loops."""
+    for loop in _loops(source, call):
+        bound = {n.value for n in walk(loop.target) if isinstance(n, cst.Name)}
+        inside = Layout.of(source).parents[loop] if isinstance(loop, cst.CompFor) else loop.body
+        for node in walk(inside):
+            if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+                asked = node.func.value
+                named = isinstance(asked, cst.Name) and asked.value in bound
+                if named and node.func.attr.value in ("numel", "nelement"):
+                    yield Step((), (Account(source, node, "changed", COUNTED, own=True),))
+
+
+def _loops(source: Source, call: cst.Call) -> Iterator[_Loop]:
+    """The loops over the parameters that a call gives, also over lists and dictionaries that are made of them."""
+    layout = Layout.of(source)
+    waiting: list[cst.BaseExpression] = [call]
+    seen: set[cst.CSTNode] = set()
+    while waiting:
+        given = waiting.pop()
+        if given in seen:
+            continue
+        seen.add(given)
+        loop = next((a for a in layout.ancestors(given) if isinstance(a, _Loop)), None)
+        made: cst.CSTNode = given
+        if loop is not None and any(given is one for one in walk(loop.iter)):
+            yield loop
+            if not isinstance(loop, cst.CompFor) or not _takes_each(layout.parents[loop], loop):
+                continue
+            made = layout.parents[loop]
+        waiting += _read_again(source, made)
+
+
+def _takes_each(comprehension: cst.CSTNode, loop: cst.CompFor) -> bool:
+    """Whether what a comprehension makes holds the parameters themselves."""
     bound = {n.value for n in walk(loop.target) if isinstance(n, cst.Name)}
-    inside = Layout.of(source).parents[loop] if isinstance(loop, cst.CompFor) else loop.body
-    for node in walk(inside):
-        if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
-            asked = node.func.value
-            named = isinstance(asked, cst.Name) and asked.value in bound
-            if named and node.func.attr.value in ("numel", "nelement"):
-                yield Step((), (Account(source, node, "changed", COUNTED, own=True),))
+    made = comprehension.value if isinstance(comprehension, cst.DictComp) else None
+    if isinstance(comprehension, cst.ListComp | cst.SetComp | cst.GeneratorExp):
+        made = comprehension.elt
+    return isinstance(made, cst.Name) and made.value in bound
+
+
+def _read_again(source: Source, made: cst.CSTNode) -> Iterator[cst.Name]:
+    """Where the function reads the name that something is bound to, perhaps as a list or dictionary of it."""
+    layout = Layout.of(source)
+    parent = layout.parents[made]
+    while isinstance(parent, cst.Arg):
+        taker = layout.parents[parent]
+        if not isinstance(taker, cst.Call) or source.code(taker.func) not in _COPIES:
+            return
+        parent = layout.parents[taker]
+    if not isinstance(parent, cst.Assign) or len(parent.targets) != 1:
+        return
+    target = parent.targets[0].target
+    scope = scope_of(layout.ancestors(parent))
+    for node in walk(scope) if isinstance(target, cst.Name) and scope is not None else ():
+        if isinstance(node, cst.Name) and isinstance(target, cst.Name):
+            if node.value == target.value and layout.span(node)[0] > layout.span(parent)[1]:
+                yield node
+
+
+_COPIES = ("list", "tuple", "dict", "OrderedDict")
 
 
 def _names(

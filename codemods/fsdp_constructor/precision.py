@@ -301,8 +301,18 @@ def _converted(site: Construction, argument: Argument) -> Precision | str | None
     by_policy = not buffers or "{policy}" in buffers
     if nothing and not (by_policy and _become_default(site, argument, nothing)):
         text = _or_default(site, argument.value)
-    guard = buffers if "{policy}" in buffers else site.text(argument.value)
+    guard = buffers if "{policy}" in buffers else _where_given(site, argument.value)
     return Precision(text, buffers, guard if maybe else "", casts.pop())
+
+
+def _where_given(site: Construction, node: cst.BaseExpression) -> str:
+    """The condition under which settings are not None: the test of a choice between them and None."""
+    if isinstance(node, cst.IfExp) and dotted(node.orelse) == "None":
+        return site.text(node.test)
+    if isinstance(node, cst.IfExp) and dotted(node.body) == "None":
+        test = site.text(node.test)
+        return f"not ({test})" if " " in test else f"not {test}"
+    return site.text(node)
 
 
 def _reads(

@@ -528,7 +528,10 @@ def _test_alone(site: Construction, source: Source, choice: cst.IfExp, found: Wr
     if source is not site.source or not {choice.body, choice.orelse} <= found.keys():
         return ""
     test, words = site.text(choice.test), (found[choice.body][1], found[choice.orelse][1])
-    if words == ("True", "False") and isinstance(choice.test, cst.Comparison):
+    is_bool = isinstance(choice.test, cst.Comparison) or (
+        isinstance(choice.test, cst.UnaryOperation) and isinstance(choice.test.operator, cst.Not)
+    )
+    if words == ("True", "False") and is_bool:
         return test
     if words == ("True", "False") and isinstance(choice.test, cst.Name | cst.Attribute):
         return f"bool({test})"
