@@ -201,7 +201,8 @@ def set_(machine: Machine, owner: Value, name: str, value: Value, site: Site) ->
                 machine.call(found.setter, (owner, value), {}, site)
             return
     value = as_it_is_called(machine, value, name)
-    before = machine.memory.read(owner, f".{name}", machine.here)
+    watched = machine.is_module(owner) and not _in_init(machine, owner)
+    before = machine.memory.read(owner, f".{name}", machine.here) if watched else None
     for option in options(value):
         option.sit(owner, f".{name}")
     machine.memory.write(
@@ -209,8 +210,7 @@ def set_(machine: Machine, owner: Value, name: str, value: Value, site: Site) ->
     )
     if owner in machine.memory.out:
         machine.memory.escape(value)
-    changed = before is None or not same(before, value)
-    if changed and machine.is_module(owner) and not _in_init(machine, owner):
+    if watched and (before is None or not same(before, value)):
         machine.record(Assigned(machine.moment(site), owner, name, value))
     if name not in ("requires_grad", "names") and of_parameters(owner):
         machine.record(Written(machine.moment(site), owner, name, value))

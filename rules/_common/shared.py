@@ -39,6 +39,7 @@ from fsdp2lint.api import (
     Wrapped,
     Wrapping,
     excludes_fsdp2,
+    exported,
     is_choice,
     lineage,
     once,
@@ -174,6 +175,7 @@ def innermost(trace: Trace, near: Sequence[Shard]) -> Shard:
 
 
 _FSDP2 = "torch.distributed.fsdp.FSDPModule"
+_METHODS = exported(_FSDP2, (99, 0))
 _ONLY_FSDP1 = ("no_sync", "clip_grad_norm_", "module", "_fsdp_wrapped_module", "summon_full_params")
 _ONLY_FSDP2 = ("set_requires_gradient_sync", "unshard", "reshard", "set_is_last_backward")
 
@@ -286,9 +288,23 @@ def _flags(guards: Guards, known: Guards) -> bool:
     """Whether ``guards`` ask for a choice of the configuration that ``known`` does not ask for."""
     return any(
         not any(known.units.get(g.test) == g for g in clause)
-        and not any(is_ordinary(g) or all(map(_free, tests_in(g.test))) for g in clause)
+        and not any(
+            is_ordinary(g) or _asks_if_sharded(g) or all(map(_free, tests_in(g.test)))
+            for g in clause
+        )
         for clause in guards.clauses - known.clauses - guards.survived
     )
+
+
+def _asks_if_sharded(guard: Guard) -> bool:
+    """Whether this is true of each sharded module: ``hasattr(model, "set_requires_gradient_sync")``."""
+    key = guard.test.key
+    if not guard.taken or not isinstance(key, tuple) or len(key) != 2:
+        return False
+    asked, of = key
+    if asked == "hasattr":
+        return of in _METHODS
+    return asked == "isinstance" and isinstance(of, External) and of.name == _FSDP2
 
 
 def is_ordinary(guard: Guard) -> bool:

@@ -115,3 +115,47 @@ shards = {name: p.to_local().cpu() for name, p in net.named_parameters()}
     found = named(list(findings(sources)))
     assert found == marked(sources, "expect")
     assert bool(found) is lost
+
+
+ASKED = """\
+import torch
+from elsewhere import config
+from torch import nn
+from torch.distributed.fsdp import FSDPModule, fully_shard
+
+
+def shard(model):
+    if not config.fsdp:
+        return model
+    fully_shard(model)
+    return model
+
+
+def switch(model, on):
+    if {test}:
+        model.set_requires_gradient_sync(on)
+
+
+model = shard(nn.Linear(8, 8))
+optimizer = torch.optim.AdamW(model.parameters())
+for number, batch in enumerate(config.data):
+    switch(model, {on})
+    model(batch).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "found"),
+    [
+        ('hasattr(model, "set_requires_gradient_sync")', True),
+        ("isinstance(model, FSDPModule)", True),
+        ('not hasattr(model, "set_requires_gradient_sync")', False),
+        ('hasattr(model, "set_gradient_sync")', False),
+    ],
+)
+def test_what_each_sharded_module_has_is_no_setting_of_its_own(test: str, found: bool) -> None:
+    said = findings([Source("train.py", ASKED.format(test=test, on="False"))])
+    assert ("FSDP211" in {rule.code for rule, _ in said}) is found
+    fine = findings([Source("train.py", ASKED.format(test=test, on="number % 4 == 3"))])
+    assert "FSDP211" not in {rule.code for rule, _ in fine}
