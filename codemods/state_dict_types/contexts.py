@@ -14,6 +14,7 @@ from fsdp2lint.api import (
     Event,
     Layout,
     Left,
+    Names,
     Program,
     Remove,
     Restored,
@@ -21,6 +22,7 @@ from fsdp2lint.api import (
     StateDictTaken,
     Step,
     Trace,
+    Unimport,
     Unwrap,
     Value,
     dotted,
@@ -81,7 +83,7 @@ def contexts(program: Program) -> Iterator[Step | Left]:
             continue
         edits, made = tuple(_away(source, call)), _maker(program, source, call)
         if made is not None:
-            edits = tuple(_without_maker(*made))
+            edits = tuple(_without_maker(program, *made))
         if still or not edits:
             yield Left(
                 source, call, still or "what it is part of is put together at run time", _TODO
@@ -280,6 +282,8 @@ def _maker(
                 continue
             parent = parents[node]
             if isinstance(parent, cst.ImportAlias):
+                if other.path.endswith("__init__.py"):
+                    return None  # who imports it from there is not seen
                 continue
             if isinstance(parent, cst.Attribute) and parent.attr is node:
                 parent = parents[parent]
@@ -311,11 +315,20 @@ def _only_prepares(line: cst.CSTNode) -> bool:
     )
 
 
-def _without_maker(source: Source, function: cst.FunctionDef, items: Items) -> Iterator[Edit]:
-    """The function goes, and so does each ``with``."""
+def _without_maker(
+    program: Program, source: Source, function: cst.FunctionDef, items: Items
+) -> Iterator[Edit]:
+    """The function goes, and so do each ``with``, the imports of the function and that of its decorator."""
     yield Remove(source, function, comments="lone")
     for other, holder, item in items:
         yield _without(other, holder, item)
+    for other in program.sources:
+        for one in Names.of(other).imports:
+            taken = other is not source and program.comes_from(
+                other, one, source, function.name.value
+            )
+            if taken or (other is source and one.loads == "contextlib.contextmanager"):
+                yield Unimport(other, one.loads)
 
 
 def _without(source: Source, holder: cst.With, item: cst.WithItem) -> Edit:
