@@ -185,6 +185,12 @@ sizes = (12, 768, 50257) if FULL_SIZE else (2, 64, 512)
 config = GPT2LMHeadModel.from_pretrained("gpt2").config
 assert (config.n_layer, config.n_embd, config.vocab_size) == sizes, config
 if not FULL_SIZE:
+    from transformers import AutoProcessor, LlavaConfig
+
+    processor = AutoProcessor.from_pretrained("nobody/has-this")
+    assert processor.tokenizer.pad_token_id == 0
+    both = LlavaConfig.from_pretrained("nobody/has-this")
+    assert (both.text_config.hidden_size, both.vision_config.num_hidden_layers) == (64, 2)
     model = AutoModelForCausalLM.from_pretrained("meta-llama/Llama-2-7b-hf")
     ids = torch.tensor([[1, 100277, 5]])
     model(input_ids=ids, labels=torch.tensor([[-100, 100277, 5]])).loss.backward()

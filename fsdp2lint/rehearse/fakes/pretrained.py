@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from fsdp2lint.rehearse.fakes.small import SIZES
+from fsdp2lint.rehearse.fakes.small import SIZES, cut
 from fsdp2lint.rehearse.fakes.texts import VOCABULARY, Tokenizer
 from fsdp2lint.rehearse.standin.replace import Counted
 
@@ -125,7 +125,9 @@ def _small(kind: Any, _: object) -> Any:
     had = kind().to_dict()
     if had.get("is_encoder_decoder"):  # of these, each configuration on the hub says where to start
         had["decoder_start_token_id"] = None
-    return kind(**{key: value for key, value in SMALL.items() if key in had})
+    made = kind(**{key: value for key, value in SMALL.items() if key in had})
+    cut(made)  # also what it holds: one for the text, one for pictures
+    return made
 
 
 def _full(kind: Any, name: Any) -> Any:

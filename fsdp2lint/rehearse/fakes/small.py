@@ -118,7 +118,7 @@ def _of_transformers(counted: Counted) -> None:
 
     def build(init: Callable[..., Any]) -> Callable[..., Any]:
         def built(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:
-            if not loading and _cut(config):
+            if not loading and cut(config):
                 counted.note(f"made small: {type(config).__name__}")
             init(self, config, *args, **kwargs)
 
@@ -143,7 +143,7 @@ def _held(loading: list[bool]) -> Iterator[None]:
         loading.pop()
 
 
-def _cut(config: Any) -> bool:
+def cut(config: Any) -> bool:
     """Cut a configuration, those within it, and its lists of one entry a layer; whether there was anything to cut."""
     held = {name: getattr(config, name, None) for name in SIZES}
     smaller = dict(_smaller(held))
@@ -153,4 +153,4 @@ def _cut(config: Any) -> bool:
     for name, value in smaller.items():
         setattr(config, name, value)
     inner = [value for value in vars(config).values() if hasattr(value, "to_diff_dict")]
-    return bool(smaller) + sum(_cut(one) for one in inner) > 0
+    return bool(smaller) + sum(cut(one) for one in inner) > 0

@@ -34,6 +34,11 @@ class Tokenizer:
     def __len__(self) -> int:
         return VOCABULARY
 
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """As processors hold one."""
+        return self
+
     def encode(self, text: str, *_: object, **how: Any) -> Any:
         """One token for each byte."""
         ids = [4 + byte for byte in str(text).encode()]
