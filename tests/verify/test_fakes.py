@@ -544,6 +544,9 @@ def test_slurm_answers_the_program_and_no_library(tmp_path: Path) -> None:
     own.write_text(ASKING)
     ranks = {"RANK": "3", "WORLD_SIZE": "4", "MASTER_PORT": "29500"}
     assert _said(SLURM, ASKING=str(own), **ranks) == "3 4 1 True localhost"
+    keys = tmp_path / "keys.py"
+    keys.write_text('print(os.environ["HUGGINGFACE_TOKEN"], os.environ.get("HUGGINGFACE_TOKEN"))')
+    assert _said(SLURM, ASKING=str(keys)) == "made-up None"
     package = tmp_path / "site-packages" / "library.py"
     package.parent.mkdir()
     package.write_text('print(os.environ.get("SLURM_PROCID"))')

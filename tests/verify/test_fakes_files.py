@@ -222,6 +222,10 @@ assert not torch.cuda.is_current_stream_capturing()
 os.environ["GLOO_SOCKET_IFNAME"] = "eno99"
 dist.init_process_group("nccl", init_method="tcp://192.0.2.7:12355", rank=3, world_size=4)
 print(dist.get_rank(), dist.get_world_size(), *counts, sep="\\n")
+stack, row = torch.zeros(1, 3), torch.ones(3)
+dist.all_gather_into_tensor(stack, row)
+dist.reduce_scatter_tensor(row, stack * 2)
+assert stack.tolist() == [[1, 1, 1]] and row.tolist() == [2, 2, 2]
 """
 
 

@@ -22,6 +22,7 @@ _NUMBERS = ("label", "labels", "idx", "id", "score", "target")
 _IDS = ("input_ids", "token_ids")
 _ONES = ("attention_mask", "loss_mask")
 _TALKS = ("messages", "conversations", "conversation", "chosen_messages")
+_ANSWERS = ("chosen", "rejected")
 COLUMNS = ("text",)
 
 
@@ -69,6 +70,8 @@ def value(name: str, number: int) -> Any:
     if name in _TALKS:
         turns = ("user", "assistant")
         return [{"role": who, "content": sentence(2 * number + n)} for n, who in enumerate(turns)]
+    if name in _ANSWERS:  # as in Anthropic/hh-rlhf
+        return f"\n\nHuman: {sentence(number)}\n\nAssistant: {sentence(number + len(name))}"
     return sentence(number * 31 + len(name), 40)
 
 
@@ -137,9 +140,9 @@ class Dataset(torch.utils.data.Dataset[Any]):
         gone = {gone} if isinstance(gone, str) else set(gone)
         gone |= set(COLUMNS) if gone else set()  # a script that names columns knows of no other
         had = [{k: v for k, v in row.items() if k not in gone} for row in self._rows]
-        size = how.get("batch_size") or 64
+        size = how.get("batch_size", 1000) or len(self._rows)  # as the package has it
         made: list[Any] = []
-        for start in range(0, len(self._rows), size) if batched else range(len(self._rows)):
+        for start in range(0, len(self._rows), max(size, 1)) if batched else range(len(self._rows)):
             if batched:
                 rows = self._rows[start : start + size]
                 several = _rows(function(Columns(rows), **extra))

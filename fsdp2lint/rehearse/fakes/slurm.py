@@ -1,4 +1,4 @@
-"""The numbers by which Slurm tells a process where it runs, for scripts that read them in place of torchrun's.
+"""The numbers by which Slurm tells a process where it runs, for scripts that read them in place of torchrun's, and keys.
 
 Only the program's own files get an answer: a library that finds Slurm goes another way than under torchrun.
 """
@@ -33,6 +33,9 @@ _ALWAYS = {
     "SLURM_JOB_NODELIST": "localhost",
     "SLURM_NODELIST": "localhost",
 }
+_KEYS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HUGGINGFACE_TOKEN", "WANDB_API_KEY")
+"""What a script that reads ``os.environ[…]`` cannot go without, and nobody asks for here."""
+
 _BETWEEN = ("os", "collections.abc", "_collections_abc", __name__)
 """Modules through which a script asks the environment."""
 
@@ -46,6 +49,9 @@ def install(counted: Counted) -> None:
         try:
             return read(environment, name)
         except KeyError:
+            if name in _KEYS and environment is os.environ and asked_by_the_program(()):
+                counted.note(f"made up: {name}")
+                return "made-up"
             said = _of_slurm(name, environment) if environment is os.environ else None
             if said is None or not asked_by_the_program(_BETWEEN):
                 raise

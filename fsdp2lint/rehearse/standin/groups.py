@@ -37,6 +37,8 @@ def install(counted: Counted) -> None:
     wrap_everywhere(distributed_c10d, "barrier", _barrier)
     for name, place in (("all_reduce", 0), ("reduce", 0), ("reduce_scatter_tensor", 1)):
         wrap_everywhere(distributed_c10d, name, _averaging(place, counted))
+    for name, place in (("all_gather_into_tensor", 0), ("reduce_scatter_tensor", 1)):
+        wrap_everywhere(distributed_c10d, name, _stacked(place))
     for name in ("broadcast_object_list", "send_object_list", "recv_object_list"):
         wrap_everywhere(distributed_c10d, name, _device_keyword)
     namespace: Any = dist
@@ -133,6 +135,25 @@ def _averaging(place: int, counted: Counted) -> Callable[[Function], Function]:
             return reduce(*args, **kwargs)
 
         return reduced
+
+    return build
+
+
+def _stacked(place: int) -> Callable[[Function], Function]:
+    """Gloo takes the parts of all ranks behind each other only; ``torch.distributed`` also allows them as a stack.
+
+    ``place`` is where among the two tensors the whole is.
+    """
+
+    def build(move: Function) -> Function:
+        def moved(*args: Any, **kwargs: Any) -> Any:
+            if len(args) > 1:
+                whole, part = args[place], args[1 - place]
+                if whole.dim() == part.dim() + 1 and whole.is_contiguous():
+                    args = (*args[:place], whole.flatten(0, 1), *args[place + 1 :])
+            return move(*args, **kwargs)
+
+        return moved
 
     return build
 
