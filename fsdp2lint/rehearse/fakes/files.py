@@ -154,8 +154,11 @@ def _source(file: str) -> str:
 
 
 def _own_files() -> list[str]:
-    """The files of the program that wait for what is read, the nearest first."""
-    return list(dict.fromkeys(frame.f_code.co_filename for frame in _own_frames()))
+    """The files of the program: first those that wait for what is read, then all that were imported."""
+    waiting = [frame.f_code.co_filename for frame in _own_frames()]
+    modules = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
+    imported = [file for file in modules if isinstance(file, str) and is_own(file)]
+    return list(dict.fromkeys(waiting + imported))
 
 
 def _own_frames() -> Iterator[types.FrameType]:
