@@ -45,7 +45,7 @@ _COLLECTIVES = tuple(
 _SAME = (".data", ".grad", (".detach()",))
 """What is a parameter or gradient as its owner is."""
 _LEAVING = (".to_local", ".full_tensor")
-_KEEPING = frozenset("detach float double to cpu cuda".split())
+_KEEPING = frozenset("clone detach float double to cpu cuda".split())
 _NEEDS_ENTRIES = frozenset(
     "amax amin aminmax argmax argmin max mean median min quantile std var".split()
 )
@@ -128,7 +128,7 @@ def _computed_from(trace: Trace, given: Iterable[Value]) -> dict[Value, None]:
     waiting = list(given)
     while waiting:
         value = waiting.pop()
-        if value in found or _leaf(value) is not None:
+        if value in found or _leaf(_bare(trace, value)) is not None:
             continue
         found[value] = None
         made = _made(trace).get(value)
@@ -173,9 +173,22 @@ def _each(trace: Trace, operand: Value) -> Iterator[Value]:
     for one in options(operand):
         if isinstance(one, Container):
             for _, entry in trace.memory.entries(one):
-                yield from options(entry)
+                yield from (_bare(trace, each) for each in options(entry))
         else:
-            yield one
+            yield _bare(trace, one)
+
+
+def _bare(trace: Trace, value: Value) -> Value:
+    """The tensor of which a value is a copy, or which it shows: what is kept of a shard is a shard to all who use it."""
+    seen: set[Value] = set()  # a call may give back what it was made on
+    while value not in seen:
+        seen.add(value)
+        made = _made(trace).get(value)
+        if isinstance(value, Part) and value.key in _SAME and value.key != ".grad":
+            value = value.owner
+        elif made is not None and made.receiver is not None and made.name[1:] in _KEEPING:
+            value = made.receiver
+    return value
 
 
 def _leaf(value: Value) -> Value | None:
