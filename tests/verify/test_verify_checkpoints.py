@@ -256,6 +256,37 @@ def test_adam_may_follow_noise_where_there_is_no_gradient() -> None:
     assert differ(1, rtol=0.0) != []
 
 
+def test_the_state_that_a_checkpoint_holds_may_follow_that_noise_too(tmp_path: Path) -> None:
+    from fsdp2lint.prove.equality.apart import Model, Noise
+
+    # what trains `first.bias` is the rounding of larger gradients elsewhere
+    peaks = {name: torch.full((2, 3), 1.0 if name == NAMES[0] else 1e-9) for name in NAMES}
+    noise = Noise([Model({}, {}, peaks)], 1e-5, reach=0.02)
+
+    def kept(name: str, by: float) -> Tree:
+        held = state(NAMES)
+        held["state"][name]["exp_avg"] = torch.full((2, 3), 1e-8 + by)
+        return whole(optimizer=held)
+
+    def apart(name: str, by: float) -> list[str]:
+        found = compare_checkpoints(
+            [file(tmp_path / "a.pt", kept(name, 0.0))],
+            [file(tmp_path / "b.pt", kept(name, by))],
+            [NAMES],
+            SHAPES,
+            [],
+            1e-5,
+            state_slack=noise.of_state,
+        )
+        return [one.name for one in found.differences]
+
+    other = NAMES[1]
+    assert noise.of_state(f"{other}: exp_avg") is not None
+    within = float(noise.of_state(f"{other}: exp_avg").max()) / 2  # type: ignore[union-attr]
+    assert apart(other, within) == []
+    assert apart(other, 0.5) == [f"{other}: exp_avg"]
+
+
 def test_models_of_the_same_names_are_told_apart() -> None:
     from fsdp2lint.prove.equality.apart import Model, compare_models
 

@@ -74,7 +74,9 @@ def main(task: Path, out: Path) -> None:
     buffers = {name for model in (*before, *after) for name in model.buffers}
     layouts = {unit: made for build in builds for unit, made in build.layouts.items()}
     for old, new in work.pairs:
-        found = compare_checkpoints(old, new, names, shapes, buffers, work.rtol, slack, layouts)
+        found = compare_checkpoints(
+            old, new, names, shapes, buffers, work.rtol, slack, layouts, noise.of_state
+        )
         if any(one.missing for one in found.differences):
             held = _elsewhere(work, old, new)
             found.differences = [

@@ -29,11 +29,13 @@ def compare_checkpoints(
     rtol: float,
     slack: Slack = lambda _: None,
     layouts: Mapping[str, Layout] | None = None,
+    state_slack: Slack = lambda _: None,
 ) -> Compared:
     """Weights by clean name, optimizer state by parameter, and numbers that both have.
 
     ``names`` are the parameters of each model in order, to give numbered optimizer state its names;
-    ``layouts`` say what the flat parameters of FSDP1 are made of.
+    ``layouts`` say what the flat parameters of FSDP1 are made of, ``slack`` how far elements of a parameter may be
+    apart, ``state_slack`` those of its optimizer state, by ``parameter: slot``.
     """
     compared = Compared(_title(before, after))
     if not before:  # a conversion, or a copy: no less than BEFORE has
@@ -67,7 +69,9 @@ def compare_checkpoints(
                 f"the optimizer state at `{state.place}` has numbers that fit no model's parameters"
             )
             compared.notes.append(text)
-    _optimizers(old.optimizers, new.optimizers, sides, compared)
+    slots = Sides(compared, "checkpoint", rtol, state_slack)
+    _optimizers(old.optimizers, new.optimizers, slots, sides, compared)
+    slots.close()
     settled = settings_of_version_1(before[0].name, old.others, new.others)
     for place, why in settled.items():
         compared.notes.append(f"expected after the migration of the settings: `{place}`: {why}")
@@ -145,8 +149,13 @@ def _share(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
 
 
 def _optimizers(
-    before: list[OptimizerState], after: list[OptimizerState], sides: Sides, compared: Compared
+    before: list[OptimizerState],
+    after: list[OptimizerState],
+    slots: Sides,
+    sides: Sides,
+    compared: Compared,
 ) -> None:
+    """What optimizers keep of each parameter to ``slots``, and their settings to ``sides``."""
     for old, new in paired(before, after, _resemblance):
         if new is None:
             message = f"AFTER does not save the optimizer state at `{old.place or 'the top'}`"
@@ -156,7 +165,11 @@ def _optimizers(
             compared.notes.append("optimizer state by number on one side only is not compared")
             continue
         for name in dict.fromkeys((*old.slots, *new.slots)):
-            sides.compare(old.slots.get(name, {}), new.slots.get(name, {}), f"{name}: ")
+            mine, theirs = (
+                {f"{name}: {slot}": value for slot, value in one.slots.get(name, {}).items()}
+                for one in (old, new)
+            )
+            slots.compare(mine, theirs)
         for name in old.settings:
             theirs = new.settings.get(name, {})
             kept = {
