@@ -77,7 +77,7 @@ def meetings(trace: Trace) -> tuple[Meeting, ...]:
             of = " (before torch 2.10 each rank holds a part of this norm)" if old else ""
             found.append(Meeting(collective, name, f"`{name}`{of}"))
     for forward in trace.of(Forward):
-        if forward.how == "call" and sharded(trace, forward, forward.module) is not None:
+        if forward.how == "call" and sharded(trace, forward, forward.module, itself=True):
             said = f"the forward of the sharded `{forward.module.words()}`"
             found.append(Meeting(forward, "forward", said))
     for clipped in trace.of(Clipped):

@@ -159,3 +159,65 @@ def test_what_each_sharded_module_has_is_no_setting_of_its_own(test: str, found:
     assert ("FSDP211" in {rule.code for rule, _ in said}) is found
     fine = findings([Source("train.py", ASKED.format(test=test, on="number % 4 == 3"))])
     assert "FSDP211" not in {rule.code for rule, _ in fine}
+
+
+EXPERTS = """\
+import torch
+import torch.distributed as dist
+from torch import nn
+from elsewhere import data
+from torch.distributed.fsdp import fully_shard
+from torch.utils.data import DataLoader, DistributedSampler
+
+
+class Experts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.router = nn.Linear(8, 4)
+        self.experts = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+
+    def forward(self, x):
+        out = torch.zeros_like(x)
+        chosen = self.router(x).argmax(-1)
+        for i in range(4):
+            mask = chosen == i
+            if not mask.any():
+                continue{leaves}
+            out[mask] = self.experts[i](x[mask]){meets}
+        return out
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(Experts() for _ in range(2))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = x + layer(x)
+        return x
+
+
+dist.init_process_group()
+model = Net()
+for layer in model.layers:
+    {each}fully_shard(layer)
+fully_shard(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x in DataLoader(data, sampler=DistributedSampler(data)):
+    model(x).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("each", [False, True], ids=["with its layer", "on its own"])
+def test_an_expert_is_gathered_with_what_it_is_sharded_with(each: bool) -> None:
+    sharded = "for expert in layer.experts:\n        fully_shard(expert)\n    "
+    text = EXPERTS.format(
+        each=sharded if each else "",
+        leaves="  # expect: FSDP402" if each else "",
+        meets="  # expect: FSDP412" if each else "",
+    )
+    sources = [Source("train.py", text)]
+    assert named(list(findings(sources))) == marked(sources, "expect")
