@@ -19,6 +19,7 @@ from fsdp2lint.api import (
     Literal,
     Mesh,
     Names,
+    Part,
     Program,
     Replace,
     Source,
@@ -43,6 +44,7 @@ from .helpers import (
 )
 from .plan import Plan
 from .site import FSDP1, Argument, Construction, Fate, sources_of
+from .tables import choices_of
 
 MEMBERS = frozenset("FULL_SHARD SHARD_GRAD_OP NO_SHARD HYBRID_SHARD _HYBRID_SHARD_ZERO2".split())
 HYBRID = frozenset({"HYBRID_SHARD", "_HYBRID_SHARD_ZERO2"})
@@ -207,7 +209,23 @@ def _members(site: Construction, argument: Argument) -> frozenset[str] | None:
         elif name.startswith(f"{STRATEGY}.") and name.rpartition(".")[2] in MEMBERS:
             found.add(name.rpartition(".")[2])
         else:
+            return _offered(site, argument)
+    return frozenset(found) or _offered(site, argument)
+
+
+def _offered(site: Construction, argument: Argument) -> frozenset[str] | None:
+    """The same, where every run takes the name from an option of the command line that offers only some."""
+    found: set[str] = set()
+    for value in argument.values:
+        key = value.key if isinstance(value, Part) else None
+        asked = key[1] if isinstance(key, tuple) and key[0] == "[]" else None
+        field = asked.key if isinstance(asked, Part) else ""
+        if not isinstance(value, Part) or value.owner.words() != STRATEGY:
             return None
+        names = choices_of(site.program, field[1:]) if isinstance(field, str) else set()
+        if not names or not names <= MEMBERS:
+            return None
+        found |= names
     return frozenset(found) or None
 
 
@@ -373,6 +391,8 @@ Written = dict[cst.BaseExpression, tuple[Source, str]]
 def resharding(site: Construction, argument: Argument) -> str:
     """The text of ``reshard_after_forward`` for a strategy that the run chooses."""
     value, found = argument.value, Written()
+    if (name := _name_of_member(site, value)) is not None:
+        return f'{site.text(name)} != "SHARD_GRAD_OP"'  # the command line refuses all but the two
     is_here = argument.home is None or site.call in Layout.of(site.source).ancestors(value)
     if argument.said or not is_here or not _only_chooses(site, value, found):
         text = site.flat(value)
@@ -391,6 +411,17 @@ def resharding(site: Construction, argument: Argument) -> str:
     if isinstance(value, cst.Attribute) and own_values(site.program, site.source, value):
         return _renamed_field(site, value)
     return _with_words(site, value, {node: found[node][1] for node in inside})
+
+
+def _name_of_member(site: Construction, node: cst.BaseExpression) -> cst.BaseExpression | None:
+    """What says the name in ``ShardingStrategy[name]``."""
+    if (
+        not isinstance(node, cst.Subscript)
+        or meaning(site.program, site.source, node.value) != STRATEGY
+    ):
+        return None
+    index = node.slice[0].slice if len(node.slice) == 1 else None
+    return index.value if isinstance(index, cst.Index) else None
 
 
 def _only_chooses(site: Construction, node: cst.BaseExpression, found: Written) -> bool:

@@ -86,6 +86,11 @@ def _key(asked: cst.Subscript) -> cst.Attribute | None:
 
 def _gives_only(program: Program, field: str, names: set[str]) -> bool:
     """Whether the one option of the project with this name takes these names and no others."""
+    return bool(taken := choices_of(program, field)) and taken <= names
+
+
+def choices_of(program: Program, field: str) -> set[str]:
+    """The texts that the one option of the project with this name takes; none where it may be something else."""
     options = [
         call
         for source in program.sources
@@ -94,17 +99,17 @@ def _gives_only(program: Program, field: str, names: set[str]) -> bool:
         if isinstance(call, cst.Call) and _is_option(call, field)
     ]
     if len(options) != 1 or any(_sets(program, field)):
-        return False
+        return set()
     given = {a.keyword.value: a.value for a in options[0].args if a.keyword is not None}
     choices = given.get("choices")
     if not isinstance(choices, cst.List | cst.Tuple | cst.Set):
-        return False
+        return set()
     default = [given["default"]] if "default" in given else []
-    required = dotted(given.get("required", cst.Name("False"))) == "True"
+    if not default and dotted(given.get("required", cst.Name("False"))) != "True":
+        return set()
     taken = [*(one.value for one in choices.elements), *default]
-    return (bool(default) or required) and all(
-        isinstance(one, cst.SimpleString) and one.evaluated_value in names for one in taken
-    )
+    texts = {str(one.evaluated_value) for one in taken if isinstance(one, cst.SimpleString)}
+    return texts if all(isinstance(one, cst.SimpleString) for one in taken) else set()
 
 
 def _is_option(call: cst.Call, field: str) -> bool:

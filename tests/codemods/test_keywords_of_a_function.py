@@ -50,3 +50,12 @@ def test_they_are_rewritten_in_the_function() -> None:
     assert "ShardingStrategy" not in text
     # the program may train on the CPU beside a GPU, which `fully_shard` would take without a mesh
     assert 'options["mesh"] = init_device_mesh(device_type, (dist.get_world_size(),))' in text
+
+
+def test_only_what_the_command_line_offers_is_told_apart() -> None:
+    offered = ', choices=["FULL_SHARD", "SHARD_GRAD_OP"])'
+    given = SCRIPT.replace('default="FULL_SHARD")', f'default="FULL_SHARD"{offered}')
+    text = migrate((Source("train.py", given),), knowledge.codemods()).after[0].text
+    assert 'reshard_after_forward=strategy != "SHARD_GRAD_OP"' in text
+    assert "sharding_options" not in text
+    assert "ShardingStrategy" not in text
