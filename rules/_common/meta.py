@@ -38,6 +38,7 @@ from fsdp2lint.api import (
     Written,
     is_choice,
     lineage,
+    once,
     options,
     rank_dependent,
     unwrapped,
@@ -108,6 +109,7 @@ def _is_own(context: Value) -> bool:
     )
 
 
+@once
 def born_on_meta(trace: Trace) -> list[tuple[Called, Guards]]:
     """The calls that build layers with parameters on the meta device, and under which guards they do."""
     return [(called, guards) for called in trace.of(Called) for guards in _on_meta(trace, called)]

@@ -90,7 +90,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp2lint.api import Backward, Event, Exited, Finding, Guard, Stepped, Trace, rule
+from fsdp2lint.api import Backward, Event, Exited, Finding, Guard, Stepped, Trace, once, rule
 
 from .._common.meetings import (
     Meeting,
@@ -172,15 +172,23 @@ def _is_skip(trace: Trace, left: Exited, guard: Guard) -> bool:
 
 def _missed(trace: Trace, left: Exited, guard: Guard) -> Meeting | None:
     """The first meeting that those who left miss and the others come to."""
-    for meeting in meetings(trace):
+    for meeting in _for_all_ranks(trace):
         event = meeting.event
         if event.order < left.order or event.moment.stage != left.moment.stage:
-            continue
-        if any(inside_test(event, g) for g in rank_guards(event)):
             continue
         if misses(event, left) and passes_without(event.guards, left.rank, guard):
             return None if _meets_elsewhere(trace, meeting, left, guard) else meeting
     return None
+
+
+@once
+def _for_all_ranks(trace: Trace) -> tuple[Meeting, ...]:
+    """The meetings that no test of the rank keeps for some."""
+    return tuple(
+        one
+        for one in meetings(trace)
+        if not any(inside_test(one.event, guard) for guard in rank_guards(one.event))
+    )
 
 
 def _meets_elsewhere(trace: Trace, meeting: Meeting, left: Exited, guard: Guard) -> bool:
