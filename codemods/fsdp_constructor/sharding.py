@@ -15,6 +15,7 @@ import libcst as cst
 from fsdp2lint.api import (
     Arguments,
     Container,
+    External,
     Layout,
     Literal,
     Mesh,
@@ -23,6 +24,7 @@ from fsdp2lint.api import (
     Program,
     Replace,
     Source,
+    Value,
     dotted,
     scope_of,
     walk,
@@ -75,6 +77,12 @@ def sharding(site: Construction, plan: Plan, helpers: Helpers) -> str:
 
 
 _MESH = "torch.distributed.device_mesh.init_device_mesh"
+
+
+def _is_parsed(value: Value) -> bool:
+    """Whether a value is what ``parse_args()`` gives: a field of the same name elsewhere may be anything."""
+    made = value.owner if isinstance(value, Part) else None
+    return isinstance(made, External) and made.name.endswith("parse_args")
 
 
 def _is_decided(device: Device) -> bool:
@@ -219,7 +227,7 @@ def _offered(site: Construction, argument: Argument) -> frozenset[str] | None:
     for value in argument.values:
         key = value.key if isinstance(value, Part) else None
         asked = key[1] if isinstance(key, tuple) and key[0] == "[]" else None
-        field = asked.key if isinstance(asked, Part) else ""
+        field = asked.key if isinstance(asked, Part) and _is_parsed(asked.owner) else ""
         if not isinstance(value, Part) or value.owner.words() != STRATEGY:
             return None
         names = choices_of(site.program, field[1:]) if isinstance(field, str) else set()

@@ -59,3 +59,13 @@ def test_only_what_the_command_line_offers_is_told_apart() -> None:
     assert 'reshard_after_forward=strategy != "SHARD_GRAD_OP"' in text
     assert "sharding_options" not in text
     assert "ShardingStrategy" not in text
+
+
+def test_a_field_of_the_same_name_may_be_any_strategy() -> None:
+    offered = ', choices=["FULL_SHARD", "SHARD_GRAD_OP"])'
+    given = SCRIPT.replace('default="FULL_SHARD")', f'default="FULL_SHARD"{offered}')
+    given = given.replace("import os\n", "import os\n\nfrom omegaconf import OmegaConf\n")
+    read = 'OmegaConf.load("settings.yaml").strategy'
+    given = given.replace("Models(device, args.strategy)", f"Models(device, {read})")
+    text = migrate((Source("train.py", given),), knowledge.codemods()).after[0].text
+    assert "HYBRID_SHARD" in text
