@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from fsdp2lint.source.walk import walk
-from fsdp2lint.system.discover import EXCLUDED, PROJECT_MARKS
+from fsdp2lint.system.discover import PROJECT_MARKS, is_left_out
 from fsdp2lint.system.files import read
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def _files_around(program: Program, source: Source) -> Iterator[str]:
     for top in tops:
         if not any(other != top and Path(top).is_relative_to(other) for other in tops):
             for folder, folders, names in os.walk(top):
-                folders[:] = [one for one in folders if one not in EXCLUDED]
+                folders[:] = [one for one in folders if not is_left_out(one, folder)]
                 yield from (
                     os.path.join(folder, one)
                     for one in names

@@ -18,7 +18,7 @@ from fsdp2lint.config.settings import Settings
 from fsdp2lint.project.links import Finder, Folder, is_second_rate
 from fsdp2lint.source.prefilter import MAX_BYTES, Content, tells, written
 from fsdp2lint.source.prefilter import relevant as is_relevant
-from fsdp2lint.system.discover import EXCLUDED
+from fsdp2lint.system.discover import is_left_out
 from fsdp2lint.system.files import NOTEBOOK, TEXTS, Files
 
 MAX_PROGRAMS = 40
@@ -259,7 +259,7 @@ def _launched(roots: Sequence[str], files: Files) -> frozenset[str]:
     read = 0
     for root in roots:
         for folder, folders, names in os.walk(root):
-            folders[:] = sorted(one for one in folders if one not in EXCLUDED)
+            folders[:] = sorted(one for one in folders if not is_left_out(one, folder))
             for name in sorted(names):
                 if not name.endswith(_LAUNCHERS) or read == MAX_LAUNCHERS:
                     continue

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fsdp2lint.config.files import INLINE, Config, Fault
 from fsdp2lint.config.settings import OLDEST_TORCH, BadSetting, Plugin, Settings
 from fsdp2lint.model.told import NOTHING_TOLD, Told
-from fsdp2lint.system.discover import EXCLUDED, SUFFIXES, Exclusion
+from fsdp2lint.system.discover import EXCLUDED, PACKAGES, SUFFIXES, Exclusion
 from fsdp2lint.system.files import TEXTS
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ def aimed(settings_: Settings, folder: str, targets: Targets) -> Settings:
 def exclusion(config: Config, given: Given) -> Exclusion:
     """What discovery leaves out."""
     patterns = value("exclude", config, given, EXCLUDED)
+    said = () if patterns is EXCLUDED else patterns
     more = (*config.given.get("extend-exclude", ()), *(given.get("extend-exclude") or ()))
     try:
         return Exclusion(
@@ -81,6 +82,7 @@ def exclusion(config: Config, given: Given) -> Exclusion:
                 *TEXTS,
                 *(f".{extension}" for extension in languages(config, given)),
             ),
+            packages=PACKAGES.difference(said, more),
         )
     except ValueError as error:
         raise BadSetting(f"exclude: {error}") from error

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from fsdp2lint.frameworks.variables import expanded
-from fsdp2lint.system.discover import EXCLUDED, project_of
+from fsdp2lint.system.discover import is_left_out, project_of
 from fsdp2lint.system.files import SETTINGS, Files
 
 MAX_CHARACTERS = 1_000_000
@@ -144,7 +144,9 @@ def below(folders: Iterable[str]) -> Iterator[str]:
     count = 0
     for folder in folders:
         for current, inner, names in os.walk(folder):
-            inner[:] = sorted(name for name in inner if name not in EXCLUDED or name == ".github")
+            inner[:] = sorted(
+                one for one in inner if one == ".github" or not is_left_out(one, current)
+            )
             for name in sorted(names):
                 if name.endswith(_FILES):
                     count += 1

@@ -12,7 +12,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-from fsdp2lint.system.discover import EXCLUDED, project_of
+from fsdp2lint.system.discover import is_left_out, project_of
 from fsdp2lint.system.files import Files
 
 CLASSES = Path(__file__).with_name("layer_classes.txt")
@@ -96,7 +96,7 @@ def said_in_project(pattern: str, path: str, files: Files) -> bool:
     wanted = re.compile(pattern.encode())
     count = 0
     for current, inner, names in os.walk(project_of(folder) or folder):
-        inner[:] = sorted(one for one in inner if one not in EXCLUDED)
+        inner[:] = sorted(one for one in inner if not is_left_out(one, current))
         for one in (one for one in sorted(names) if one.endswith((".py", ".ipynb"))):
             count += 1
             if count > MAX_FILES:

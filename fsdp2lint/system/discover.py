@@ -22,7 +22,10 @@ EXCLUDED = (
     ".ruff_cache", ".svn", ".tox", ".venv", ".vscode", "__pypackages__", "_build", "buck-out",
     "build", "dist", "node_modules", "site-packages", "venv",
 )  # fmt: skip
-"""Names of folders that are never walked into, the same as ruff's."""
+"""Names of folders that are never walked into, the same as ruff's, if they hold no package."""
+
+PACKAGES = frozenset(("build", "dist", "venv"))
+"""Those of them that people give to packages of their own too, as `mmengine.dist` is one."""
 
 
 CONFIGURATIONS = (".fsdp2lint.toml", "fsdp2lint.toml", "pyproject.toml")
@@ -44,6 +47,24 @@ def is_test(path: str) -> bool:
     )
 
 
+def is_left_out(name: str, folder: str) -> bool:
+    """Whether a folder below ``folder`` is never walked into, where nobody says what to leave out."""
+    return name in EXCLUDED and not (name in PACKAGES and _is_package(os.path.join(folder, name)))
+
+
+def _is_package(folder: str) -> bool:
+    """Whether a folder is a package: it says so, or it lies in one and holds code."""
+    if os.path.isfile(os.path.join(folder, "__init__.py")):
+        return True
+    around = os.path.dirname(os.path.abspath(folder))
+    if not os.path.isfile(os.path.join(around, "__init__.py")):
+        return False
+    try:
+        return any(name.endswith(".py") for name in os.listdir(folder))
+    except OSError:
+        return False
+
+
 class NoSuchPath(Exception):
     """A path that the user named does not exist, may not be read, or is neither a file nor a folder."""
 
@@ -59,7 +80,9 @@ class Exclusion:
         force: bool = False,
         top: str | None = None,
         suffixes: tuple[str, ...] = SUFFIXES,
+        packages: frozenset[str] = PACKAGES,
     ) -> None:
+        self._packages = packages  # names among the patterns that leave out no package
         self._names = frozenset(p for p in patterns if not _is_pattern(p))
         self._patterns = _spelled_out([p.rstrip("/") for p in patterns if _is_pattern(p)])
         self._whole = tuple(map(os.path.abspath, self._patterns))
@@ -70,7 +93,7 @@ class Exclusion:
 
     def covers(self, path: str, name: str) -> bool:
         """Whether the file or folder at ``path`` is left out."""
-        if name in self._names:
+        if name in self._names and not (name in self._packages and _is_package(path)):
             return True
         if not self._patterns:
             return False

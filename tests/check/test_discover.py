@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from fsdp2lint.check.runner import Batch, check
+from fsdp2lint.config.files import Config
+from fsdp2lint.config.resolve import exclusion
 from fsdp2lint.source.prefilter import MAX_BYTES, relevant, sift, written
-from fsdp2lint.system.discover import EXCLUDED, Exclusion, NoSuchPath, discover
+from fsdp2lint.system.discover import EXCLUDED, PACKAGES, Exclusion, NoSuchPath, discover
 
 ROOT = Path(__file__).parents[2]
 MARKED = "from torch.distributed.fsdp import fully_shard\n"
@@ -51,6 +53,25 @@ def test_a_file_passed_twice_is_looked_at_once(tmp_path: Path) -> None:
 def test_default_excludes(tmp_path: Path, folder: str) -> None:
     tree(tmp_path, f"{folder}/a.py", f"pkg/{folder}/b.py", "c.py")
     assert names(tmp_path) == ["c.py"]
+
+
+@pytest.mark.parametrize("folder", sorted(PACKAGES))
+def test_a_package_of_such_a_name_is_code(tmp_path: Path, folder: str) -> None:
+    tree(tmp_path, "engine/__init__.py", f"engine/{folder}/a.py", f"{folder}/__init__.py")
+    tree(tmp_path, f"engine/inner/{folder}/lib/b.py", f"{folder}/lib/{folder}/c.py")
+    assert sorted(names(tmp_path)) == sorted(
+        [f"{folder}/__init__.py", "engine/__init__.py", f"engine/{folder}/a.py"]
+    )
+
+
+def test_a_package_is_left_out_when_the_user_says_so(tmp_path: Path) -> None:
+    tree(tmp_path, "engine/__init__.py", "engine/dist/__init__.py", "engine/build/__init__.py")
+    config = Config(str(tmp_path), given={"extend-exclude": ("dist",)})
+    left = discover([str(tmp_path)], exclusion(config, {}))
+    assert [os.path.relpath(one, tmp_path) for one in left] == [
+        "engine/__init__.py",
+        "engine/build/__init__.py",
+    ]
 
 
 def test_a_named_file_is_looked_at_although_its_folder_is_excluded(
