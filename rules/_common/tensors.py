@@ -25,7 +25,16 @@ from fsdp2lint.api import (
 )
 
 from .parts import Parameter, never_copied, parameter_of
-from .shared import Shard, class_name, overlap, sharded, shards, together
+from .shared import (
+    Shard,
+    class_name,
+    leftover,
+    overlap,
+    sharded,
+    shards,
+    shards_before,
+    together,
+)
 
 _OTHER_DTENSORS = (
     "torch.distributed.tensor.parallel.parallelize_module",
@@ -119,6 +128,23 @@ def frees_after_forward(trace: Trace, shard: Shard) -> bool:
     if given is True:
         return True
     return given is None and has_root_above(trace, shard)
+
+
+def keeps_after_forward(trace: Trace, shard: Shard) -> bool:
+    """Whether a root surely keeps its gathered parameters after a forward."""
+    asked = shard.event.options.get("reshard_after_forward")
+    kept = asked is None or (isinstance(asked, Literal) and asked.value in (None, False))
+    return kept and not shard.event.open and not has_root_above(trace, shard)
+
+
+def has_group_of_its_own(trace: Trace, shard: Shard) -> bool:
+    """Whether a root has parameters that no group inside it has."""
+    below = [
+        s
+        for s in shards_before(trace, trace.events[-1])
+        if s.module is not shard.module and trace.inside(s.module, shard.module)
+    ]
+    return leftover(trace, shard.module, below)
 
 
 def has_root_above(trace: Trace, shard: Shard) -> bool:

@@ -128,8 +128,8 @@ from fsdp2lint.api import (
     unwrapped,
 )
 
-from .._common.shared import Shard, leftover, overlap, sharded, shards_before, together
-from .._common.tensors import has_root_above
+from .._common.shared import Shard, overlap, sharded, together
+from .._common.tensors import has_group_of_its_own, has_root_above
 
 _LEFT_ON = ".set_reshard_after_backward"
 
@@ -187,23 +187,15 @@ def _kept(trace: Trace, event: Event, module: Value, stepped: Stepped) -> Shard 
     shard, inner = found
     if "reshard_after_forward" in shard.event.options or shard.event.open:
         return None
-    if isinstance(event, Forward) and (has_root_above(trace, shard) or not _own(trace, shard)):
+    if isinstance(event, Forward) and (
+        has_root_above(trace, shard) or not has_group_of_its_own(trace, shard)
+    ):
         return None
     for optimizer in options(stepped.optimizer):
         if isinstance(optimizer, Optimizer):
             if any(overlap(trace, unwrapped(p.of), inner) is not None for p in optimizer.over):
                 return shard
     return None
-
-
-def _own(trace: Trace, shard: Shard) -> bool:
-    """Whether a root has parameters in its own group."""
-    below = [
-        s
-        for s in shards_before(trace, trace.events[-1])
-        if s.module is not shard.module and trace.inside(s.module, shard.module)
-    ]
-    return leftover(trace, shard.module, below)
 
 
 def _runs_in_backward(event: Event, backward: Backward) -> bool:
