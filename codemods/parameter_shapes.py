@@ -31,8 +31,9 @@ written into that is lost.
 
 All of it: to keep what FSDP1 did would be to keep a mistake. Rows that are written while `summon_full_params` has
 gathered the parameters are those of whole tensors, before and after. Numbers that are only added up (`sum(p.numel() …)`)
-stay too; the ledger says that they count the whole model now. So does a dictionary whose keys are the names of
-`named_parameters()`: the ledger says that FSDP1's names were others.
+stay too; the ledger says that they count the whole model now. A test that skips empty shards (`if p.numel():`) stays and
+is true of all. A dictionary whose keys are the names of `named_parameters()` stays: the ledger says that FSDP1's names
+were others.
 
 ## References
 
@@ -79,6 +80,7 @@ WHY = (
     "FSDP1's parameters are flat, so that this comes out the same for all; FSDP2's have their shape"
 )
 COUNTED = "counts whole parameters now; FSDP1 counted what this rank holds of them"
+EMPTY = "true of all parameters now: each is a DTensor of its whole shape, also on a rank that holds none of it"
 TODO = "parameters have their own shape now: check what this test chooses"
 ROW_WHY = (
     "an index into FSDP1's flat part of it meant one number; rows of the sharded tensor are copies"
@@ -99,7 +101,8 @@ FLAT_NAMED = (
 """``FullyShardedDataParallel.named_parameters`` takes the prefix out inside ``summon_full_params`` alone
 (torch/distributed/fsdp/fully_sharded_data_parallel.py, 2.13)."""
 _TAKEN = (".parameters", ".named_parameters")
-_SHAPE = frozenset({"ndim", "dim", "shape", "numel", "size"})
+_COUNTING = ("numel", "nelement")
+_SHAPE = frozenset({"ndim", "dim", "shape", "numel", "nelement", "size"})
 _Loop = cst.For | cst.CompFor
 
 
@@ -179,7 +182,7 @@ def _is_gathered(event: Event) -> bool:
     )
 
 
-def _choices(source: Source, call: cst.Call) -> Iterator[Left]:
+def _choices(source: Source, call: cst.Call) -> Iterator[Left | Step]:
     """The tests of shapes in the loops that a call gives parameters to."""
     for loop in _loops(source, call):
         bound = {n.value for n in walk(loop.target) if isinstance(n, cst.Name)}
@@ -188,8 +191,27 @@ def _choices(source: Source, call: cst.Call) -> Iterator[Left]:
         if isinstance(loop, cst.For):
             places += (n.test for n in walk(loop.body) if isinstance(n, cst.If | cst.IfExp))
         for place in places:
-            if any(_asks_shape(node, bound) for node in walk(place)):
+            if (asked := _asks_whether_any(place)) is not None and _asks_shape(asked, bound):
+                yield Step((), (Account(source, place, "changed", EMPTY, own=True),))
+            elif any(_asks_shape(node, bound) for node in walk(place)):
                 yield Left(source, place, WHY, TODO)
+
+
+def _asks_whether_any(test: cst.CSTNode) -> cst.BaseExpression | None:
+    """``p.numel`` of a test that only skips parameters of which this rank holds nothing: ``if p.numel() > 0``."""
+    if isinstance(test, cst.Comparison) and len(test.comparisons) == 1:
+        compared = test.comparisons[0]
+        above = isinstance(compared.operator, cst.GreaterThan | cst.NotEqual)
+        if not above or not _is_number(compared.comparator, "0"):
+            return None
+        test = test.left
+    if isinstance(test, cst.Call) and not test.args and isinstance(test.func, cst.Attribute):
+        return test.func if test.func.attr.value in _COUNTING else None
+    return None
+
+
+def _is_number(node: cst.BaseExpression, value: str) -> bool:
+    return isinstance(node, cst.Integer) and node.value == value
 
 
 def _counts(source: Source, call: cst.Call) -> Iterator[Step]:
@@ -197,11 +219,13 @@ def _counts(source: Source, call: cst.Call) -> Iterator[Step]:
     for loop in _loops(source, call):
         bound = {n.value for n in walk(loop.target) if isinstance(n, cst.Name)}
         inside = Layout.of(source).parents[loop] if isinstance(loop, cst.CompFor) else loop.body
+        tests = [n.test for n in walk(inside) if isinstance(n, cst.If | cst.IfExp | cst.CompIf)]
+        skipping = {n for test in tests if _asks_whether_any(test) for n in walk(test)}
         for node in walk(inside):
             if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
                 asked = node.func.value
                 named = isinstance(asked, cst.Name) and asked.value in bound
-                if named and node.func.attr.value in ("numel", "nelement"):
+                if named and node.func.attr.value in _COUNTING and node not in skipping:
                     yield Step((), (Account(source, node, "changed", COUNTED, own=True),))
 
 

@@ -62,6 +62,7 @@ from collections.abc import Iterator
 from fsdp2lint.api import EVERY_OTHER, Kept, Left, Program, Step, codemod
 
 from .._common.together import together
+from .leavings import in_annotations
 from .steps import steps
 
 
@@ -72,3 +73,4 @@ def rewrite(program: Program) -> Iterator[Step | Left | Kept]:
     yield from made
     if not any(isinstance(one, Step) and one.edits for one in made):
         yield from together(program)
+        yield from in_annotations(program)

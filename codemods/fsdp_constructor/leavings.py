@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import starmap
 
 import libcst as cst
 
@@ -30,11 +31,14 @@ from fsdp2lint.api import (
     Source,
     Splice,
     Step,
+    Unimport,
     dotted,
+    name_for,
     options,
     walk,
 )
 
+from .._common.loop_quoted import quotations
 from .._common.names import function_scope
 from .._common.origins import origins
 from .displays import given_by_callers
@@ -88,6 +92,46 @@ def leavings(program: Program) -> Iterator[Step]:
             removed = [Remove(source, one, comments="lone") for one in gone]
             said = tuple(Account(source, one, "dropped", UNREAD) for one in gone)
             yield Step((*removed, *unimports(program, {source})), said)
+
+
+def in_annotations(program: Program) -> Iterator[Step]:
+    """The classes of settings in annotations, where what they speak of has become a policy of FSDP2."""
+    for old, new in _POLICIES.items():
+        named = [(one.source, one.node) for one in program.references(old)]
+        if not any(program.references(new)) or not all(starmap(_annotates, named)):
+            continue  # where some are still made, the annotations may mean those
+        if any(_ONLY_IN[old].search(source.text) for source in program.sources):
+            continue  # settings that callers give stay what they are
+        quoted = [*quotations(program, old)]
+        places = dict.fromkeys((*named, *((one.source, one.node) for one in quoted)))
+        for source, node in places:
+            name = name_for(source, node, new)
+            spans = [
+                Splice(source, one.start, one.end, name.text) for one in quoted if one.node is node
+            ]
+            said = spans or (Replace(source, node, name.text),)
+            account = Account(source, node, "changed", _POLICY)
+            yield Step((*said, *name.edits, Unimport(source, old)), (account,))
+
+
+def _annotates(source: Source, node: cst.CSTNode) -> bool:
+    return any(isinstance(one, cst.Annotation) for one in Layout.of(source).ancestors(node))
+
+
+_POLICY = "what this speaks of is a policy of FSDP2 now"
+_POLICIES = {
+    "torch.distributed.fsdp.MixedPrecision": "torch.distributed.fsdp.MixedPrecisionPolicy",
+    "torch.distributed.fsdp.CPUOffload": "torch.distributed.fsdp.OffloadPolicy",
+}
+
+
+_ONLY_IN = {
+    "torch.distributed.fsdp.MixedPrecision": re.compile(
+        r"\.(buffer_dtype|cast_root_forward_inputs|keep_low_precision_grads)\b"
+    ),
+    "torch.distributed.fsdp.CPUOffload": re.compile(r"\.offload_params\b"),
+}
+"""Reads of what the policies of FSDP2 do not have."""
 
 
 _FP8 = "transformer_engine.pytorch.distributed.prepare_te_modules_for_fsdp"

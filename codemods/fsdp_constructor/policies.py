@@ -168,6 +168,8 @@ def _written(site: Construction, node: cst.BaseExpression) -> Chosen | None:
                 made.value, "changed", "wrap policy replaced by a loop over the same modules"
             )
         return found
+    if isinstance(node, cst.IfExp):
+        return _on_condition(site, node)
     if not isinstance(node, cst.Call):
         return None
     name, args = _made(site, site.source, node)
@@ -180,6 +182,29 @@ def _written(site: Construction, node: cst.BaseExpression) -> Chosen | None:
     if name == EITHER:
         return _either(site, args.get("policies"))
     return None
+
+
+def _on_condition(site: Construction, choice: cst.IfExp) -> Chosen | None:
+    """The test for a policy that is written in a choice between it and none."""
+    if dotted(choice.orelse) == "None":
+        test, policy = site.text(choice.test), choice.body
+    elif dotted(choice.body) == "None":
+        test, policy = f"not ({site.text(choice.test)})", choice.orelse
+    else:
+        return None
+    found = _written(site, policy) if isinstance(policy, cst.Call) else None
+    if found is None or found.first:
+        return None
+    if found.classes in (f"tuple({test})", f"({test},)"):
+        return found  # no class is no unit
+    if isinstance(choice.test, cst.BooleanOperation | cst.IfExp | cst.Lambda | cst.NamedExpr):
+        test = f"({test})" if policy is choice.body else test
+
+    def asked(variable: str) -> str:
+        inner = found.test(variable)
+        return f"{test} and {f'({inner})' if found.loose else inner}"
+
+    return Chosen(asked)
 
 
 def _made(

@@ -573,11 +573,21 @@ def _test_alone(site: Construction, source: Source, choice: cst.IfExp, found: Wr
     if words == ("True", "False") and is_bool:
         return test
     if words == ("True", "False") and isinstance(choice.test, cst.Name | cst.Attribute):
-        return f"bool({test})"
+        return test if _is_annotated_bool(site, choice.test) else f"bool({test})"
     if words == ("False", "True"):
         plain = isinstance(choice.test, cst.Name | cst.Attribute | cst.Call)
         return f"not {test}" if plain else f"not ({test})"
     return ""
+
+
+def _is_annotated_bool(site: Construction, node: cst.BaseExpression) -> bool:
+    """Whether a name is a parameter of the function around it that is annotated as a bool."""
+    function = scope_of(site.layout.ancestors(node))
+    if not isinstance(function, cst.FunctionDef) or not isinstance(node, cst.Name):
+        return False
+    params = (*function.params.params, *function.params.kwonly_params)
+    found = [one.annotation for one in params if one.name.value == node.value]
+    return any(one is not None and dotted(one.annotation) == "bool" for one in found)
 
 
 def _with_words(

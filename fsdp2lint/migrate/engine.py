@@ -30,6 +30,7 @@ from fsdp2lint.migrate.leftovers import (
     account_for_imports,
     account_for_the_rest,
     comments,
+    emptied_tests,
     idle_imports,
     left_before,
     statement_at,
@@ -468,6 +469,8 @@ class _Run:
                 if self._holds(source, statement_at(source, entry.at)):
                     self._leave_held(entry, "")
         account_for_the_rest(self.program, self.ledger)
+        while self._apply([(s, IMPORTS) for s in emptied_tests(self._pairs())]):
+            pass
         mine = {new for old, new in self._pairs() if old.text != new.text or self.held is None}
         unused = [one for one in unused_imports(self.program) if one.edits[0].source in mine]
         self._apply([(s, IMPORTS) for s in unused])

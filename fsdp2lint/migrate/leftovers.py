@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 import libcst as cst
@@ -11,7 +12,7 @@ from fsdp2lint.ask.program import Program
 from fsdp2lint.edits.imports import Unimport
 from fsdp2lint.edits.layout import Layout
 from fsdp2lint.edits.names import Names, imported_module, scope_of
-from fsdp2lint.edits.statements import InsertBefore
+from fsdp2lint.edits.statements import InsertBefore, Remove
 from fsdp2lint.edits.steps import Step
 from fsdp2lint.meanings import fsdp1_symbols as facts
 from fsdp2lint.meanings.registry import canonical
@@ -41,7 +42,7 @@ def unused_imports(program: Program) -> Iterator[Step]:
 
 
 def idle_imports(program: Program, pairs: Iterable[tuple[Source, Source]]) -> Iterator[Step]:
-    """Removals of the imports that came with the migration and are used by nothing in the end.
+    """Removals of the imports that nothing uses any more since the migration, or that came with it for nothing.
 
     ``pairs`` are the files as they were and as they are.
     """
@@ -49,10 +50,47 @@ def idle_imports(program: Program, pairs: Iterable[tuple[Source, Source]]) -> It
     for old, new in pairs:
         if old.text == new.text:
             continue
-        known = {(one.loads, one.name) for one in Names.of(old).imports}
+        names = Names.of(old)
+        idle = {
+            (one.loads, one.name) for one in names.imports if not names.used(one.name, one.scope)
+        }
         for one in Names.of(new).imports:
-            if (one.loads, one.name) not in known and (new, one.name) not in taken:
+            if (one.loads, one.name) not in idle and (new, one.name) not in taken:
                 yield Step((Unimport(new, one.loads),), ())
+
+
+def emptied_tests(pairs: Iterable[tuple[Source, Source]]) -> Iterator[Step]:
+    """Removals of each ``if`` without an ``else`` in which the migration left nothing but ``pass``.
+
+    ``pairs`` are the files as they were and as they are.
+    """
+    for old, new in pairs:
+        if old.text != new.text:
+            before = Counter(old.code(one.test) for one in _empty_tests(old))
+            for one in _empty_tests(new):
+                test = new.code(one.test)
+                if before[test] > 0:
+                    before[test] -= 1
+                else:
+                    yield Step((Remove(new, one, comments="lone"),), ())
+
+
+def _empty_tests(source: Source) -> Iterator[cst.If]:
+    """Each ``if`` that does nothing, whatever its test says."""
+    layout = Layout.of(source)
+    for node in walk(source.tree):
+        if not isinstance(node, cst.If) or node.orelse is not None:
+            continue
+        start, end = layout.span(node.body)
+        if source.text[start:end].strip().lstrip(":").strip() != "pass":
+            continue
+        is_elif = isinstance(layout.parents.get(node), cst.If)
+        if not is_elif and not any(isinstance(n, _ACTING) for n in walk(node.test)):
+            yield node
+
+
+_ACTING = cst.Call | cst.Await | cst.NamedExpr | cst.Yield
+"""What may do something where it is asked."""
 
 
 def account_for_the_rest(program: Program, ledger: Ledger) -> None:

@@ -46,3 +46,24 @@ def test_a_choice_by_shape(first: str, groups: str, left: int) -> None:
     text = SCRIPT.format(first=first, groups=groups)
     made = migrate((Source("train.py", text),), knowledge.codemods())
     assert made.after[0].text.count("check what this test chooses") == left
+
+
+SHARDS = """\
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(nn.Linear(8, 8), use_orig_params=True)
+for p in model.parameters():
+    if {test}:
+        p.data.mul_(0.9)
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "left"),
+    [("p.numel()", 0), ("p.numel() > 0", 0), ("p.numel() != 0", 0), ("p.numel() > 4", 1)],
+)
+def test_a_test_that_skips_empty_shards_stays(test: str, left: int) -> None:
+    made = migrate((Source("train.py", SHARDS.format(test=test)),), knowledge.codemods())
+    assert made.after[0].text.count("check what this test chooses") == left
+    assert f"if {test}:" in made.after[0].text

@@ -1,0 +1,149 @@
+"""Nothing stays that served FSDP1 alone: emptied tests, imports, annotations with classes of settings."""
+
+from __future__ import annotations
+
+import pytest
+
+from fsdp2lint.catalogue import knowledge
+from fsdp2lint.migrate.engine import migrate
+from fsdp2lint.source.source import Source
+
+
+def migrated(text: str) -> str:
+    made = migrate((Source("train.py", text),), knowledge.codemods())
+    assert made.failures == []
+    return made.after[0].text
+
+
+POLICY = """\
+import torch
+from torch import nn
+from torch.distributed import fsdp
+from torch.distributed.fsdp import wrap as wrapping
+
+
+def shard(model: nn.Module, classes: set, {argument}):
+    return fsdp.FullyShardedDataParallel(
+        model,
+        auto_wrap_policy={policy},
+        device_id=torch.cuda.current_device(),
+    )
+
+
+shard(nn.Transformer(), {{nn.Linear}}, True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("argument", "policy", "test"),
+    [
+        (
+            "on=True",
+            "wrapping.ModuleWrapPolicy(classes) if classes else None",
+            "isinstance(module, tuple(classes))",
+        ),
+        (
+            "on=True",
+            "wrapping.ModuleWrapPolicy(classes) if on else None",
+            "on and isinstance(module, tuple(classes))",
+        ),
+        (
+            "on=True",
+            "None if on else wrapping.ModuleWrapPolicy({nn.Linear})",
+            "not (on) and isinstance(module, nn.Linear)",
+        ),
+    ],
+)
+def test_a_policy_on_condition(argument: str, policy: str, test: str) -> None:
+    text = migrated(POLICY.format(argument=argument, policy=policy))
+    assert f"if {test} and module is not model:" in text
+    assert "wrapping" not in text
+
+
+EMPTIED = """\
+import torch
+from torch import nn
+from torch.distributed.fsdp import (
+    FullyShardedDataParallel as FSDP,
+    ShardedStateDictConfig,
+    StateDictType,
+)
+
+
+def build(config, device):
+    model = FSDP(nn.Linear(8, 8), device_id=device)
+    if config.verbose:
+        pass
+    if {test}:
+        FSDP.set_state_dict_type(
+            model, StateDictType.SHARDED_STATE_DICT, ShardedStateDictConfig()
+        )
+    return model
+
+
+def main(config):
+    model = build(config, 0)
+    with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
+        torch.distributed.checkpoint.save(model.state_dict(), checkpoint_id="kept")
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "stays"),
+    [("config.sharded", False), ("config.kind == 'sharded'", False), ("config.ask()", True)],
+)
+def test_a_test_that_the_migration_has_emptied(test: str, stays: bool) -> None:
+    text = migrated(EMPTIED.format(test=test))
+    assert (f"if {test}:" in text) is stays
+    assert "if config.verbose:\n        pass\n" in text
+
+
+ANNOTATED = """\
+from typing import Optional
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, MixedPrecision
+
+
+class Trainer:
+    def __init__(self, low):
+        self.low = low
+        self.model = FSDP(nn.Linear(8, 8), mixed_precision=self.precision(), device_id=0)
+
+    def precision(self) -> {annotation}:
+        return MixedPrecision(param_dtype=torch.bfloat16) if self.low else None
+
+
+Trainer(True)
+"""
+
+
+@pytest.mark.parametrize(
+    "annotation", ["Optional[MixedPrecision]", '"MixedPrecision | None"', "MixedPrecision | None"]
+)
+def test_an_annotation_names_the_policy(annotation: str) -> None:
+    text = migrated(ANNOTATED.format(annotation=annotation))
+    new = annotation.replace("MixedPrecision", "MixedPrecisionPolicy")
+    assert f"def precision(self) -> {new}:" in text
+    assert "MixedPrecision\n" not in text
+
+
+BOOL = """\
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy
+
+
+def shard(model, full{annotation}):
+    strategy = ShardingStrategy.FULL_SHARD if full else ShardingStrategy.SHARD_GRAD_OP
+    return FSDP(model, sharding_strategy=strategy, device_id=0)
+
+
+shard(nn.Linear(8, 8), True)
+shard(nn.Linear(8, 8), False)
+"""
+
+
+@pytest.mark.parametrize(("annotation", "said"), [(": bool", "full"), ("", "bool(full)")])
+def test_an_annotated_bool_is_one(annotation: str, said: str) -> None:
+    assert f"= {said}\n" in migrated(BOOL.format(annotation=annotation))
