@@ -1,4 +1,4 @@
-"""The state that an optimizer gives of itself is gathered before one rank saves it.
+"""The state that an optimizer gives of itself is gathered before one rank saves it; files of each rank stay.
 
 ## What it does
 
@@ -33,10 +33,17 @@ was loaded by all ranks as if it were theirs, without an error where the shards 
 +    torch.save({"model": states, "optimizer": optimizer_state}, "last.pt")
 ```
 
+Where each rank reads a file of its own (`optimizer.load_state_dict(torch.load(f"optimizer.{rank}.pt"))`), what FSDP1
+wrote there are parts of flat tensors: a small function puts those of all ranks together and shards them anew. Files
+that the migrated program writes hold `DTensor`s and pass through.
+
 ## What it leaves
 
 States of which no function beside them names the model. Optimizer states that were written before are lost: they hold
 the shards of one rank.
+
+Files of each rank that FSDP1 wrote are read on as many ranks as wrote them, with `use_orig_params=True`; without it
+their states are those of flat parameters, and `load_state_dict` refuses them.
 
 ## References
 
@@ -55,9 +62,12 @@ from fsdp2lint.api import (
     Edit,
     InsertBefore,
     Layout,
+    Loaded,
+    Part,
     Program,
     Replace,
     Restored,
+    Rewrite,
     Saved,
     Source,
     StateDict,
@@ -66,11 +76,13 @@ from fsdp2lint.api import (
     Trace,
     Value,
     codemod,
+    dotted,
     name_for,
     options,
     rank_dependent,
 )
 
+from ._common.shared import Helpers, Naming
 from ._common.states_guards import besides_rank, test_above
 from ._common.states_putting import from_file
 from ._common.states_taking import hoisted
@@ -91,12 +103,78 @@ def rewrite(program: Program) -> Iterator[Step]:
         step = _taken(*taken[0]) if len({t.state.of for _, t in taken}) == 1 else None
         if step is not None:
             yield step
+    for restored in program.sites(Restored):
+        step = _of_each_rank(*restored[0])
+        if step is not None:
+            yield step
     if not any(_is_gathered(s) for t in program.traces for e in t.of(Saved) for s in e.states):
         return
     for restored in program.sites(Restored):
         step = _restored(*restored[0])
         if step is not None:
             yield step
+
+
+def _of_each_rank(trace: Trace, restored: Restored) -> Step | None:
+    """The step that puts together what FSDP1 wrote into a file of each rank, where such a file is loaded."""
+    source, call = restored.at.source, restored.at.node
+    if restored.kind != "optimizer" or restored.via != ".load_state_dict":
+        return None
+    if not isinstance(call, cst.Call) or not isinstance(call.func, cst.Attribute):
+        return None
+    if len(call.args) != 1 or call.args[0].star or not fsdp1_models_of(trace, restored.into):
+        return None
+    loads = [
+        one
+        for one in trace.of(Loaded)
+        if one.via == "torch.load" and any(_is_of(state, one) for state in options(restored.state))
+    ]
+    if not loads or not all(one.path is not None and rank_dependent(one.path) for one in loads):
+        return None
+    given = call.args[0].value
+    if isinstance(given, cst.Call) and dotted(given.func).startswith(_PUT_TOGETHER):
+        return None
+    helpers = Helpers.above(source, call)
+    name = helpers.add(_PUT_TOGETHER, _putting_together)
+    optimizer = text_of(source, call.func.value)
+    joined = Rewrite(source, given, lambda new: f"{name}({new.text}, {optimizer})")
+    edits = (joined, *helpers.all_edits())
+    return Step(edits, (Account(source, call, "changed", _PARTS, own=True),))
+
+
+def _is_of(state: Value, loaded: Loaded) -> bool:
+    """Whether a value is what a call read, or an entry of it."""
+    one: Value | None = state
+    while one is not None and one is not loaded.result:
+        one = one.owner if isinstance(one, Part) else None
+    return one is not None
+
+
+_PUT_TOGETHER = "whole_optimizer_states"
+_PARTS = "parts of flat tensors that FSDP1 wrote into a file of each rank are put together and sharded anew: as many ranks are needed as wrote them"
+
+
+def _putting_together(name: str, named: Naming) -> str:
+    dist = named("torch.distributed.all_gather_object").removesuffix("all_gather_object")
+    torch = named("torch.cat").removesuffix("cat")
+    dtensor = named("torch.distributed.tensor.DTensor")
+    distribute = named("torch.distributed.tensor.distribute_tensor")
+    return f'''def {name}(state, optimizer):
+    """Shard the states that FSDP1 wrote, parts of flat tensors in a file of each rank."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    for index, param in enumerate(parameters):
+        parts = [None] * {dist}get_world_size()
+        {dist}all_gather_object(parts, state["state"].get(index, {{}}))
+        if any(isinstance(value, {dtensor}) for part in parts for value in part.values()):
+            return state
+        for key in {{key: None for part in parts for key in part}}:
+            values = [part[key] for part in parts if key in part]
+            if {torch}is_tensor(values[0]) and values[0].dim() > 0:
+                whole = {torch}cat([value.flatten() for value in values])[: param.numel()]
+                whole = whole.view(param.shape).to(param.device)
+                values = [{distribute}(whole, param.device_mesh, param.placements)]
+            state["state"].setdefault(index, {{}})[key] = values[0]
+    return state'''
 
 
 def _is_gathered(state: StateDict) -> bool:
