@@ -30,7 +30,7 @@ from fsdp2lint.api import (
 )
 
 from .._common.names import class_of, external
-from .._common.origins import definitions
+from .._common.origins import definitions, returned
 from .site import Construction
 
 _DICT = "torch.nn.ModuleDict"
@@ -81,15 +81,60 @@ def blocks_of(site: Construction, classes: tuple[cst.BaseExpression, ...]) -> Bl
 
 
 def blocks_named(site: Construction, function: cst.Lambda) -> Blocks | None:
-    """The list that a function names, if it asks only whether a module is in it: ``lambda m: m in model.blocks``."""
+    """The list that a function names, if it asks only whether a module is in it: ``lambda m: m in model.blocks``.
+
+    Or the method that gives it: ``lambda m: m in model.wrapped_blocks()``.
+    """
     body, param = function.body, function.params.params[0].name.value
     if not isinstance(body, cst.Comparison) or len(body.comparisons) != 1:
         return None
     target, model = body.comparisons[0], f"{dotted(site.module)}."
-    path = dotted(target.comparator)
     if not isinstance(target.operator, cst.In) or dotted(body.left) != param:
         return None
+    if isinstance(target.comparator, cst.Call) and not target.comparator.args:
+        method = dotted(target.comparator.func)
+        given = _given_by(site.program, method.rpartition(".")[2])
+        if not method.startswith(model) or not given:
+            return None
+        return Blocks((f".{method.removeprefix(model)}()",), _named((given[0],)).names)
+    path = dotted(target.comparator)
     return _named((f".{path.removeprefix(model)}",)) if path.startswith(model) else None
+
+
+def _given_by(program: Program, method: str) -> tuple[str, ...]:
+    """The lists of whose elements every method of a name makes one: ``list(self.blocks)``, ``[*self.a, *self.b]``.
+
+    Nothing where it may give something else, or what is inside of another element.
+    """
+    found: set[tuple[str, ...]] = set()
+    for source in program.sources:
+        for node in walk(source.tree) if f"def {method}(" in source.text else ():
+            if isinstance(node, cst.FunctionDef) and node.name.value == method:
+                given = list(returned(node))
+                found.add(tuple(_listed(given[0])) if len(given) == 1 else ())
+    paths = found.pop() if len(found) == 1 else ()
+    nested = any(f"{one}." in f"{other}." for one in paths for other in paths if one is not other)
+    return () if "" in paths or nested else paths
+
+
+def _listed(node: cst.BaseExpression | None) -> Iterator[str]:
+    """The attributes of ``self`` that a list is made of; an empty one for anything else."""
+    if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Add):
+        yield from _listed(node.left)
+        yield from _listed(node.right)
+    elif isinstance(node, cst.List) and node.elements:
+        for one in node.elements:
+            starred = isinstance(one, cst.StarredElement)
+            yield _own_path(one.value) if starred else ""
+    elif isinstance(node, cst.Call) and dotted(node.func) == "list" and len(node.args) == 1:
+        yield _own_path(node.args[0].value)
+    else:
+        yield ""
+
+
+def _own_path(node: cst.BaseExpression) -> str:
+    path = dotted(node)
+    return path.removeprefix("self") if path.startswith("self.") else ""
 
 
 def _named(paths: tuple[str, ...]) -> Blocks:
