@@ -17,6 +17,7 @@ def install(replaced: dict[str, int]) -> None:
         ddp,
         fsdp,
         groups,
+        half,
         saving,
         spawn,
         tensors,
@@ -24,5 +25,5 @@ def install(replaced: dict[str, int]) -> None:
     from fsdp2lint.rehearse.standin.replace import Counted
 
     counted = Counted(replaced)
-    for part in (tensors, cuda, accelerator, amp, data, ddp, groups, fsdp, saving, spawn):
+    for part in (tensors, half, cuda, accelerator, amp, data, ddp, groups, fsdp, saving, spawn):
         part.install(counted)
