@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from fsdp2lint.rehearse import fakes
 from fsdp2lint.rehearse.fakes.data_sets import Dataset, load_dataset
 from fsdp2lint.rehearse.fakes.nothing import Nothing
 from fsdp2lint.rehearse.fakes.texts import Tokenizer
@@ -552,3 +553,18 @@ def test_slurm_answers_the_program_and_no_library(tmp_path: Path) -> None:
     package.write_text('print(os.environ.get("SLURM_PROCID"))')
     assert _said(SLURM, ASKING=str(package), **ranks) == "None"
     assert _said(SLURM, ASKING=str(own), SLURM_PROCID="7", **ranks).startswith("7 ")
+
+
+def test_what_waits_for_an_import_is_not_lost_when_a_package_is_only_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "asked_first.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    called: list[str] = []
+    for name in ("one", "other"):
+        fakes._after("asked_first", lambda name=name: called.append(name))  # type: ignore[misc]
+    for _ in range(2):
+        assert importlib.util.find_spec("asked_first")
+    importlib.import_module("asked_first")
+    assert sorted(called) == ["one", "other"]

@@ -111,21 +111,27 @@ class _Afterwards(importlib.abc.MetaPathFinder):
 
     def __init__(self, name: str, call: Callable[[], None], first: Callable[[], None]) -> None:
         self._name, self._call, self._first = name, call, first
+        self._asking = False
 
     def find_spec(
         self, name: str, path: object = None, target: object = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """The spec that the others find, with a loader that calls the function."""
-        if name != self._name:
+        """The spec that the others find, with a loader that calls the function; often only asked whether it is there."""
+        if name != self._name or self._asking:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        self._asking = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._asking = False
         if spec is None or spec.loader is None:
             return spec
         loader: Any = spec.loader
         execute = loader.exec_module
 
         def exec_module(module: types.ModuleType) -> None:
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
             self._first()
             execute(module)
             self._call()

@@ -7,6 +7,7 @@ and we do not. An archive is empty; the files that the script then looks for are
 
 from __future__ import annotations
 
+import functools
 import http.client
 import importlib
 import io
@@ -73,6 +74,7 @@ def _loading(load: Function) -> Function:
     return loaded
 
 
+@functools.cache
 def text() -> bytes:
     """Some thousand lines."""
     return "".join(f"{sentence(number)}\n" for number in range(LINES)).encode()

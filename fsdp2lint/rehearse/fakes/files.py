@@ -18,14 +18,16 @@ import re
 import struct
 import sys
 import types
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from fsdp2lint.rehearse.fakes import downloads, images
 from fsdp2lint.rehearse.fakes.arrays import TOKENS, noise
-from fsdp2lint.rehearse.fakes.data_sets import ROWS, value
+from fsdp2lint.rehearse.fakes.data_sets import value
 from fsdp2lint.rehearse.fakes.imports import asked_by_the_program, caught, is_own
+from fsdp2lint.rehearse.fakes.texts import sentence
 from fsdp2lint.rehearse.standin.replace import Counted, Function, wrap
 
 MAGIC = 20240520
@@ -49,7 +51,7 @@ def install(counted: Counted, folder: str) -> None:
     made = MadeUp(counted, folder)
     opened = _opening(builtins.open, made)
     builtins.open = io.open = opened
-    wrap(os, "listdir", lambda listed: _listing(listed, counted))
+    wrap(os, "listdir", lambda listed: _listing(listed, made))
     wrap(glob, "glob", lambda found: _finding(found, made))
 
 
@@ -71,10 +73,21 @@ class MadeUp:
 
     def __init__(self, counted: Counted, folder: str) -> None:
         self._counted, self._folder = counted, Path(folder, "made-up")
+        self._listed: set[str] = set()
+
+    def names(self, folder: str) -> list[str]:
+        """The files of a folder that is missing."""
+        self._listed.add(os.path.normpath(folder))
+        ending = ".jpg" if _looks_at_pictures() else ".txt"
+        self._counted.note(f"made up: {os.path.join(folder, '*')}{ending}")
+        return [f"{('cat', 'dog')[n % 2]}_{n}{ending}" for n in range(LISTED)]
 
     def file(self, path: str) -> str | None:
         """A file in the place of one that is missing, where its name says what is in it."""
-        content = content_of(path)
+        if os.path.normpath(os.path.dirname(path)) in self._listed:  # one text of many
+            content: bytes | None = sentence(zlib.crc32(path.encode()), 40).encode()
+        else:
+            content = content_of(path)
         if content is None:
             return None
         self._counted.note(f"made up: {path}")
@@ -119,7 +132,8 @@ def _tokens() -> bytes | None:
 
 def _rows() -> Iterator[dict[str, Any]]:
     names = _columns()
-    return ({name: value(name, number) for name in names} for number in range(ROWS))
+    numbers = range(downloads.LINES)  # programs set aside hundreds of them for validation
+    return ({name: value(name, number) for name in names} for number in numbers)
 
 
 def _columns() -> list[str]:
@@ -191,16 +205,14 @@ def _opening(read: Function, made: MadeUp) -> Function:
     return opened
 
 
-def _listing(listed: Function, counted: Counted) -> Function:
+def _listing(listed: Function, made: MadeUp) -> Function:
     def names(path: Any = None) -> Any:
         try:
             return listed(path)
         except FileNotFoundError:
             if not isinstance(path, str | os.PathLike) or not _wanted():
                 raise
-            ending = ".jpg" if _looks_at_pictures() else ".txt"
-            counted.note(f"made up: {os.path.join(os.fsdecode(path), '*')}{ending}")
-            return [f"{('cat', 'dog')[n % 2]}_{n}{ending}" for n in range(LISTED)]
+            return made.names(os.fsdecode(path))
 
     return names
 

@@ -25,8 +25,10 @@ from fsdp2lint.rehearse.fakes.nothing import Hollow
 from fsdp2lint.rehearse.standin.replace import Counted
 
 NEEDED = frozenset(
-    "absl argparse_dataclass configargparse dacite draccus fire gin gflags hydra jsonargparse ml_collections omegaconf "
-    "pydantic pyrallis simple_parsing toml tomli trl typed_argparse typer tyro yacs yaml "
+    "absl addict argbind argh argparse_dataclass chz click clize configargparse configobj cyclopts dacite datargs defopt docopt "
+    "draccus easydict fastcore fire gflags gin hjson hydra hydra_zen json5 jsonargparse ml_collections munch omegaconf plac "
+    "pydantic pydantic_config pydantic_settings pyrallis ruamel sacred simple_parsing tap toml tomli tomlkit trl typed_argparse "
+    "typer tyro yacs yaml "
     "accelerate colossalai deepspeed diffusers einops fairscale fms huggingface_hub jax lightning megatron mmcv mmengine "
     "numpy olmo open_clip pandas peft pytorch_lightning ray safetensors scipy sentence_transformers sklearn timm "
     "tokenizers torch torchao torchaudio torchdata torchtext torchtitan torchtune transformers vit_pytorch".split()

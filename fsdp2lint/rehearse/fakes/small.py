@@ -71,7 +71,7 @@ def _modules(counted: Counted) -> None:
         if inspect.isfunction(takes) and not cls.__module__.startswith("torch."):
             names = set(inspect.signature(takes).parameters)
             if names & set(WIDTHS) and names & set(LAYERS):
-                _cut_at_construction(cls, counted, by_others=LAYERS)
+                _cut_at_construction(cls, counted, by_others=LAYERS | _INNER)
 
     owner: Any = nn.Module
     owner.__init_subclass__ = classmethod(subclassed)
