@@ -194,6 +194,25 @@ def test_lines_are_compared_by_their_numbers(before: str, after: str, apart: int
     assert len(list(compare(old, new, 0.0))) == apart
 
 
+def test_files_in_a_renamed_folder_are_paired_and_others_are_missed(tmp_path: Path) -> None:
+    works = tmp_path / "before", tmp_path / "after"
+    for work, folder, number in zip(works, ("out", "runs"), (1, 2), strict=True):
+        for file in (f"{folder}/best.json", f"{folder}/epoch/last.json"):
+            (work / file).parent.mkdir(parents=True, exist_ok=True)
+            (work / file).write_text(f'{{"value": {number}}}')
+        for kept in ("logs/train.txt", "tables/train.txt"):
+            (work / kept).parent.mkdir(exist_ok=True)
+            (work / kept).write_text("1")
+    (works[1] / "logs" / "train.txt").unlink()
+    (works[1] / "logs" / "other.txt").write_text("1")
+    found = compare_files(works, [], 0.0, frozenset())
+    assert [(d.name, d.missing) for d in found.differences] == [
+        ("logs/train.txt", True),
+        ("out/best.json", False),
+        ("out/epoch/last.json", False),
+    ]
+
+
 def test_files_of_a_run_are_paired_and_their_numbers_compared(tmp_path: Path) -> None:
     works = tmp_path / "before", tmp_path / "after"
     for work, day in zip(works, (1, 2), strict=True):

@@ -140,16 +140,29 @@ def _printed(path: Path, rank: RankReport, stream: int) -> list[Line]:
 
 
 def _paired(old: Sequence[Path], new: Sequence[Path]) -> list[tuple[Path, Path | None]]:
-    """Each file of BEFORE with that of AFTER: of the same name, or of one that only chance makes another."""
+    """Each file of BEFORE with that of AFTER: of the same name, or of one that chance or a renamed folder makes another."""
     left = {name: _CHANCE.sub("*", str(name)) for name in new if name not in old}
     found: list[tuple[Path, Path | None]] = []
     for name in old:
         pattern = _CHANCE.sub("*", str(name))
         partner = name if name in new else next((n for n, p in left.items() if p == pattern), None)
+        partner = partner or next((n for n in left if _moved(name, n, new)), None)
         if partner is not None:
             left.pop(partner, None)
         found.append((name, partner))
     return found
+
+
+def _moved(name: Path, other: Path, new: Sequence[Path]) -> bool:
+    """Whether two files differ in the name of one folder, which AFTER does not have any more."""
+    if len(name.parts) != len(other.parts) or name.name != other.name:
+        return False
+    apart = [
+        n for n, pair in enumerate(zip(name.parts, other.parts, strict=True)) if len({*pair}) > 1
+    ]
+    return len(apart) == 1 and not any(
+        one.is_relative_to(Path(*name.parts[: apart[0] + 1])) for one in new
+    )
 
 
 def _same(before: Path, after: Path) -> bool:
