@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import importlib.util
 import json
 import os
@@ -14,7 +15,7 @@ import pytest
 
 from fsdp2lint.rehearse import fakes
 from fsdp2lint.rehearse.fakes.data_sets import Dataset, load_dataset
-from fsdp2lint.rehearse.fakes.nothing import Nothing
+from fsdp2lint.rehearse.fakes.nothing import Hollow, Nothing
 from fsdp2lint.rehearse.fakes.texts import Tokenizer
 from fsdp2lint.rehearse.launch import Run
 from fsdp2lint.rehearse.outcome import Request
@@ -294,6 +295,17 @@ def test_causal_attention_over_tensors_cut_by_batches_or_heads(tmp_path: Path) -
     (tmp_path / "attending.py").write_text(ATTENDING)
     run = _rehearsed(tmp_path, "attending.py")
     assert [(rank.how, rank.error) for rank in run.ranks] == [("ended", ""), ("ended", "")]
+
+
+def test_a_class_that_does_nothing_has_all_attributes_and_goes_with_abstract_ones() -> None:
+    client = Hollow("store").Client
+    assert isinstance(client.errors, Nothing)
+    assert isinstance(client.from_url("s3://x"), Nothing)
+
+    class Own(client, abc.ABC):  # type: ignore[misc]
+        errors = client.errors
+
+    assert isinstance(Own().anything, Nothing)
 
 
 def test_what_does_nothing_unpacks_into_as_many_as_are_wanted() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import dis
 import sys
 import types
@@ -9,7 +10,16 @@ from collections.abc import Iterator
 from typing import Any
 
 
-class Nothing:
+class _Anything(abc.ABCMeta):
+    """Of classes that have whatever is asked of them (``Client.errors``, ``Client.from_url()``), beside abstract ones too."""
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return Nothing()
+
+
+class Nothing(metaclass=_Anything):
     """An object, a function, a class, a context and a decorator that does nothing."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
