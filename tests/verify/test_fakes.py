@@ -298,11 +298,11 @@ def test_causal_attention_over_tensors_cut_by_batches_or_heads(tmp_path: Path) -
 
 
 def test_a_class_that_does_nothing_has_all_attributes_and_goes_with_abstract_ones() -> None:
-    client = Hollow("store").Client
+    client: Any = Hollow("store").Client
     assert isinstance(client.errors, Nothing)
     assert isinstance(client.from_url("s3://x"), Nothing)
 
-    class Own(client, abc.ABC):  # type: ignore[misc]
+    class Own(client, abc.ABC):  # type: ignore[misc, valid-type]
         errors = client.errors
 
     assert isinstance(Own().anything, Nothing)

@@ -26,7 +26,7 @@ OPERATORS = {
 }
 """Operators: how many of their arguments have one type, and how many of their results; the logarithms of attention are single."""
 
-_holding: list[torch.library.Library] = []
+_holding: list[Any] = []
 """What is registered is gone with the library."""
 
 
@@ -40,7 +40,8 @@ def replace(slow: Collection[torch.dtype]) -> None:
     kernel_of: Function | None = getattr(torch.library, "get_kernel", None)
     if kernel_of is None or not slow:
         return
-    library = torch.library.Library("aten", "IMPL")
+    registering: Any = torch.library
+    library = registering.Library("aten", "IMPL")
     _holding.append(library)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that a kernel is replaced
