@@ -29,7 +29,10 @@ from fsdp2lint.rehearse import fakes
 
 counts = {}
 fakes.install(counts)
-from transformers import AutoModelForCausalLM, AutoTokenizer, T5ForConditionalGeneration
+from transformers import (
+    AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer,
+    BertForSequenceClassification, T5ForConditionalGeneration,
+)
 
 tokenizer = AutoTokenizer.from_pretrained("meta-llama/Llama-2-7b-hf")
 batch = tokenizer(["a text", "another one"], return_tensors="pt", padding=True)
@@ -39,6 +42,13 @@ model = AutoModelForCausalLM.from_pretrained("meta-llama/Llama-2-7b-hf", torch_d
 assert model.config.model_type == "llama", model.config
 loss = model(**batch, labels=batch["input_ids"]).loss
 loss.backward()
+asked = {"use_cache": False, "num_labels": 7, "hidden_size": 4096}
+for cls in (AutoModelForSequenceClassification, BertForSequenceClassification):
+    other = cls.from_pretrained("bert-base-cased", **asked)
+    assert other.config.num_labels == 7 and other.config.hidden_size == 64, other.config
+    assert other(input_ids=batch["input_ids"], labels=None).logits.shape == (2, 7)
+config, rest = AutoConfig.from_pretrained("gpt2", use_cache=False, other=1, return_unused_kwargs=True)
+assert config.use_cache is False and rest == {"other": 1}, rest
 assert sum(p.numel() for p in model.parameters()) < 1_000_000
 t5 = T5ForConditionalGeneration.from_pretrained("t5-base")
 assert (t5.config.d_model, t5.config.decoder_start_token_id) == (64, 0)

@@ -109,7 +109,19 @@ Sizes = Callable[[Any, Any], Any]
 
 
 def _with_rest(configuration: Any, how: dict[str, Any]) -> Any:
-    return (configuration, {}) if how.get("return_unused_kwargs") else configuration
+    rest = _changed(configuration, how)
+    return (configuration, rest) if how.get("return_unused_kwargs") else configuration
+
+
+def _changed(configuration: Any, how: dict[str, Any]) -> dict[str, Any]:
+    """Give a configuration the settings that a call names (``num_labels=5``, ``use_cache=False``), but no sizes; the rest."""
+    known = {name for name in how if hasattr(configuration, name) and name not in _OF_THE_CALL}
+    for name in known - set(SIZES):
+        setattr(configuration, name, how[name])
+    return {name: value for name, value in how.items() if name not in known | _OF_THE_CALL}
+
+
+_OF_THE_CALL = {"config", "dtype", "torch_dtype", "return_unused_kwargs"}
 
 
 def _configuration(name: Any, sizes: Sizes) -> Any:
@@ -139,11 +151,14 @@ def _full(kind: Any, name: Any) -> Any:
 
 def _model(cls: Any, name: Any, sizes: Sizes, how: dict[str, Any]) -> Any:
     config = how.get("config") or sizes(cls.config_class, name)
+    _changed(config, how)
     return _as_asked(cls(config), how)
 
 
 def _auto_model(cls: Any, name: Any, sizes: Sizes, how: dict[str, Any]) -> Any:
-    return _as_asked(cls.from_config(how.get("config") or _configuration(name, sizes)), how)
+    config = how.get("config") or _configuration(name, sizes)
+    _changed(config, how)
+    return _as_asked(cls.from_config(config), how)
 
 
 def _as_asked(model: Any, how: dict[str, Any]) -> Any:
