@@ -24,6 +24,8 @@ from fsdp2lint.api import (
     Instance,
     Layout,
     Literal,
+    MainRank,
+    Mesh,
     Module,
     Not,
     Parameters,
@@ -76,6 +78,12 @@ def meetings(trace: Trace) -> tuple[Meeting, ...]:
             old = norm is not None and not norm.infinite
             of = " (before torch 2.10 each rank holds a part of this norm)" if old else ""
             found.append(Meeting(collective, name, f"`{name}`{of}"))
+    for called in trace.calls(*(f"torch.distributed.{name}" for name in _OVER_A_GROUP)):
+        name = called.name.rpartition(".")[2]
+        group = called.argument(_OVER_A_GROUP[name], "group")
+        if group is not None and _is_of_a_mesh(group):
+            said = f"`{name}` of a group of the mesh"
+            found.append(Meeting(called, f"{name} {group.words()}", said))
     for forward in trace.of(Forward):
         if forward.how == "call" and sharded(trace, forward, forward.module, itself=True):
             said = f"the forward of the sharded `{forward.module.words()}`"
@@ -84,6 +92,21 @@ def meetings(trace: Trace) -> tuple[Meeting, ...]:
         if any(sharded(trace, clipped, p.of) is not None for p in clipped.parameters):
             found.append(Meeting(clipped, "clip_grad_norm_", "the norm over all shards"))
     return tuple(sorted(found, key=lambda m: m.event.order))
+
+
+_OVER_A_GROUP = {"all_reduce": 2, "barrier": 0, "broadcast": 2, "all_gather_into_tensor": 2}
+"""Collectives to which the ranks of one group come, with the position of their ``group``."""
+
+
+def _is_of_a_mesh(group: Value) -> bool:
+    """Whether a group is that of a dimension of a mesh: every rank is in one of those, beside others."""
+    return all(
+        isinstance(one, Part)
+        and isinstance(one.owner, Mesh)
+        and isinstance(one.key, tuple)
+        and one.key[:2] == ("call", ".get_group")
+        for one in options(group)
+    )
 
 
 def _local(trace: Trace, collective: Collective) -> bool:
@@ -141,8 +164,22 @@ def rank_guards(event: Event) -> Iterator[Guard]:
         return
     for clause in event.guards.clauses:
         asked = [g for g in clause if not _no_group(g)]
-        if len(asked) == 1 and decides(asked[0].test):
+        if len(asked) == 1 and parts(event, asked[0]):
             yield asked[0]
+
+
+def parts(event: Event, guard: Guard) -> bool:
+    """Whether a test of the rank parts the ranks that come to an event: those of one node, or the first of each, may be
+    just the ranks of a group.
+    """
+    return decides(guard.test) and (not isinstance(event, Called) or _is_first(guard.test))
+
+
+def _is_first(test: Value) -> bool:
+    """Whether a test asks if this is rank 0 of all."""
+    while isinstance(test, Not):
+        test = test.test
+    return isinstance(test, MainRank) and test.scope == "global"
 
 
 def _no_group(guard: Guard) -> bool:
@@ -398,6 +435,24 @@ def inside_test(event: Event, guard: Guard) -> bool:
     return at.source is asked.source and _holds(at, asked.statement)
 
 
+def stands_under(trace: Trace, event: Event, guard: Guard) -> bool:
+    """Whether a test of the rank decides about an event: around it, or by a value that a later test asks."""
+    return inside_test(event, guard) or _by_a_value(trace, event, guard)
+
+
+def _by_a_value(trace: Trace, event: Event, guard: Guard) -> bool:
+    """Whether a test of the rank set a value that decides further on: ``path = newest() if rank == 0 else None`` and then
+    ``if path is not None``. No rank has left by that test, and nothing ends the run by it.
+    """
+    if frozenset((guard,)) in event.guards.survived:
+        return False
+    return not any(
+        left.order < event.order and one.test is guard.test and _leaves_out(left, event)
+        for left in _rank_exits(trace)
+        for one in left.rank
+    )
+
+
 def under(event: Event, guard: Guard) -> Site:
     """The call, or the event itself, that stands directly under a guard's test."""
     path = (*event.moment.calls, event.at)
@@ -408,7 +463,19 @@ def under(event: Event, guard: Guard) -> Site:
         function = event.moment.inside[depth - 1]
         if function.scope.source is asked.source and _holds(asked, function.node):
             return path[min(depth, len(path) - 1)]
-    return path[0] if path[0].source is asked.source else event.at
+    if path[0].source is asked.source and _holds(path[0], asked.statement):
+        return path[0]
+    return next((one for one in reversed(path) if _is_tested(one)), event.at)
+
+
+def _is_tested(site: Site) -> bool:
+    """Whether a place stands under a test in its function."""
+    for around in Layout.of(site.source).ancestors(site.node):
+        if isinstance(around, cst.If | cst.IfExp | cst.While):
+            return True
+        if isinstance(around, cst.FunctionDef):
+            return False
+    return False
 
 
 def _holds(site: Site, node: cst.CSTNode) -> bool:

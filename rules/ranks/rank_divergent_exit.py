@@ -100,6 +100,7 @@ from .._common.meetings import (
     inside_test,
     meetings,
     misses,
+    parts,
     passes_without,
     rank_guards,
 )
@@ -175,6 +176,8 @@ def _missed(trace: Trace, left: Exited, guard: Guard) -> Meeting | None:
     for meeting in _for_all_ranks(trace):
         event = meeting.event
         if event.order < left.order or event.moment.stage != left.moment.stage:
+            continue
+        if decides(guard.test) and not parts(event, guard):
             continue
         if misses(event, left) and passes_without(event.guards, left.rank, guard):
             return None if _meets_elsewhere(trace, meeting, left, guard) else meeting

@@ -125,7 +125,7 @@ from collections.abc import Iterator
 from fsdp2lint.api import Finding, Trace, rule
 
 from .._common.evaluation import evaluates
-from .._common.meetings import has_counterpart, inside_test, meetings, rank_guards, under
+from .._common.meetings import has_counterpart, meetings, rank_guards, stands_under, under
 
 
 @rule(code="FSDP411", group="suspicious")
@@ -137,7 +137,9 @@ def check(trace: Trace) -> Iterator[Finding]:
         if not evaluates(trace, meeting.event):
             continue
         for guard in rank_guards(meeting.event):
-            if not inside_test(meeting.event, guard) or has_counterpart(trace, meeting, guard):
+            if not stands_under(trace, meeting.event, guard):
+                continue
+            if has_counterpart(trace, meeting, guard):
                 continue
             at = under(meeting.event, guard)
             inner = ((meeting.event, "the ranks meet here"),) if at is not meeting.event.at else ()

@@ -88,6 +88,29 @@ fully_shard(model)
 gather(dict(model.named_parameters()))
 ```
 
+Found: a value that only one rank has.
+
+```python
+import os
+
+dist.init_process_group("gloo")
+latest = max(os.listdir("checkpoints")) if dist.get_rank() == 0 else None
+if latest is not None:
+    dist.barrier()
+```
+
+Found: the group of a dimension of a mesh.
+
+```python
+from torch.distributed.device_mesh import init_device_mesh
+
+dist.init_process_group("gloo")
+mesh = init_device_mesh("cpu", (2, 4), mesh_dim_names=("dp", "tp"))
+loss = torch.ones(1)
+if dist.get_rank() == 0:
+    dist.all_reduce(loss, group=mesh["dp"].get_group())
+```
+
 Found: the same collectives in another order.
 
 ```python
@@ -127,7 +150,8 @@ rank must reach the test, and each holds the whole value unless it is offloaded.
 There is no fix for other calls, for a test that asks for more than the rank, and where statements between the
 test and the gather have to do with what it reads.
 
-A collective in a helper is reported at the call under the guard. Silent when a process group is passed, when the
+A collective in a helper is reported at the call under the guard. A group that is passed is followed where it is that of a
+dimension of a mesh and the test asks for rank 0 of all. Silent with other groups, when the
 test is about membership of a group, and when the other side of the test has a collective of the same kind in the same
 `for` loops: a `barrier` after the loop is no counterpart of one inside it. `full_tensor()` of the norm that
 `clip_grad_norm_` and `get_total_norm` return needs the other ranks where the project's oldest torch is older than 2.10,
@@ -154,6 +178,7 @@ from ..._common.meetings import (
     inside_test,
     meetings,
     rank_guards,
+    stands_under,
     under,
 )
 from .hoisting import hoisted
@@ -172,7 +197,9 @@ def check(trace: Trace) -> Iterator[Finding]:
     }
     for meeting in meetings(trace):
         for guard in rank_guards(meeting.event):
-            if not inside_test(meeting.event, guard) or has_counterpart(trace, meeting, guard):
+            if not stands_under(trace, meeting.event, guard):
+                continue
+            if has_counterpart(trace, meeting, guard):
                 continue
             at = under(meeting.event, guard)
             if at.node in evaluated:
