@@ -137,7 +137,8 @@ Reports only models that the project builds and never hands to code that cannot 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import operator
+from collections.abc import Callable, Iterator
 
 from fsdp2lint.api import (
     Backward,
@@ -155,6 +156,7 @@ from fsdp2lint.api import (
     unwrapped,
 )
 
+from .._common.loops import loops_around
 from .._common.shared import overlap, sharded, together
 
 
@@ -218,6 +220,9 @@ def _step_without(trace: Trace, switched: SyncSwitched) -> Stepped | None:
     above = stepped.guards.units.get(test)
     if above is not None:
         return stepped if above.taken is opposite else None
+    inner = next(iter(loops_around(switched)), None)
+    if inner is None or inner in loops_around(stepped):
+        return None
     return stepped if _off_at_last(test, opposite) else None
 
 
@@ -230,33 +235,61 @@ def _switch(trace: Trace, switched: SyncSwitched) -> Value | None:
 
 
 def _off_at_last(test: Value, opposite: bool) -> bool:
-    """Whether a test of the number of a round in `range(n)` is false in the last one, where a step comes after the loop."""
+    """Whether a test of the number of a round comes out so that the sync is off in the last round."""
     if not isinstance(test, Part) or not isinstance(test.key, tuple) or len(test.key) != 2:
         return False
-    how, last = test.key
-    rounds = test.owner
-    if not isinstance(rounds, Part) or not isinstance(rounds.key, Round):
+    how, other = test.key
+    compare = _COMPARISONS.get(how) if isinstance(how, str) else None
+    number, ahead = _apart(test.owner)
+    count = _rounds(number)
+    if compare is None or count is None or not isinstance(other, Value):
         return False
-    if (how, opposite) not in (("<", False), ("==", True), (">=", True)):
+    count, more = _apart(count)
+    limit, beyond = _apart(other)
+    beyond -= more
+    if isinstance(limit, Literal) and isinstance(count, Literal):
+        if not isinstance(limit.value, int) or not isinstance(count.value, int):
+            return False
+        beyond += limit.value - count.value
+    elif limit is not count:
         return False
-    made = rounds.owner
+    return compare(ahead - 1, beyond) is opposite
+
+
+_COMPARISONS: dict[str, Callable[[int, int], bool]] = {
+    "==": operator.eq,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+def _apart(value: Value) -> tuple[Value, int]:
+    """What a number is computed from by adding and subtracting constants, and how much these make."""
+    more = 0
+    while isinstance(value, Part) and isinstance(value.key, tuple) and len(value.key) == 2:
+        how, number = value.key
+        if how not in ("+", "-") or not isinstance(number, Literal):
+            break
+        if type(number.value) is not int:
+            break
+        more += number.value if how == "+" else -number.value
+        value = value.owner
+    return value, more
+
+
+def _rounds(number: Value) -> Value | None:
+    """How many rounds a loop makes that counts them from 0: ``range(n)``, ``enumerate(batches)``."""
+    if isinstance(number, Part) and number.key == ("index",):
+        element = number.owner
+        walked = element.owner if isinstance(element, Part) else None
+        rounds = isinstance(element, Part) and isinstance(element.key, Round)
+        return walked.part(("len",)) if rounds and walked is not None else None
+    made = number.owner if isinstance(number, Part) and isinstance(number.key, Round) else None
     if not isinstance(made, Part) or not isinstance(made.owner, External):
-        return False
+        return None
     given = made.key if isinstance(made.key, tuple) else ()
-    if made.owner.name != "builtins.range" or len(given) != 2:
-        return False
-    return _is_one_less(last, given[1])
-
-
-def _is_one_less(one: object, count: object) -> bool:
-    if isinstance(one, Literal) and isinstance(count, Literal):
-        last, rounds = one.value, count.value
-        return isinstance(last, int) and isinstance(rounds, int) and last == rounds - 1
-    minus = one.key if isinstance(one, Part) and isinstance(one.key, tuple) else ()
-    less = minus[1] if len(minus) == 2 and minus[0] == "-" else None
-    return (
-        isinstance(one, Part)
-        and one.owner is count
-        and isinstance(less, Literal)
-        and less.value == 1
-    )
+    if made.owner.name != "builtins.range" or len(given) not in (2, 3):
+        return None
+    return given[-1] if isinstance(given[-1], Value) else None
