@@ -202,14 +202,32 @@ def _is_plain(trace: Trace, event: Event, value: Value, depth: int) -> bool:
         return not found.gradient and _never_sharded_until(trace, event, found)
     if not isinstance(value, Part):
         return False
+    if value.key == ".full_tensor()":
+        return value.owner is not None and tensor_of(trace, value.owner) is not None
     if isinstance(value.owner, Container) and _by_unknown_key(value.key):
         entries = [v for _, v in trace.memory.entries(value.owner)]
         return (
             bool(entries)
-            and not value.owner.open
+            and not _may_hold_more(trace, value.owner)
             and all(_is_plain(trace, event, v, depth - 1) for v in entries)
         )
     return isinstance(value.key, tuple) and _computed_plain(trace, event, value, depth)
+
+
+def _may_hold_more(trace: Trace, table: Container) -> bool:
+    """Whether a list or a dictionary may hold something else than what is seen in it. One that is made over the names of
+    parameters holds for all of them what is seen for some.
+    """
+    if not table.open:
+        return False
+    if table.kind != "dict" or any(trace.escapes(table)):
+        return True
+    if not all(_by_unknown_key(key) for key, _ in trace.memory.entries(table)):
+        return True
+    return any(
+        called.receiver is not None and table in options(called.receiver)
+        for called in trace.calls(".update", ".setdefault", "._update")
+    )
 
 
 @once
