@@ -574,6 +574,57 @@ def _gives(trace: Trace, event: Event, module: Value, itself: bool = False) -> b
     return False
 
 
+def way_without_own_values(
+    trace: Trace,
+    end: Event,
+    holder: Value,
+    parameter: Value,
+    built: Guards,
+    giving: Sequence[Event],
+) -> Guards | None:
+    """A path to an event on which a parameter that a module holds beside its submodules gets no values, of what
+    ``giving`` gives the whole model; None if there is none.
+    """
+    names = {
+        key.removeprefix(".")
+        for key, value in trace.memory.entries(holder)
+        if isinstance(key, str) and parameter in options(value)
+    }
+    if len(names) != 1 or _reached_from_outside(trace, holder) or _data_written(trace, end, holder):
+        return None
+    name = names.pop()
+    touching = [one for one in giving if _gives_itself(trace, one, holder, parameter, name)]
+    return way_around(trace, end, touching, holder, built)
+
+
+def _gives_itself(trace: Trace, event: Event, holder: Value, parameter: Value, name: str) -> bool:
+    """Whether an event may give values to the one parameter that a module holds under a name."""
+    if isinstance(event, Assigned) and unwrapped(event.owner) is holder:
+        return event.name == name
+    if not isinstance(event, Called):
+        return _gives(trace, event, holder)
+    return not gives_no_values(event) and any(
+        touches(trace, one, holder, itself=True)
+        and not _is_another(one, parameter, name)
+        and not passes_over(trace, event, one, holder, itself=True)
+        for given in _written_into(event)
+        if given is not None
+        for one in options(given)
+    )
+
+
+def _is_another(value: Value, parameter: Value, name: str) -> bool:
+    """Whether a value is another parameter, or another attribute of a module, than the one under a name."""
+    seen: Value | None = value
+    while isinstance(seen, Part):
+        if isinstance(seen.key, str) and seen.key.startswith("."):
+            owner = seen.owner
+            if isinstance(owner, Part) and isinstance(owner.key, Round) and seen.key != f".{name}":
+                return seen.key[1:].isidentifier()
+        seen = seen.owner
+    return seen is not None and seen is not parameter and class_name(seen) == "torch.nn.Parameter"
+
+
 def _written_into(called: Called) -> tuple[Value | None, ...]:
     """What a call may write into: of a tensor's in-place method its receiver, of ``nn.init`` the tensor, of another
     call all that it is given.
@@ -690,8 +741,9 @@ def touches(trace: Trace, value: Value | None, module: Value, itself: bool = Fal
             if isinstance(seen, Module):
                 break  # another part of the model: what holds it is not meant
             holders = trace.memory.held_by.get(seen, ())
-            if _is_tensor(seen) and all(isinstance(unwrapped(h), Module) for h in holders):
-                # a buffer of a module is no part of the layers in it
+            tensor = _is_tensor(seen) or class_name(seen) == "torch.nn.Parameter"
+            if tensor and all(isinstance(unwrapped(h), Module) for h in holders):
+                # a buffer or a parameter of a module is no part of the layers in it
                 if any(h is module or (not itself and trace.inside(h, module)) for h in holders):
                     return True
             elif any(meets(h) for h in holders if _is_of_model(trace, h, module)):

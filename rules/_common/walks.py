@@ -168,9 +168,11 @@ _BASES = ("RNNBase", "Module")
 """Classes of torch from which others of torch derive, beside those whose names begin with ``_``."""
 
 
-def passes_over(trace: Trace, event: Event, value: Value | None, layer: Value) -> bool:
+def passes_over(
+    trace: Trace, event: Event, value: Value | None, layer: Value, itself: bool = False
+) -> bool:
     """Whether a value is (a part of) what a walk over modules comes to, and the tests above an event leave ``layer``
-    and all below it out.
+    and all below it out; only the layer ``itself``, when that is asked.
     """
     element = value
     while isinstance(element, Part) and not isinstance(element.key, Round):
@@ -183,7 +185,7 @@ def passes_over(trace: Trace, event: Event, value: Value | None, layer: Value) -
     for clause in event.guards.clauses:
         asked = _Asked.of(trace, clause, element)
         if asked is not None and not any(map(_is_base, asked.classes)):
-            inside = [layer, *_below(trace, layer)]
+            inside = [layer] if itself else [layer, *_below(trace, layer)]
             if not any(_is_a(one, c, asked.derived) for one in inside for c in asked.classes):
                 return True
     return False

@@ -70,7 +70,7 @@ model(torch.randn(4, 8)).sum().backward()
 optimizer.step()
 ```
 
-Not found: a parameter beside submodules, which may have got values with them.
+Found: a parameter beside submodules, when only these get values.
 
 ```python
 class Net(nn.Module):
@@ -107,8 +107,8 @@ Asked path by path: a load on the resume branch initialises that branch only, an
 handed a layer, a module around it or one of its parameters counts as an initialisation, unless it is known to give no
 values; so does `apply`, and a loop over all parameters. A loop over all modules initialises those of the classes that
 it asks for. Layers of `torch.nn` are seen, classes of the
-project that inherit from them, and whole models of Transformers that `from_config` builds, and the `nn.Parameter`s of project modules without submodules,
-such as an RMSNorm; other libraries' models and a parameter beside submodules are not. Silent when the model is never trained (measurements of memory do that on purpose).
+project that inherit from them, whole models of Transformers that `from_config` builds, and the `nn.Parameter`s that modules of the
+project hold; other libraries' models are not. Silent when the model is never trained (measurements of memory do that on purpose).
 
 ## References
 
@@ -146,6 +146,7 @@ from .._common.meta import (
     on_path,
     own_parameters_on_meta,
     values_given,
+    way_without_own_values,
     way_without_values,
 )
 from .._common.shared import class_name, parts_of, together
@@ -219,14 +220,17 @@ def _uninitialised(
             path = way
             left.append(called)
     for called, guards, holder in own_parameters_on_meta(trace):
-        if holder is module or not trace.inside(holder, module) or parts_of(trace, holder):
+        if not trace.inside(holder, module):
             continue
         if called.order > moved.order or not together(guards, moved.guards):
             continue
         if not _computes(trace, moved, holder):
             continue
         both = guards.and_(moved.guards)
-        way = way_without_values(trace, moved, forward, holder, both, giving=giving)
+        if parts_of(trace, holder):
+            way = way_without_own_values(trace, forward, holder, called.result, both, giving)
+        else:
+            way = way_without_values(trace, moved, forward, holder, both, giving=giving)
         if way is not None and path in (None, way):
             path = way
             left.append(called)
