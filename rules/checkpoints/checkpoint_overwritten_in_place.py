@@ -117,13 +117,16 @@ from collections.abc import Iterator, Sequence
 import libcst as cst
 
 from fsdp2lint.api import (
+    Class,
     Either,
     External,
     Finding,
     Fix,
+    Instance,
     Layout,
     Literal,
     Loaded,
+    Module,
     Part,
     Replace,
     Saved,
@@ -136,7 +139,7 @@ from fsdp2lint.api import (
 )
 
 from .._common.fixes import call_of
-from .._common.shared import DCP, together
+from .._common.shared import DCP, class_name, together
 
 _MOVING = (
     "os.rename",
@@ -204,10 +207,22 @@ def _stable(path: Value | None) -> bool:
         operands = path.key[1:] if isinstance(path.key, tuple) else ()
         if any(isinstance(o, Value) and not _stable(o) for o in operands):
             return False
+        if isinstance(path.owner, Instance) and not operands:
+            return _holds_settings(path.owner)
         return _stable(path.owner) and not (isinstance(path.owner, Unknown) and not operands)
     if isinstance(path, External):
         return path.name.startswith(_STABLE)
     return isinstance(path, Literal | Unknown)
+
+
+def _holds_settings(owner: Instance) -> bool:
+    """Whether an object is one of a class of the project, or a bare record: its attributes change where they are set."""
+    if isinstance(owner, Module):
+        return False
+    return isinstance(owner.cls, Class) or class_name(owner) in _RECORDS
+
+
+_RECORDS = ("argparse.Namespace", "types.SimpleNamespace")
 
 
 def _step_between(trace: Trace, saved: Saved, again: Saved) -> Stepped | None:

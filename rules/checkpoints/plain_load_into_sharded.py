@@ -121,7 +121,15 @@ from fsdp2lint.api import (
 )
 
 from .._common.fixes import call_of, first_argument, path_text, receiver_of, stands_alone
-from .._common.shared import changed, differs_by_rank, line_of, sharded, state_shard, wrapped_before
+from .._common.shared import (
+    DCP,
+    changed,
+    differs_by_rank,
+    line_of,
+    sharded,
+    state_shard,
+    wrapped_before,
+)
 from .._common.tensors import never_sharded
 from ._common.fixes_loading import mapped
 
@@ -190,8 +198,8 @@ def _saves_shards(trace: Trace, loaded: Loaded) -> bool:
     if trace.cut is not None and not isinstance(loaded.path, Literal):
         return True
     for saved in trace.of(Saved):
-        if _apart(saved.path, loaded.path):
-            continue
+        if _apart(saved.path, loaded.path) or saved.via.startswith(DCP):
+            continue  # what `dcp.save` writes is a folder, which none of these loads
         for state in saved.states:
             if state.kind != "model" or state.full is True:
                 continue  # a file of the optimizer's is another, or holds whole parameters beside it
