@@ -121,3 +121,39 @@ def test_a_checkpoint_is_judged_in_the_shape_of_a_program(form: str) -> None:
         [(rule, f) for rule, f in findings([source]) if rule.code in ("FSDP303", "FSDP328")]
     )
     assert said == marked([source], "expect")
+
+
+RESUMED = """
+class Checkpointer:
+    def state(self, step):
+        return {"model": model.state_dict(), "step": step}
+
+    def save(self, step):
+        dcp.save(self.state(step), checkpoint_id=f"runs/{step}")
+
+    def load(self, path):
+        state = self.state(0)
+        dcp.load(state, checkpoint_id=path)
+        {AFTER}
+
+
+keeper = Checkpointer()
+start = keeper.load(sys.argv[1])
+train(keeper.save)
+"""
+
+
+@pytest.mark.parametrize(
+    ("after", "code"),
+    [
+        ("return 0", "FSDP322"),
+        ('model.load_state_dict(state["model"])', "FSDP322"),
+        ('return state["step"]', ""),
+        ("return state", ""),
+        ('return state.pop("step")', ""),
+        ("self.loaded = state", ""),
+    ],
+)
+def test_a_number_in_the_dictionary_of_a_helper_is_taken_out(after: str, code: str) -> None:
+    source = Source("train.py", HEAD + RESUMED.replace("{AFTER}", after))
+    assert {rule.code for rule, _ in findings([source])} == ({code} if code else set())

@@ -124,6 +124,8 @@ def check(trace: Trace) -> Iterator[Finding]:
         if loaded.via != f"{DCP}load" or not isinstance(loaded.into, Container):
             continue
         display, name = _display(loaded.at)
+        if display is None:
+            yield from _of_a_helper(trace, loaded, loaded.into)
         for element in () if display is None else display.elements:
             key = _key(element)
             variable = path_text(loaded.at, element.value)
@@ -131,11 +133,7 @@ def check(trace: Trace) -> Iterator[Finding]:
                 continue
             if isinstance(element.value, cst.Integer | cst.Float | cst.UnaryOperation) and name:
                 if _counts(trace, loaded, key) and _dropped(loaded, name, key):
-                    yield Finding(
-                        at=loaded,
-                        message=f"`dcp.load` puts the loaded number into the dictionary under {key}, and nothing "
-                        "takes it out: a resumed run counts from the start again",
-                    )
+                    yield _left_inside(loaded, key)
                 continue
             if not variable:
                 continue
@@ -150,6 +148,28 @@ def check(trace: Trace) -> Iterator[Finding]:
                 )
 
 
+def _left_inside(loaded: Loaded, key: str) -> Finding:
+    return Finding(
+        at=loaded,
+        message=f"`dcp.load` puts the loaded number into the dictionary under {key}, and nothing "
+        "takes it out: a resumed run counts from the start again",
+    )
+
+
+def _of_a_helper(trace: Trace, loaded: Loaded, into: Container) -> Iterator[Finding]:
+    """Numbers in a dictionary that a function of the script has made: ``state = self.state(step=0)``."""
+    call = call_of(loaded.at)
+    given = [] if call is None else [a.value for a in call.args if _is_state(a)][:1]
+    name = given[0].value if given and isinstance(given[0], cst.Name) else ""
+    if not name or not isinstance(_bound_once(loaded.at, name), cst.Call):
+        return
+    for entry, _ in list(trace.memory.entries(into)):
+        key = entry[1:-1] if isinstance(entry, str) and entry.startswith(("['", '["')) else ""
+        if key and _is_start(trace, loaded, into, key):
+            if _counts(trace, loaded, key) and _dropped(loaded, name, key):
+                yield _left_inside(loaded, key)
+
+
 def _display(site: Site) -> tuple[cst.Dict | None, str]:
     """The dictionary as it is written: in the call, or bound to a name once in the same function."""
     call = call_of(site)
@@ -159,14 +179,20 @@ def _display(site: Site) -> tuple[cst.Dict | None, str]:
             return argument.value, ""
         if isinstance(argument.value, cst.Name):
             name = argument.value.value
-            bound = [
-                node.value
-                for node in walk(function_of(site))
-                if isinstance(node, cst.Assign | cst.AnnAssign) and name in _targets(node)
-            ]
-            if len(bound) == 1 and isinstance(bound[0], cst.Dict):
-                return bound[0], name
+            bound = _bound_once(site, name)
+            if isinstance(bound, cst.Dict):
+                return bound, name
     return None, ""
+
+
+def _bound_once(site: Site, name: str) -> cst.BaseExpression | None:
+    """What a name of a function is bound to, where that is done once."""
+    bound = [
+        node.value
+        for node in walk(function_of(site))
+        if isinstance(node, cst.Assign | cst.AnnAssign) and name in _targets(node)
+    ]
+    return bound[0] if len(bound) == 1 else None
 
 
 def _is_state(argument: cst.Arg) -> bool:
