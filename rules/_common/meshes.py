@@ -6,10 +6,20 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from fsdp2lint.api import Arguments, Called, Container, Literal, Mesh, Sharded, Trace, Value
+from fsdp2lint.api import (
+    Arguments,
+    Called,
+    Container,
+    Literal,
+    Mesh,
+    Sharded,
+    Trace,
+    Value,
+    Wrapping,
+)
 
 from .fixes import call_of
-from .shared import cases
+from .shared import cases, class_name
 
 INIT = "torch.distributed.device_mesh.init_device_mesh"
 
@@ -68,8 +78,28 @@ def arguments(called: Called) -> Arguments | None:
     return None if call is None else Arguments(called.at.source, call)
 
 
+_PARALLEL = "torch.distributed.tensor.parallel."
+_STYLES = (f"{_PARALLEL}ColwiseParallel", f"{_PARALLEL}RowwiseParallel")
+"""Styles that distribute parameters; others only prepare what goes in and out."""
+
+
+def parallelized(trace: Trace, wrapping: Wrapping) -> Called | None:
+    """The call of `parallelize_module` by which a module is wrapped."""
+    calls = trace.calls(f"{_PARALLEL}parallelize_module")
+    return next((called for called in calls if called.at.node is wrapping.at.node), None)
+
+
+def distributes(trace: Trace, wrapping: Wrapping) -> bool:
+    """Whether a plan distributes parameters, as far as it is in sight."""
+    called = parallelized(trace, wrapping)
+    plan = None if called is None else called.argument(2, "parallelize_plan")
+    styles = [] if plan is None else [plan]
+    if isinstance(plan, Container):
+        styles = [style for _, style in trace.memory.entries(plan)]
+    return any(class_name(style) in _STYLES for style in styles)
+
+
 _FOREIGN = ("tp", "pp", "tensor_parallel", "pipeline_parallel")
-_PARALLELIZE = "torch.distributed.tensor.parallel.parallelize_module"
 
 
 def foreign(trace: Trace, mesh: Mesh) -> tuple[str, ...]:
@@ -79,7 +109,7 @@ def foreign(trace: Trace, mesh: Mesh) -> tuple[str, ...]:
     """
     split = {
         name
-        for called in trace.calls(_PARALLELIZE)
+        for called in trace.calls(f"{_PARALLEL}parallelize_module")
         if isinstance(part := called.argument(1, "device_mesh"), Mesh) and part.owner is mesh
         for name in part.names or ()
     }

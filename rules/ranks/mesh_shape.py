@@ -2,8 +2,8 @@
 
 ## What it does
 
-Finds meshes of three or more dimensions, meshes of two dimensions without names, and process groups where
-`fully_shard` wants a mesh.
+Finds meshes of three or more dimensions, meshes of two dimensions without names, slices by a name that the mesh
+does not have, and process groups where `fully_shard` wants a mesh.
 
 ## Why is this bad
 
@@ -42,6 +42,14 @@ Found: three dimensions.
 dist.init_process_group("gloo")
 mesh = init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("replicate", "shard", "cp"))
 fully_shard(nn.Linear(8, 8), mesh=mesh)
+```
+
+Found: a slice by a name that the mesh does not have.
+
+```python
+dist.init_process_group("gloo")
+mesh = init_device_mesh("cpu", (4, 2), mesh_dim_names=("dp", "tp"))
+fully_shard(nn.Linear(8, 8), mesh=mesh["fsdp"])
 ```
 
 Not found: a mesh that is built from a tensor of ranks.
@@ -115,6 +123,9 @@ def _problem(trace: Trace, mesh: Value) -> str:
             f"`{mesh.words()}` is a process group: `fully_shard` takes a mesh, "
             "`DeviceMesh.from_group(group, device_type)`"
         )
+    missing = _missing(trace, mesh)
+    if missing:
+        return missing
     number = dimensions(trace, mesh) if isinstance(mesh, Mesh) else None
     if not isinstance(mesh, Mesh) or number is None or foreign(trace, mesh):
         return ""
@@ -126,6 +137,20 @@ def _problem(trace: Trace, mesh: Value) -> str:
     if number == 2 and unnamed(trace, mesh):
         return f"the two dimensions of `{mesh.words()}` have no names, which `fully_shard` asks for"
     return ""
+
+
+def _missing(trace: Trace, mesh: Value) -> str:
+    """What is wrong with a slice by a name that its mesh does not have."""
+    whole = mesh.owner if isinstance(mesh, Mesh) else None
+    if not isinstance(whole, Mesh) or not isinstance(mesh, Mesh) or whole.names is None:
+        return ""
+    if made(trace, whole) is None or any(trace.calls("._flatten")):
+        return ""  # a dimension that is made of others has a name of its own
+    unknown = [name for name in mesh.names or () if name not in whole.names]
+    if not unknown:
+        return ""
+    has = ", ".join(f'"{name}"' for name in whole.names)
+    return f'`{whole.words()}` has no dimension "{unknown[0]}" but {has}: the slice raises KeyError'
 
 
 def _is_group(value: Value) -> bool:

@@ -3,13 +3,15 @@
 ## What it does
 
 Finds meshes with a dimension for tensor or pipeline parallelism that are given to `fully_shard` whole: the
-dimension is named `tp` or `pp`, or `parallelize_module` is given it.
+dimension is named `tp` or `pp`, or `parallelize_module` is given it. Also `fully_shard` without a mesh, which takes all ranks,
+where `parallelize_module` has split the parameters over a slice.
 
 ## Why is this bad
 
 `fully_shard` takes every dimension for its own. With two it replicates over the first and shards over the second,
 whatever they are for: gradients of different stages are averaged, or the data ranks all keep the
-whole model. If the parameters are split over the dimension already, it raises.
+whole model. If the parameters are split over the dimension already, it raises; so it does where its mesh and that of the
+split have no mesh in common.
 
 ## Example
 
@@ -58,6 +60,18 @@ dist.init_process_group("gloo")
 distribute(nn.Linear(8, 8), Parallel(2))
 ```
 
+Found: no mesh at all, where tensor parallelism has split the parameters.
+
+```python
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
+dist.init_process_group("gloo")
+mesh = init_device_mesh("cpu", (4, 2), mesh_dim_names=("dp", "tp"))
+model = nn.Linear(8, 8)
+parallelize_module(model, mesh["tp"], ColwiseParallel())
+fully_shard(model)
+```
+
 Not found: a slice that still has the foreign dimension.
 
 ```python
@@ -85,15 +99,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp2lint.api import Arguments, Finding, Fix, Mesh, Sharded, Trace, rule
+from fsdp2lint.api import (
+    Arguments,
+    Finding,
+    Fix,
+    Mesh,
+    Sharded,
+    Trace,
+    Wrapping,
+    options,
+    rule,
+    unwrapped,
+)
 
 from .._common.fixes import call_of, path_text
-from .._common.meshes import foreign, given_meshes, made
+from .._common.meshes import distributes, foreign, given_meshes, made, parallelized
+from .._common.shared import is_none, together
 
 
 @rule(code="FSDP404", group="correctness")
 def check(trace: Trace) -> Iterator[Finding]:
     """Meshes that are for more than data parallelism."""
+    yield from _without_mesh(trace)
     for sharded in trace.of(Sharded):
         for mesh in given_meshes(sharded):
             names = (isinstance(mesh, Mesh) and mesh.names) or ()
@@ -112,6 +139,36 @@ def check(trace: Trace) -> Iterator[Finding]:
                 fix=_sliced(sharded, [n for n in names if n not in others]),
             )
             break
+
+
+def _without_mesh(trace: Trace) -> Iterator[Finding]:
+    """The mesh of all ranks for parameters that are split over a dimension of another one."""
+    for sharded in trace.of(Sharded):
+        if not is_none(sharded.options.get("mesh")) or sharded.open:
+            continue
+        for wrapping in trace.before(sharded, Wrapping):
+            called = parallelized(trace, wrapping) if wrapping.by == "tp" else None
+            part = None if called is None else called.argument(1, "device_mesh")
+            if not isinstance(part, Mesh) or not isinstance(part.owner, Mesh):
+                continue
+            if not distributes(trace, wrapping) or not together(sharded.guards, wrapping.guards):
+                continue
+            if not _holds(trace, sharded, wrapping):
+                continue
+            yield Finding(
+                at=sharded,
+                message=f"parameters are split over `{part.words()}` already, and without `mesh=` `fully_shard` takes "
+                "all ranks: it raises; give it the slice for data parallelism",
+                because=((wrapping, "the parameters are split here"),),
+            )
+            return  # the first one raises
+
+
+def _holds(trace: Trace, sharded: Sharded, wrapping: Wrapping) -> bool:
+    """Whether what `fully_shard` is given is, or is around, a module that tensor parallelism was applied to."""
+    return any(
+        trace.inside(unwrapped(wrapping.module), unwrapped(one)) for one in options(sharded.module)
+    )
 
 
 def _sliced(sharded: Sharded, left: list[str]) -> Fix | None:

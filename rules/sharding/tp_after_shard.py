@@ -90,14 +90,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp2lint.api import Container, Finding, Fix, Trace, Wrapping, rule, unwrapped
+from fsdp2lint.api import Finding, Fix, Trace, Wrapping, rule, unwrapped
 
-from .._common.shared import class_name, is_none, overlap, sharded, shards_before
+from .._common.meshes import distributes
+from .._common.shared import is_none, overlap, sharded, shards_before
 from ._common.fixes_lifting import lifted
-
-_PARALLEL = "torch.distributed.tensor.parallel."
-_STYLES = (f"{_PARALLEL}ColwiseParallel", f"{_PARALLEL}RowwiseParallel")
-"""Styles that distribute parameters; others only prepare what goes in and out."""
 
 
 @rule(code="FSDP227", group="correctness")
@@ -105,7 +102,7 @@ def check(trace: Trace) -> Iterator[Finding]:
     """Tensor parallelism on top of shards."""
     for wrapping in trace.of(Wrapping):
         found = sharded(trace, wrapping, wrapping.module) if wrapping.by == "tp" else None
-        if found is None or not _distributes(trace, wrapping):
+        if found is None or not distributes(trace, wrapping):
             continue
         shard, module = found
         yield Finding(
@@ -137,15 +134,3 @@ def _first(trace: Trace, wrapping: Wrapping) -> Fix | None:
         "parallelize over tensors first",
         "look at what else was meant to happen between the two",
     )
-
-
-def _distributes(trace: Trace, wrapping: Wrapping) -> bool:
-    """Whether the plan distributes parameters, as far as it is in sight."""
-    for called in trace.calls(f"{_PARALLEL}parallelize_module"):
-        plan = called.argument(2, "parallelize_plan")
-        if called.at.node is wrapping.at.node and plan is not None:
-            styles = [plan]
-            if isinstance(plan, Container):
-                styles = [style for _, style in trace.memory.entries(plan)]
-            return any(class_name(style) in _STYLES for style in styles)
-    return False
