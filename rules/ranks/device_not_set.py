@@ -4,14 +4,15 @@
 
 Finds `.cuda()` and `.to("cuda")` of a model before the first mesh or `fully_shard` call, in a script with a
 process group on NCCL that nowhere chooses a device: no `set_device`, no `device_id` of the group, no
-`torch.cuda.device`. Also `.to("cuda:0")` of a sharded model, written so or as the default of an argument: all ranks
+`torch.cuda.device`; also of `.to(f"cuda:{local_rank}")`, which chooses it for the model only. Also `.to("cuda:0")` of a sharded model, written so or as the default of an argument: all ranks
 get the same arguments.
 
 ## Why is this bad
 
 "cuda:0" is the first GPU of the host for every rank, whatever device was set. "cuda" is the current device, and that is GPU 0 in each process. All ranks of a host build their whole copy
 there, one after the other out of memory. PyTorch chooses a device from `LOCAL_RANK` when it makes the mesh,
-but only for processes that have not used CUDA before: this call uses it.
+but only for processes that have not used CUDA before: this call uses it. A model that was moved to `cuda:3` by its number
+does not stay there: `fully_shard` moves it to the current device, GPU 0.
 
 ## Example
 
@@ -38,6 +39,18 @@ import torch
 
 device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 dist.init_process_group("nccl")
+model = nn.Linear(8, 8).to(device)
+fully_shard(model)
+```
+
+Found: a device by its number, for the model only.
+
+```python
+import os
+import torch
+
+device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+dist.init_process_group("cpu:gloo,cuda:nccl")
 model = nn.Linear(8, 8).to(device)
 fully_shard(model)
 ```
@@ -92,6 +105,7 @@ launcher library in the same run. The damage needs several GPUs and was not run 
 
 - https://docs.pytorch.org/docs/stable/generated/torch.cuda.set_device.html
 - `torch/distributed/device_mesh.py` (`_setup_world_group_and_device`)
+- `torch/distributed/fsdp/_fully_shard/_fsdp_init.py` (`_get_device_from_mesh`, `_move_states_to_device`)
 """
 
 from __future__ import annotations
@@ -117,7 +131,7 @@ from fsdp2lint.api import (
 
 from .._common.meshes import INIT
 from .._common.shared import class_name, overlap, together
-from ._common.devices import to_current
+from ._common.devices import names_own, to_current
 from ._common.fixes_devices import device_chosen
 
 _CHOOSING = (
@@ -140,7 +154,7 @@ def check(trace: Trace) -> Iterator[Finding]:
     if _chosen(trace):
         return
     for moved in trace.of(Moved):
-        if not to_current(moved):
+        if not (to_current(moved) or names_own(moved)):
             continue
         started = _on_nccl(trace, moved)
         sharded = next(
@@ -154,10 +168,12 @@ def check(trace: Trace) -> Iterator[Finding]:
         )
         if started is None or sharded is None or _device_known(trace, moved):
             continue
+        said = f"every rank puts the whole `{moved.module.words()}` on GPU 0"
+        if names_own(moved):
+            said = f"`{moved.module.words()}` goes to the GPU of its rank, and `fully_shard` moves it to GPU 0"
         yield Finding(
             at=moved,
-            message=f"no device was chosen: every rank puts the whole `{moved.module.words()}` on GPU 0; call "
-            "`torch.cuda.set_device` with the local rank before",
+            message=f"no device was chosen: {said}; call `torch.cuda.set_device` with the local rank before",
             because=((started, "the process group on NCCL, without `device_id`"),),
             fix=device_chosen(trace, moved, started),
         )
@@ -212,7 +228,7 @@ def _numbers(trace: Trace, moved: Moved, given: Value) -> Iterator[int]:
 
 def _on_nccl(trace: Trace, moved: Moved) -> GroupStarted | None:
     for started in trace.of(GroupStarted):
-        if started.backend == "nccl" and together(started.guards, moved.guards):
+        if "nccl" in (started.backend or "nccl") and together(started.guards, moved.guards):
             return started
     return None
 

@@ -95,6 +95,19 @@ for (x,) in DataLoader(data, batch_size=4, sampler=sampler):
     model(x).square().mean().backward()
 ```
 
+Found: a sampler that knows nothing of ranks.
+
+```python
+from torch.utils.data import RandomSampler
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+data = TensorDataset(torch.randn(32, 8))
+for (x,) in DataLoader(data, batch_size=4, sampler=RandomSampler(data)):
+    model(x).square().mean().backward()
+```
+
 Not found: batches that every rank draws by itself with one seed.
 
 ```python
@@ -188,7 +201,7 @@ def check(trace: Trace) -> Iterator[Finding]:
         return
     for loader in trace.calls(*LOADERS):
         data = loader.argument(0, "dataset")
-        if data is None or not _walks_all(loader) or out_of_sight(trace, loader.result):
+        if data is None or not _walks_all(trace, loader) or out_of_sight(trace, loader.result):
             continue
         forgotten = _forgotten(trace, loader, data)
         if forgotten is None and not all(_same_everywhere(trace, one) for one in options(data)):
@@ -348,17 +361,27 @@ _OF_OTHERS = re.compile(
 def _is_for_one_process(trace: Trace, loader: Called) -> bool:
     """Whether another loader, one with a sampler, takes its place in other runs: with several ranks."""
     return any(
-        other.guards.excludes(loader.guards) and not _walks_all(other)
+        other.guards.excludes(loader.guards) and not _walks_all(trace, other)
         for other in trace.calls(*LOADERS)
     )
 
 
-def _walks_all(loader: Called) -> bool:
-    """Whether a loader surely has no sampler of its own."""
+def _walks_all(trace: Trace, loader: Called) -> bool:
+    """Whether a loader surely has no sampler of its own, or one that is the same on all ranks."""
     return not loader.open and all(
-        is_none(loader.argument(position, name))
+        is_none(sampler) or _is_of_one_process(trace, sampler)
         for position, name in ((3, "sampler"), (4, "batch_sampler"))
+        if (sampler := loader.argument(position, name)) is not None
     )
+
+
+def _is_of_one_process(trace: Trace, sampler: Value) -> bool:
+    """Whether a sampler is one of torch's that know nothing of ranks, and was given nothing of one."""
+    made = _made(trace, sampler)
+    return made is not None and bool(_OF_ONE.fullmatch(made.name)) and _is_given_the_same(made)
+
+
+_OF_ONE = re.compile(r"torch\.utils\.data\.(sampler\.)?(Random|Sequential|WeightedRandom)Sampler")
 
 
 def _same_everywhere(trace: Trace, data: Value) -> bool:

@@ -17,6 +17,7 @@ from fsdp2lint.api import (
     Value,
     name_for,
     options,
+    rank_dependent,
     scope_of,
 )
 
@@ -33,6 +34,25 @@ def to_current(moved: Moved) -> bool:
         for device in options(one)
         for name in _names(device)
     )
+
+
+def names_own(moved: Moved) -> bool:
+    """Whether a move goes to the GPU that the rank of a process numbers: ``f"cuda:{local_rank}"``."""
+    if moved.how == "cuda":
+        return any(rank_dependent(one) for device in moved.to for one in options(device))
+    return moved.how == "to" and any(
+        rank_dependent(name)
+        for one in moved.to
+        for device in options(one)
+        for name in (*_names(device), *_number(device))
+    )
+
+
+def _number(device: Value) -> tuple[Value, ...]:
+    """The number of a device that is made with one: ``torch.device("cuda", 3)``."""
+    if class_name(device) == "torch.device":
+        return tuple(options(device.part(".argument1")))
+    return ()
 
 
 def _names(device: Value) -> tuple[Value, ...]:
