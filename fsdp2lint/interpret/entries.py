@@ -293,6 +293,7 @@ def _entry(
     machine.running, machine.call_path, machine.within = (), (), ()
     machine.looping = machine.repeating = 0
     machine.counted = True
+    machine.uncounted = 0
     machine.stage = 0
     machine.project.budget.spend(machine.steps)
     reached.add(machine.run_bodies)

@@ -155,12 +155,14 @@ def run_module(machine: Machine, source: Source, scope: Scope, name: str) -> Non
     machine.here, machine.call_path, machine.running, machine.within = ALWAYS, (), (), ()
     looping, machine.looping = machine.looping, 0
     counted, machine.counted = machine.counted, True
+    uncounted, machine.uncounted = machine.uncounted, 0
     scope.write("__name__", ALWAYS, machine.literal(name))
     scope.write("__file__", ALWAYS, machine.external("__file__"))
     machine.push(scope)
     machine.run(source.tree.body)
     machine.pop()
     machine.looping, machine.counted = looping, counted
+    machine.uncounted = uncounted
     machine.here, machine.call_path, machine.running, machine.within = here, path, running, within
 
 

@@ -174,7 +174,7 @@ def run_for(machine: Machine, node: cst.For) -> None:
     loop = Loop(base)
     machine.frame.loops.append(loop)
     machine.looping += 1
-    counted = machine.counted
+    counted, uncounted = machine.counted, machine.uncounted
 
     def round_(value: Value) -> None:
         here = machine.here
@@ -185,6 +185,7 @@ def run_for(machine: Machine, node: cst.For) -> None:
     site = machine.site(node.iter)
     machine.note_walk(iterable, site)
     machine.counted = _exact(iterable)
+    machine.uncounted += not machine.counted
     if isinstance(iterable, Generator) and machine.may_enter(iterable.function):
         generate(machine, iterable, round_, site)
         _see_body(machine, node, round_)
@@ -201,7 +202,7 @@ def run_for(machine: Machine, node: cst.For) -> None:
                 break  # the others come only where this round fails
         if not rounds:
             machine.dead(lambda: round_(machine.unknown()))
-    machine.counted = counted
+    machine.counted, machine.uncounted = counted, uncounted
     machine.looping -= 1
     machine.frame.loops.pop()
     machine.here = base
@@ -240,7 +241,9 @@ def run_while(machine: Machine, node: cst.While) -> None:
     loop = Loop(base)
     machine.frame.loops.append(loop)
     machine.looping += 1
-    counted, machine.counted = machine.counted, _walks_a_list(node)
+    counted, uncounted = machine.counted, machine.uncounted
+    machine.counted = _walks_a_list(node)
+    machine.uncounted += not machine.counted
     endless = False
     for number in range(min(ROUNDS, _allowed(machine))):
         machine.repeating += number > 0
@@ -251,7 +254,7 @@ def run_while(machine: Machine, node: cst.While) -> None:
         run_body(machine, node.body)
         machine.here = base
         machine.repeating -= number > 0
-    machine.counted = counted
+    machine.counted, machine.uncounted = counted, uncounted
     machine.looping -= 1
     machine.frame.loops.pop()
     if endless and not loop.broke:

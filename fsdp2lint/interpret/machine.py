@@ -159,6 +159,8 @@ class Machine:
         self.repeating = 0
         self.counted = True
         """Whether the innermost loop around the present point is walked as often as it runs, or there is none."""
+        self.uncounted = 0
+        """How many loops around the present point run more often than they are walked."""
         self.catching = 0
         """How many handlers around the present point may keep the program going when something is raised here."""
         self.deeds = 0

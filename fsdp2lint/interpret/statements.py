@@ -105,7 +105,11 @@ def augmented(machine: Machine, node: cst.AugAssign) -> None:
         return
     if not isinstance(before, Literal):
         machine.record(Augmented(machine.moment(machine.site(node)), before, symbol))
-    if _counts(before, value) and not machine.counted:  # two rounds are walked, and many run
+    local = isinstance(
+        node.target, cst.Name
+    )  # what an object or a table counts outlives inner loops
+    counted = machine.counted if local else not machine.uncounted
+    if _counts(before, value) and not counted:  # two rounds are walked, and many run
         bind(machine, node.target, before.part((symbol, value)))
         return
     bind(machine, node.target, operate(machine, before, symbol, value))

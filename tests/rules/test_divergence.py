@@ -596,3 +596,56 @@ def test_whether_a_model_is_compiled_says_nothing_of_how_it_is_sharded() -> None
             loss.backward()
         """
     )
+
+
+@pytest.mark.parametrize("reduced", [True, False])
+def test_what_a_callback_counts_in_its_own_loop_may_be_any_number(reduced: bool) -> None:
+    """The loop over the callbacks is walked whole, the one over the epochs around it is not."""
+    says_what_it_marks(
+        f"""
+        from elsewhere import data
+
+        {MODEL}
+        optimizer = torch.optim.AdamW(model.parameters())
+        loader = DataLoader(data, sampler=DistributedSampler(data, shuffle=False))
+
+        class Patience:
+            def __init__(self, patience):
+                self.patience, self.best, self.bad = patience, float("inf"), 0
+
+            def on_epoch_end(self, loop):
+                if loop.last < self.best:
+                    self.best, self.bad = loop.last, 0
+                else:
+                    self.bad += 1
+                if self.bad >= self.patience:
+                    loop.stopped = True
+
+        class Loop:
+            def __init__(self, callbacks):
+                self.callbacks, self.stopped, self.last = callbacks, False, float("inf")
+
+            def emit(self, name):
+                for callback in self.callbacks:
+                    getattr(callback, name)(self)
+
+            def evaluate(self):
+                total = torch.zeros(2)
+                for x in loader:
+                    total[0] += model(x).mean()
+                    total[1] += 1
+                {"dist.all_reduce(total)" if reduced else ""}
+                return (total[0] / total[1]).item()
+
+            def run(self):
+                for epoch in range(10):
+                    model(torch.ones(1, 8)).sum().backward()
+                    optimizer.step()
+                    self.last = self.evaluate()
+                    self.emit("on_epoch_end")
+                    if self.stopped:
+                        break  # {word(not reduced, "FSDP402")}
+
+        Loop([Patience(3)]).run()
+        """
+    )
