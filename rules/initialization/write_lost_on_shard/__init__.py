@@ -71,7 +71,7 @@ mask[3] = torch.ones_like(mask[3])
 model.weight.grad = model.weight.grad * mask
 ```
 
-Not found: a gathered tensor in the place of the shard.
+Found: a gathered tensor in the place of the shard.
 
 ```python
 dist.init_process_group("gloo")
