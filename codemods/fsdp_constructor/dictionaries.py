@@ -36,6 +36,18 @@ class Outside:
 
 def outside(site: Construction, plan: Plan) -> Outside | str:
     """Rewrite the dictionary of a call, if it has one; why it cannot be done, if so."""
+    found = _rewritten_there(site, plan)
+    filled = [one for one in site.arguments.values() if one.home is not None and one.beside]
+    if isinstance(found, Outside) or not filled:
+        return found
+    for one in filled:  # it stays as it is, and the call asks for what is in it
+        spread = dotted(one.spread.value) if one.spread is not None else ""
+        one.home = one.added = None
+        one.asked(f'{spread}.get("{one.name}")', only=True)
+    return Outside(Nothing(), None)
+
+
+def _rewritten_there(site: Construction, plan: Plan) -> Outside | str:
     there = {n: a for n, a in site.arguments.items() if a.home is not None}
     if not there:
         return Outside(Nothing(), None)
@@ -57,7 +69,7 @@ def outside(site: Construction, plan: Plan) -> Outside | str:
         return found
     policy, precision, entries = found
     added = [a for a in there.values() if a.added is not None]
-    if added and (why := _why_not_added(added, made, precision)):
+    if added and (why := _why_not_added(inside, added, made, precision)):
         return why
     if "device_id" in there:
         site.device = device_of(inside).text
@@ -65,7 +77,8 @@ def outside(site: Construction, plan: Plan) -> Outside | str:
         if name != "sync_module_states":
             del site.arguments[name]
     lines = _taken_from(entries, added)
-    if any(a.name == "mixed_precision" for a in added) and _is_asked_for(policy, precision):
+    apart = POLICY in site.arguments or _is_asked_for(policy, precision)
+    if any(a.name == "mixed_precision" for a in added) and apart:
         entries["mp_policy"] = f"{inside.name(NEW)}()"
         if precision is not None and precision.buffers:
             entries[BUFFERS] = "None"
@@ -73,10 +86,14 @@ def outside(site: Construction, plan: Plan) -> Outside | str:
     edits += _added_anew(inside, lines)
     site.elsewhere |= inside.elsewhere
     site.elsewhere[display] = (*edits, *inside.edits)
+    for one in site.arguments.values():
+        if one.always is not None:  # the call says it itself now
+            site.elsewhere[one.always] = (Remove(source, one.always, comments="lone"),)
     if helpers.texts:
         site.elsewhere[helpers.place] = tuple(helpers.all_edits())
     site.accounts += inside.accounts
-    known = _at_the_call(site, plan, first.spread, policy, precision)
+    beside = source is site.source and _is_beside(site, display)
+    known = _at_the_call(site, plan, first.spread, policy, precision, beside=beside)
     if "device_id" in site.arguments and "mesh" not in made.shared and not made.spread:
         plan.unmeshed += plan.spread
     return known
@@ -148,14 +165,17 @@ _FROM = {
 _GONE = frozenset({*WHY, "backward_prefetch", "device_id"})
 
 
-def _why_not_added(added: list[Argument], made: Plan, precision: Precision | None) -> str:
+def _why_not_added(
+    inside: Construction, added: list[Argument], made: Plan, precision: Precision | None
+) -> str:
     """Why the statements that add to a dictionary cannot be rewritten where they stand; empty if they can."""
     for one in added:
         assert one.added is not None
         simple = one.name in _FROM.values() or one.name in _GONE
         if not simple or (one.name == "auto_wrap_policy" and one.added.sometimes):
             return f"its `{one.name}` is added to a dictionary that is built elsewhere"
-        if one.name == "sharding_strategy" and (made.spread or "mesh" in made.shared):
+        meshed = "mesh" in made.shared and not _PLAIN.search(inside.text(one.value))
+        if one.name == "sharding_strategy" and (made.spread or meshed):
             return "its strategy is added to a dictionary that is built elsewhere"
     if made.before or (precision is not None and precision.run_time):
         return "what is added to the dictionary of its keywords is known at run time only"
@@ -208,7 +228,11 @@ def _with_its_test(inside: Construction, statement: cst.CSTNode) -> cst.CSTNode:
 def _makes_mesh(inside: Construction) -> bool:
     strategy = inside.arguments.get("sharding_strategy")
     text = inside.text(strategy.value) if strategy is not None else ""
-    return bool(text) and not re.search(r"\.(FULL_SHARD|SHARD_GRAD_OP)$|^None$", text)
+    return bool(text) and not _PLAIN.search(text)
+
+
+_PLAIN = re.compile(r"\.(FULL_SHARD|SHARD_GRAD_OP)$|^None$")
+"""Strategies that need no mesh of their own."""
 
 
 def _rewritten(inside: Construction, made: Plan, entries: dict[str, str]) -> list[Edit]:
@@ -263,17 +287,36 @@ def _lines(head: str, said: list[str], tail: str) -> str:
     return "\n".join([head, *(f"    {one}," for one in said), tail])
 
 
+def _is_beside(site: Construction, display: cst.BaseExpression) -> bool:
+    """Whether a dictionary is made once for each time that the call runs, in the same block."""
+    layout = site.layout
+    if display not in layout.parents:
+        return False
+    made, called = layout.statement(display), layout.statement(site.call)
+    return layout.block(made) is layout.block(called)
+
+
 def _at_the_call(
-    site: Construction, plan: Plan, spread: cst.Arg, policy: Policy, precision: Precision | None
+    site: Construction,
+    plan: Plan,
+    spread: cst.Arg,
+    policy: Policy,
+    precision: Precision | None,
+    *,
+    beside: bool,
 ) -> Outside:
-    """Take out of the dictionary what the call has to know."""
+    """Take out of the dictionary what the call has to know; of a copy, unless it is there for the call alone."""
     text = site.text(spread.value)
     chosen = not isinstance(policy, Nothing)
-    if not chosen and (precision is None or not precision.buffers):
+    apart = POLICY in site.arguments  # its units get another policy of precision
+    if not chosen and (precision is None or not (precision.buffers or apart)):
         plan.spread.append(text)
+        plan.own = text if beside else ""
         return Outside(policy, None)
-    kwargs = site.free("fsdp_kwargs", "shard_kwargs")
-    plan.before.append(f"{kwargs} = dict({text})")
+    kwargs = text
+    if not beside:
+        kwargs = site.free("fsdp_kwargs", "shard_kwargs")
+        plan.before.append(f"{kwargs} = dict({text})")
     plan.spread.append(kwargs)
     plan.own = kwargs
     if chosen:

@@ -222,8 +222,13 @@ class Write:
     sometimes: bool
 
 
-def additions(source: Source, display: cst.BaseExpression) -> list[Write] | None:
-    """What is added to a dictionary where it is built, each key once; None where more is done with it."""
+def additions(
+    source: Source, display: cst.BaseExpression, call: cst.Call | None = None
+) -> list[Write] | None:
+    """What is added to a dictionary where it is built, each key once; None where more is done with it.
+
+    Only ``call`` may take it as its keywords.
+    """
     layout = Layout.of(source)
     statement = layout.parents.get(display)
     if not isinstance(statement, cst.Assign | cst.AnnAssign):
@@ -232,11 +237,14 @@ def additions(source: Source, display: cst.BaseExpression) -> list[Write] | None
     if not found:
         return found
     keys = [one.key for one in found] + [key for key, _, _ in entries_of(display) or ()]
-    return found if len(set(keys)) == len(keys) and _is_only_returned(source, statement) else None
+    alone = len(set(keys)) == len(keys) and _is_only_returned(source, statement, call)
+    return found if alone else None
 
 
-def _is_only_returned(source: Source, statement: cst.Assign | cst.AnnAssign) -> bool:
-    """Whether a function does nothing with a dictionary but add to it and return it."""
+def _is_only_returned(
+    source: Source, statement: cst.Assign | cst.AnnAssign, call: cst.Call | None
+) -> bool:
+    """Whether a function does nothing with a dictionary but add to it and return it, or give it to a call."""
     layout = Layout.of(source)
     target = statement.target if isinstance(statement, cst.AnnAssign) else _only_target(statement)
     name = dotted(target) if target is not None else ""
@@ -246,6 +254,8 @@ def _is_only_returned(source: Source, statement: cst.Assign | cst.AnnAssign) -> 
     for node in walk(function):
         if isinstance(node, cst.Name) and node.value == name and node is not target:
             parent = layout.parents[node]
+            if call is not None and parent in call.args:
+                continue
             added = isinstance(parent, cst.Subscript | cst.Attribute) and parent.value is node
             if not added and not isinstance(parent, cst.Return | cst.Arg | cst.Param):
                 return False

@@ -67,6 +67,10 @@ class Argument:
     """Whether the program asks for that entry too."""
     added: Write | None = None
     """What adds it to a dictionary that is built elsewhere."""
+    beside: bool = False
+    """Whether that dictionary is filled beside the call."""
+    always: cst.CSTNode | None = None
+    """The statement that adds it in every run to a dictionary that others fill in some."""
 
     def asked(self, said: str, *, only: bool) -> None:
         """Know it only through ``said``, which is None where it is not given."""
@@ -302,6 +306,7 @@ def arguments(
             assert shown is not None
             home = _home(source, call, display)
             writes = writes_of(source, shown, call) if home is None else additions(*home) or []
+            filled = _filled_beside(source, call, display) if home is None else None
             if writes is None:
                 return "the dictionary of its keywords is changed after it was made"
             for name, node, value in entries:
@@ -313,6 +318,11 @@ def arguments(
                 found[one.key] = Argument(one.key, one.node, one.value, values, arg, home)
                 if home is not None:
                     found[one.key].added = one
+                elif filled is not None and one.sometimes:
+                    found[one.key].home, found[one.key].added = filled, one
+                    found[one.key].beside = True
+                elif filled is not None:
+                    found[one.key].always = one.statement
                 elif one.sometimes:
                     said = f'{dotted(arg.value)}.get("{one.key}")'
                     found[one.key].asked(said, only=only)
@@ -329,6 +339,21 @@ def arguments(
     known = (*POSITIONS, "wrapper_cls")  # the class itself, which `enable_wrap` takes
     foreign = next((name for name in found if name not in known), "")
     return f"FSDP1 has no argument named `{foreign}`" if foreign else found
+
+
+def _filled_beside(
+    source: Source, call: cst.Call, display: Origin
+) -> tuple[Source, cst.BaseExpression] | None:
+    """The dictionary beside a call that statements fill on condition, and that is there for the call alone."""
+    made = display.node
+    if made is None or display.source is not source:
+        return None
+    written = writes_of(source, made, call) or []
+    if not any(one.sometimes for one in written) or not additions(source, made, call):
+        return None
+    if any(isinstance(one.statement, cst.Expr) and not one.sometimes for one in written):
+        return None
+    return source, made
 
 
 def _kept(
