@@ -32,7 +32,15 @@ from .._common.origins import Origin, meaning, origins
 from .._common.shared import Helpers, name_at
 from .chosen import is_field
 from .derived import WHY, derived, of_class
-from .displays import HandedOn, Write, additions, display_of, keywords_of, writes_of
+from .displays import (
+    Entries,
+    HandedOn,
+    Write,
+    additions,
+    display_of,
+    keywords_of,
+    writes_of,
+)
 from .fields import Field, display_of_field, field_of, means_the_same
 from .lines import expression_alone, reindented
 from .records import record_of
@@ -69,12 +77,14 @@ class Argument:
     """What adds it to a dictionary that is built elsewhere."""
     beside: bool = False
     """Whether that dictionary is filled beside the call."""
+    entries: tuple[Origin, ...] = ()
+    """All that is written for it into that dictionary; None where it may be left out."""
     always: cst.CSTNode | None = None
     """The statement that adds it in every run to a dictionary that others fill in some."""
 
     def asked(self, said: str, *, only: bool) -> None:
         """Know it only through ``said``, which is None where it is not given."""
-        self.said, self.written = said, self.value if only else None
+        self.said, self.written, self.kept = said, self.value if only else None, self.entries
         self.value = cst.parse_expression(said)
         self.values = (*self.values, Constant(None)) if self.values else ()
 
@@ -316,6 +326,7 @@ def arguments(
                 values = _values(program, display.source, events, one.key, one.value)
                 only = one.key not in found
                 found[one.key] = Argument(one.key, one.node, one.value, values, arg, home)
+                found[one.key].entries = _written_into(display.source, one.key, entries, writes)
                 if home is not None:
                     found[one.key].added = one
                 elif filled is not None and one.sometimes:
@@ -339,6 +350,18 @@ def arguments(
     known = (*POSITIONS, "wrapper_cls")  # the class itself, which `enable_wrap` takes
     foreign = next((name for name in found if name not in known), "")
     return f"FSDP1 has no argument named `{foreign}`" if foreign else found
+
+
+def _written_into(
+    source: Source, key: str, entries: Entries, writes: Sequence[Write]
+) -> tuple[Origin, ...]:
+    """All that an entry of a dictionary can be; None where no run surely writes it."""
+    first = [value for name, _, value in entries if name == key]
+    added = [one for one in writes if one.key == key]
+    found = [*first, *(one.value for one in added)]
+    if not first and all(one.sometimes for one in added):
+        found.append(cst.Name("None"))
+    return tuple(Origin(source, one) for one in found)
 
 
 def _filled_beside(

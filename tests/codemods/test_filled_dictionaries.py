@@ -85,5 +85,6 @@ def test_what_is_added_in_every_run_stands_in_the_call() -> None:
 )
 def test_where_that_cannot_be_done_the_call_asks_for_the_entries(more: str) -> None:
     text = migrated(more)
-    assert 'kwargs["mixed_precision"] = MixedPrecision(param_dtype=torch.bfloat16)' in text
-    assert 'kwargs.get("mixed_precision")' in text
+    assert 'kwargs["mixed_precision"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16)' in text
+    assert 'kwargs.get("mixed_precision") or MixedPrecisionPolicy()' in text
+    assert "precision_policy" not in text
