@@ -36,6 +36,7 @@ LISTED = 64
 PICTURES = (".jpg", ".jpeg", ".png")
 _FOUND = (".bin", ".jsonl", ".ndjson", ".csv", ".tsv", *downloads.ENDS)
 """Files that programs look for by a pattern and need; of others, as checkpoints, there may be none."""
+_FIELD = re.compile(r"(?<!\{)\{([A-Za-z_]\w*)\}(?!\})")
 _PANDAS = ("read_csv", "read_table", "read_json", "read_parquet")
 _MISSING = ("FileNotFoundError", "OSError", "IOError", "EnvironmentError", "Exception", "BaseException")  # fmt: skip
 _NO_DATA = re.compile(
@@ -144,7 +145,7 @@ def _columns() -> list[str]:
 
 @functools.cache
 def _asked(file: str) -> tuple[str, ...]:
-    """Names in ``row["name"]`` and ``row.get("name")``, in a source."""
+    """Names in ``row["name"]`` and ``row.get("name")``, in a source, and in templates that rows are put into."""
     try:
         tree = ast.parse(_source(file))
     except (SyntaxError, ValueError):
@@ -156,7 +157,18 @@ def _asked(file: str) -> tuple[str, ...]:
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
             found += [node.args[0]] * (node.func.attr == "get")
     names = [one.value for one in found if isinstance(one, ast.Constant)]
+    if any(map(_fills_with_a_row, ast.walk(tree))):
+        texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+        names += [n for text in texts if isinstance(text, str) for n in _FIELD.findall(text)]
     return tuple(name for name in names if isinstance(name, str) and name.isidentifier())
+
+
+def _fills_with_a_row(node: ast.AST) -> bool:
+    """``template.format_map(row)`` or ``template.format(**row)``."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return False
+    named = [keyword.arg for keyword in node.keywords]
+    return node.func.attr == "format_map" or (node.func.attr == "format" and None in named)
 
 
 @functools.cache
