@@ -376,6 +376,14 @@ def test_rows_keep_the_columns_that_a_script_leaves() -> None:
     assert made["train"][1]["labels"].item() == 1
 
 
+def test_columns_say_what_they_hold() -> None:
+    data = load_dataset("glue", "mnli")["train"]
+    assert data.features["label"].names == ["0", "1"]
+    assert data.features["label"].num_classes > max(data["label"])
+    assert list(data.features) == data.column_names
+    assert data.features["premise"].dtype == "string"
+
+
 def test_rows_that_come_with_their_tokens_have_numbers() -> None:
     row = load_dataset("tokenized", split="train")[3]
     assert len(row["input_ids"]) == len(row["attention_mask"]) == len(row["labels"]) > 8

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.abc
 import importlib.machinery
+import importlib.metadata
 import importlib.util
 import os
 import sys
@@ -17,7 +18,7 @@ from typing import Any
 
 from fsdp2lint.rehearse.fakes.imports import Finder
 from fsdp2lint.rehearse.fakes.nothing import Hollow
-from fsdp2lint.rehearse.standin.replace import Counted
+from fsdp2lint.rehearse.standin.replace import Counted, Function, wrap
 
 TRACKERS = frozenset(
     "wandb mlflow tensorboard tensorboardX comet_ml neptune clearml aim swanlab trackio dllogger dvclive "
@@ -73,6 +74,7 @@ def install(
         transformers_lacks,
     )
 
+    wrap(importlib.metadata, "version", _versions)
     arrays.install(counted)
     downloads.install(counted)
     slurm.install(counted)
@@ -91,9 +93,24 @@ def install(
             first=lambda: images.allow_import(counted),
         )
     if importlib.util.find_spec("datasets") is not None:
-        from fsdp2lint.rehearse.fakes import data_sets
+        from fsdp2lint.rehearse.fakes import data_sets, trainers
 
         _after("datasets", lambda: data_sets.install(counted))
+        trainers.install(_after)
+
+
+def _versions(known: Function) -> Function:
+    """Libraries that report to a tracker ask first which release of it is installed."""
+
+    def version(distribution_name: str) -> str:
+        try:
+            return str(known(distribution_name))
+        except importlib.metadata.PackageNotFoundError:
+            if distribution_name.replace("-", "_") not in TRACKERS:
+                raise
+            return "99.0"
+
+    return version
 
 
 def _after(

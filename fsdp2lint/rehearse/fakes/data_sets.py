@@ -75,10 +75,39 @@ def value(name: str, number: int) -> Any:
     return sentence(number * 31 + len(name), 40)
 
 
+class Feature:
+    """What a column holds: a class of two, where somebody asks for classes."""
+
+    dtype, names, num_classes = "int64", ["0", "1"], 2
+
+    def __init__(self, name: str) -> None:
+        if name not in _NUMBERS:
+            self.dtype = "string"
+
+    @property
+    def feature(self) -> Feature:
+        """Of the entries of a list."""
+        return self
+
+    def int2str(self, number: int) -> str:
+        """The name of a class."""
+        return self.names[number]
+
+    def str2int(self, name: str) -> int:
+        """The number of a class."""
+        return self.names.index(name)
+
+
+class Features(dict[str, Feature]):
+    """What the columns of a data set hold; a column that is asked for is there."""
+
+    def __missing__(self, name: str) -> Feature:
+        made = self[name] = Feature(name)
+        return made
+
+
 class Dataset(torch.utils.data.Dataset[Any]):
     """Rows, and what makes other rows of them."""
-
-    features: Any = None
 
     def __init__(self, rows: Iterable[Any] | None = None) -> None:
         self._rows = [Row(n) for n in range(ROWS)] if rows is None else list(rows)
@@ -111,6 +140,11 @@ class Dataset(torch.utils.data.Dataset[Any]):
     def shape(self) -> tuple[int, int]:
         """Rows and columns."""
         return len(self._rows), len(self.column_names)
+
+    @property
+    def features(self) -> Features:
+        """What the columns hold."""
+        return Features((name, Feature(name)) for name in self.column_names)
 
     @property
     def column_names(self) -> list[str]:

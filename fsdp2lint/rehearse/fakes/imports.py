@@ -25,8 +25,8 @@ from fsdp2lint.rehearse.fakes.nothing import Hollow
 from fsdp2lint.rehearse.standin.replace import Counted
 
 NEEDED = frozenset(
-    "absl addict argbind argh argparse_dataclass chz click clize configargparse configobj cyclopts dacite datargs defopt docopt "
-    "draccus easydict fastcore fire gflags gin hjson hydra hydra_zen json5 jsonargparse ml_collections munch omegaconf plac "
+    "absl addict argbind argh argparse_dataclass chz click clize configargparse configobj cyclopts dacite datargs dataclass_extensions "
+    "dataclass_wizard dataclasses_json defopt docopt draccus easydict fastcore fire gflags gin hjson hydra hydra_zen json5 jsonargparse marshmallow mashumaro ml_collections munch omegaconf plac "
     "pydantic pydantic_config pydantic_settings pyrallis ruamel sacred simple_parsing tap toml tomli tomlkit trl typed_argparse "
     "typer tyro yacs yaml "
     "accelerate colossalai deepspeed diffusers einops fairscale fms huggingface_hub jax lightning megatron mmcv mmengine "

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from fsdp2lint.rehearse.fakes.small import SIZES, cut
 from fsdp2lint.rehearse.fakes.texts import VOCABULARY, Tokenizer
+from fsdp2lint.rehearse.fakes.tokenizing import tokenizer
 from fsdp2lint.rehearse.standin.replace import Counted
 
 SMALL = SIZES | {
@@ -43,11 +46,11 @@ def install(counted: Counted, *, full_size: bool = False) -> None:
     """
     import transformers
 
-    sizes = _full if full_size else _small
+    sizes = functools.partial(_sized, _full if full_size else _small)
 
     makers: dict[str, Any] = {
-        "AutoTokenizer": lambda *_, **__: Tokenizer(),
-        "PreTrainedTokenizerBase": lambda *_, **__: Tokenizer(),
+        "AutoTokenizer": lambda *_, **how: tokenizer(how),
+        "PreTrainedTokenizerBase": lambda *_, **how: tokenizer(how),
         "AutoProcessor": lambda *_, **__: Tokenizer(),
         "AutoConfig": lambda _, name, **how: _with_rest(_configuration(name, sizes), how),
         "PreTrainedConfig": lambda cls, name, **how: _with_rest(sizes(cls, name), how),
@@ -133,6 +136,18 @@ def _configuration(name: Any, sizes: Sizes) -> Any:
     return sizes(mapping[kind], name)
 
 
+def _sized(sizes: Sizes, kind: Any, name: Any) -> Any:
+    """A configuration that says what those on the hub say: where it is from, and the class of its model."""
+    import transformers
+
+    made = sizes(kind, name)
+    made.name_or_path = str(name)
+    causal: Any = getattr(transformers, "MODEL_FOR_CAUSAL_LM_MAPPING", {})
+    if not made.architectures and kind in causal:
+        made.architectures = [causal[kind].__name__]
+    return made
+
+
 def _small(kind: Any, _: object) -> Any:
     had = kind().to_dict()
     if had.get("is_encoder_decoder"):  # of these, each configuration on the hub says where to start
@@ -152,13 +167,23 @@ def _full(kind: Any, name: Any) -> Any:
 def _model(cls: Any, name: Any, sizes: Sizes, how: dict[str, Any]) -> Any:
     config = how.get("config") or sizes(cls.config_class, name)
     _changed(config, how)
-    return _as_asked(cls(config), how)
+    with _same_everywhere(name):
+        return _as_asked(cls(config), how)
 
 
 def _auto_model(cls: Any, name: Any, sizes: Sizes, how: dict[str, Any]) -> Any:
     config = how.get("config") or _configuration(name, sizes)
     _changed(config, how)
-    return _as_asked(cls.from_config(config), how)
+    with _same_everywhere(name):
+        return _as_asked(cls.from_config(config), how)
+
+
+@contextmanager
+def _same_everywhere(name: Any) -> Iterator[None]:
+    """Random numbers that only the name says: weights that are loaded are the same on each rank."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(zlib.crc32(str(name).encode()))
+        yield
 
 
 def _as_asked(model: Any, how: dict[str, Any]) -> Any:

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch.distributed import device_mesh, distributed_c10d
 
@@ -142,11 +143,15 @@ def _averaging(place: int, counted: Counted) -> Callable[[Function], Function]:
 def _stacked(place: int) -> Callable[[Function], Function]:
     """Gloo takes the parts of all ranks behind each other only; ``torch.distributed`` also allows them as a stack.
 
+    Its threads copy, which autograd refuses for a part that needs a gradient; NCCL does not ask.
+
     ``place`` is where among the two tensors the whole is.
     """
 
     def build(move: Function) -> Function:
         def moved(*args: Any, **kwargs: Any) -> Any:
+            args = tuple(map(_plain, args))
+            kwargs = {name: _plain(given) for name, given in kwargs.items()}
             if len(args) > 1:
                 whole, part = args[place], args[1 - place]
                 if whole.dim() == part.dim() + 1 and whole.is_contiguous():
@@ -156,6 +161,11 @@ def _stacked(place: int) -> Callable[[Function], Function]:
         return moved
 
     return build
+
+
+def _plain(given: Any) -> Any:
+    """A tensor without its history."""
+    return given.detach() if isinstance(given, torch.Tensor) and given.requires_grad else given
 
 
 def _parts(kwargs: dict[str, Any]) -> Any:
