@@ -110,3 +110,12 @@ def test_xformers_knows_a_causal_mask_by_its_long_name(
         for name in set(sys.modules) - before:
             del sys.modules[name]
     assert replaced == {"made up: flash_attn": 1, "made up: xformers": 1}
+
+
+@pytest.mark.parametrize("name", ["AdamW", "PagedAdamW8bit", "Adam8bit", "PagedAdam", "SGD8bit"])
+def test_optimizers_with_small_states_change_their_parameters(name: str) -> None:
+    parameter = torch.nn.Parameter(torch.ones(3))
+    optimizer = getattr(kernels, name)([parameter], lr=0.1, percentile_clipping=100)
+    parameter.grad = torch.ones(3)
+    optimizer.step()
+    assert (parameter < 1).all()

@@ -218,7 +218,40 @@ class _EightBit(torch.optim.AdamW):
         super().__init__(params, lr, betas, eps, weight_decay)
 
 
-AdamW8bit = PagedAdamW8bit = PagedAdamW = PagedAdamW32bit = AdamW32bit = _EightBit
+class _EightBitAdam(torch.optim.Adam):
+    """bitsandbytes' Adam, likewise."""
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        **_: object,
+    ) -> None:
+        super().__init__(params, lr, betas, eps, weight_decay)
+
+
+class _EightBitSGD(torch.optim.SGD):
+    """bitsandbytes' SGD, likewise."""
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float,
+        momentum: float = 0.0,
+        dampening: float = 0.0,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+        **_: object,
+    ) -> None:
+        super().__init__(params, lr, momentum, dampening, weight_decay, nesterov)
+
+
+AdamW = AdamW8bit = PagedAdamW8bit = PagedAdamW = PagedAdamW32bit = AdamW32bit = _EightBit
+Adam = Adam8bit = PagedAdam8bit = PagedAdam = PagedAdam32bit = Adam32bit = _EightBitAdam
+SGD = SGD8bit = SGD32bit = _EightBitSGD
 FusedLayerNorm = MixedFusedLayerNorm = nn.LayerNorm
 FusedRMSNorm = MixedFusedRMSNorm = RMSNorm = nn.RMSNorm
 CrossEntropyLoss = nn.CrossEntropyLoss
