@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Hashable
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from fsdp2lint.interpret import classes, conditions, loops
 from fsdp2lint.interpret.annotations import stranger_attribute
 from fsdp2lint.interpret.displays import store
+from fsdp2lint.interpret.functions import speaks_of_sharding
 from fsdp2lint.interpret.imports import NAMES, Namespace, one_of_names
 from fsdp2lint.interpret.unseen import as_it_is_called
 from fsdp2lint.meanings.attributes import attribute as known_attribute
 from fsdp2lint.meanings.fsdp1_symbols import lacks
 from fsdp2lint.meanings.registry import METHODS
 from fsdp2lint.model.events import Assigned, Read, Written
-from fsdp2lint.model.guards import ALWAYS, Clause, Guards
+from fsdp2lint.model.guards import ALWAYS, NEVER, Clause, Guards, either
 from fsdp2lint.model.memory import EVERYWHERE, MADE, MAX_OPTIONS
 from fsdp2lint.model.trace import options, same
 from fsdp2lint.model.values import (
@@ -262,6 +265,8 @@ def item(machine: Machine, value: Value, key: Value, site: Site) -> Value:
         if stored is not None:
             return stored
         known = known_attribute(machine, value, f"[{key.value!r}]")
+        if known is None and isinstance(value, Container) and value.kind == "dict":
+            known = _stored_under_a_name(machine, value, key, site)
         return known if known is not None else value.part(f"[{key.value!r}]")
     stored = machine.memory.read(value, ("[]", key), machine.here)
     if stored is None:
@@ -308,6 +313,53 @@ def item(machine: Machine, value: Value, key: Value, site: Site) -> Value:
     return value.part(("[]", key))
 
 
+def _stored_under_a_name(
+    machine: Machine, table: Container, key: Literal, site: Site
+) -> Value | None:
+    """``parts["encoder"]`` of a dictionary that a loop fills (``parts[name] = load(name)``): what is there where the
+    name is that one, as far as it is an object; None where there is none.
+
+    Of the rounds of such a loop each stands for another name, as long as there are enough of them.
+    """
+    names = machine.memory.names.setdefault(table, {})
+    stored = {
+        name: found
+        for name, _ in list(machine.memory.entries(table, machine.here))
+        if (found := _where_it_is(machine, table, name, key, site))
+    }
+    left = [name for name in stored if names.get(name, key) is key]
+    for name in left[:1]:
+        names[name] = key
+    found = [option for name in left[:1] or stored for option in stored[name]]
+    return Either(tuple(found[:MAX_OPTIONS])) if found else None
+
+
+def _where_it_is(
+    machine: Machine, table: Container, name: Hashable, key: Literal, site: Site
+) -> list[tuple[Guards, Value]]:
+    """The objects that a table holds under a name that is not known, where that is a certain one."""
+    if not (isinstance(name, tuple) and name[0] == "[]" and isinstance(name[1], Value)):
+        return []
+    taken = conditions.clauses(machine, conditions.compare(machine, name[1], "==", key), True, site)
+    here = NEVER if taken is None else machine.here.also(taken)
+    stored = None if here.impossible else machine.memory.read(table, name, here)
+    every = stored.options if isinstance(stored, Either) else ((ALWAYS, stored),)
+    found = [
+        (guards, one)
+        for guards, one in every
+        if one is not None and not guards.excludes(here) and _is_object(machine, one)
+    ]
+    is_it = ALWAYS.also(taken or frozenset())
+    if len(found) == 1:  # it is there: what led to that held
+        return [(is_it, found[0][1])]
+    return [(is_it.and_(guards), one) for guards, one in found]
+
+
+def _is_object(machine: Machine, value: Value) -> bool:
+    """Whether a value is a model, an optimizer or an object of a class, not data."""
+    return isinstance(value, Instance | Optimizer | Wrapped) or machine.is_module(value)
+
+
 def entry_method(machine: Machine, value: Value, name: str) -> Value | None:
     """The ``__getitem__`` or ``__setitem__`` of an object of the project that is no module."""
     return method(machine, value, name) if type(value) is Instance else None
@@ -316,7 +368,7 @@ def entry_method(machine: Machine, value: Value, name: str) -> Value | None:
 def _one_of_registered(machine: Machine, table: Container, key: Value, site: Site) -> Value | None:
     """``MODELS[name]`` of a registry of classes or builders that may hold more than is seen: one of them."""
     every = list(machine.memory.entries(table, machine.here))
-    if not every or not all(_makes(v) for _, v in every):
+    if not every or not all(_makes(machine, v) for _, v in every):
         return None
     found = _one_of_entries(machine, table, key, site, MAX_OPTIONS - 1)
     rest = table.part(("[]", key))
@@ -337,9 +389,20 @@ def _one_of_dtypes(machine: Machine, table: Container, key: Value, site: Site) -
 _DTYPE = re.compile(r"torch\.(bool|double|half|(b?float|u?int|complex)\d+\w*)")
 
 
-def _makes(value: Value) -> bool:
-    """Whether a value is a class or a function, or one of several."""
-    return all(isinstance(one, Class | Function | Partial | Bound) for one in options(value))
+def _makes(machine: Machine, value: Value) -> bool:
+    """Whether a value is a class or a function, one of several, or a tuple that begins with one."""
+    first = _first(machine, value)
+    return all(isinstance(one, Class | Function | Partial | Bound) for one in options(first))
+
+
+def _first(machine: Machine, value: Value) -> Value:
+    """A value, or what a tuple begins with."""
+    first = machine.memory.read(value, "[0]", machine.here) if _is_tuple(value) else None
+    return value if first is None else first
+
+
+def _is_tuple(value: Value) -> bool:
+    return isinstance(value, Container) and value.kind == "tuple"
 
 
 def _is_refused(machine: Machine, table: Container, key: Value, site: Site) -> bool:
@@ -352,22 +415,51 @@ def _is_refused(machine: Machine, table: Container, key: Value, site: Site) -> b
 def _one_of_entries(
     machine: Machine, table: Container, key: Value, site: Site, most: int = MAX_OPTIONS
 ) -> Value:
-    """``TABLE[key]``: each entry where the key is its own and none of those before."""
+    """``TABLE[key]``: each entry where the key is one of its own and none of those before.
+
+    Of more than can be followed those that shard something come first.
+    """
     here = machine.here
+    entries: list[tuple[tuple[Hashable, ...], Value]]
+    entries = [((name,), entry) for name, entry in machine.memory.entries(table, here)]
+    if len(entries) > most:
+        entries = _by_what_they_hold(machine, table)
+        entries.sort(key=lambda one: not _speaks_of_sharding(machine, one[1]))
     refused: frozenset[Clause] = frozenset()
     chosen: list[tuple[Guards, Value]] = []
-    for name, entry in list(machine.memory.entries(table, here))[:most]:
-        literal = machine.literal(loops.key_of(name)) if isinstance(name, str) else None
-        if literal is None:
+    for names, entry in entries[:most]:
+        if not all(isinstance(name, str) for name in names):
             return table.part(("[]", key))
-        test = conditions.compare(machine, key, "==", literal)
-        taken = conditions.clauses(machine, test, True, site)
-        if taken is not None:
-            guards = ALWAYS.also(taken | refused)
+        literals = [machine.literal(loops.key_of(str(name))) for name in names]
+        tests = [conditions.compare(machine, key, "==", literal) for literal in literals]
+        sides = [conditions.sides(machine, test, site) for test in tests]
+        taken = [held for held, _ in sides if held is not None]
+        if taken:
+            guards = ALWAYS.also(reduce(either, taken) | refused)
             if not guards.excludes(here):
                 chosen.append((guards, entry))
-        refused |= conditions.clauses(machine, test, False, site) or frozenset()
+        refused = refused.union(*(failed for _, failed in sides if failed is not None))
     return Either(tuple(chosen)) if chosen else table.part(("[]", key))
+
+
+def _by_what_they_hold(
+    machine: Machine, table: Container
+) -> list[tuple[tuple[Hashable, ...], Value]]:
+    """The entries of a table, those that hold the same under all of their names."""
+    found: dict[object, tuple[tuple[Hashable, ...], Value]] = {}
+    for name, entry in machine.memory.entries(table, machine.here):
+        held = tuple(v for _, v in machine.memory.entries(entry)) if _is_tuple(entry) else entry
+        names, first = found.get(held, ((), entry))
+        found[held] = (*names, name), first
+    return list(found.values())
+
+
+def _speaks_of_sharding(machine: Machine, entry: Value) -> bool:
+    """Whether a class or a function says that it may shard something."""
+    made = _first(machine, entry)
+    if isinstance(made, Bound):
+        made = made.function
+    return isinstance(made, Class | Function) and speaks_of_sharding(made.node)
 
 
 def _constant_entry(machine: Machine, value: Value, key: Literal) -> Value | None:

@@ -91,6 +91,10 @@ ANNOTATED = "the class of its annotation"
 """The key under which a memory keeps the project's class that an argument of unknown origin is said to be of."""
 
 
+BOUND = "the bound of a type variable"
+"""The key under which a memory keeps the class that ``TypeVar("M", bound=Model)`` stands for at the least."""
+
+
 GIVEN = "the parameters that the base class was given"
 """The key under which a memory keeps what an optimizer of the project hands to torch's ``__init__``."""
 
@@ -137,6 +141,8 @@ class Memory:
         """What code that was not followed made, when it was given parameters."""
         self.tags: set[str] = set()
         """The names of attributes that the script has put on parameters."""
+        self.names: dict[Value, dict[Hashable, Value]] = {}
+        """For dictionaries that loops fill under names that are not known: which constant each of those stands for."""
         self.loose: set[Value] = set()
         """Objects of which attributes were set under names that are not known."""
 
