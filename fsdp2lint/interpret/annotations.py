@@ -15,7 +15,7 @@ from libcst.helpers import get_full_name_for_node
 
 from fsdp2lint.interpret import classes
 from fsdp2lint.interpret.imports import Namespace, Promise, kept, namespace
-from fsdp2lint.model.memory import ANNOTATED
+from fsdp2lint.model.memory import ANNOTATED, BOUND
 from fsdp2lint.model.trace import options
 from fsdp2lint.model.values import (
     Class,
@@ -184,7 +184,16 @@ def _named(machine: Machine, node: cst.BaseExpression, scope: Scope, load: bool)
             if outside is None and not (load or found.namespace.loaded):
                 return None
             found = outside or kept(machine, found)
-    return found
+    return _bound(machine, found, scope, load) if isinstance(found, Unknown) else found
+
+
+def _bound(machine: Machine, variable: Unknown, scope: Scope, load: bool) -> Value | None:
+    """What a type variable stands for at the least: ``TypeVar("M", bound=Model)``."""
+    bound = machine.memory.read(variable, BOUND, machine.here)
+    if not isinstance(bound, Literal):
+        return bound
+    quoted = _parsed(str(bound.value))
+    return None if quoted is None else _named(machine, quoted, scope, load)
 
 
 def _outside(machine: Machine, promise: Promise) -> External | None:

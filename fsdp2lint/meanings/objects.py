@@ -11,6 +11,7 @@ from fsdp2lint.meanings.paths import number_in
 from fsdp2lint.meanings.registry import calls, method
 from fsdp2lint.meanings.results import each_choice, fresh, nothing, text
 from fsdp2lint.model.events import Assigned
+from fsdp2lint.model.memory import BOUND
 from fsdp2lint.model.values import (
     Class,
     External,
@@ -132,6 +133,16 @@ def partial(call: Call) -> Value | None:
 def cast(call: Call) -> Value | None:
     """``cast(T, value)`` is ``value``."""
     return call.get(1, "val")
+
+
+@calls("typing.TypeVar", "typing_extensions.TypeVar")
+def type_variable(call: Call) -> Value | None:
+    """``TypeVar("M", bound=Model)``: what an annotation by that name says is at least a ``Model``."""
+    made = call.machine.unknown(call.site, call.name)
+    bound = call.keywords.get("bound")
+    if bound is not None:
+        call.machine.memory.write(made, BOUND, call.machine.here, bound)
+    return made
 
 
 @method("__new__")

@@ -225,3 +225,27 @@ note(model)
     trace = _traces(text)[0]
     assert isinstance(trace.of(Sharded)[0].module, Module)
     assert trace.cut is None
+
+
+def test_a_type_variable_is_at_least_its_bound() -> None:
+    """What a generic settings class builds is of the class that its type variable is bound by, quoted or not."""
+    text = """
+from typing import Generic, TypeVar
+
+M = TypeVar("M", bound={bound})
+
+class Settings(Generic[M]):
+    def build(self, width: int) -> M:
+        raise NotImplementedError
+
+class Block(nn.Module):
+    def __init__(self, mixer: Settings):
+        super().__init__()
+        self.mixer = mixer.build(8)
+
+def main(mixer: Settings):
+    fully_shard(Block(mixer).mixer)
+"""
+    assert _sharded(text.format(bound="Layer")) == ["Layer"]
+    assert _sharded(text.format(bound="'Layer'")) == ["Layer"]
+    assert _sharded(text.format(bound="Base")) == ["?"]
