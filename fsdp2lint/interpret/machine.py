@@ -35,7 +35,10 @@ from fsdp2lint.model.events import (
     Escaped,
     Event,
     Exited,
+    Filled,
+    Iterated,
     Moment,
+    Operated,
     Sharded,
     Wrapping,
 )
@@ -44,6 +47,7 @@ from fsdp2lint.model.memory import Memory, choose
 from fsdp2lint.model.trace import Trace, options
 from fsdp2lint.model.values import (
     Bound,
+    Class,
     Container,
     Either,
     External,
@@ -102,7 +106,11 @@ MAX_RECEIVERS = 3
 _TOLD_WHEN_ESCAPED = (Instance, Wrapped, Optimizer, Parameters, StateDict, Container)
 
 
-_NO_DEEDS = (Called, Exited)
+_NO_DEEDS = (Augmented, Called, Exited, Filled, Iterated, Operated)
+"""Events that say what stands at a place, not that something was done to a model: who has seen one there often has seen
+it."""
+
+_CONSTANTS = (Class, External, Literal)
 _PLAIN = (Literal, Part, Unknown)
 """What a function gives of which no rule asks where it comes from."""
 
@@ -111,23 +119,24 @@ def _body(function: Function) -> Body:
     return function.node, function.scope
 
 
-def _is_no_deed(event: Event) -> bool:
-    """Whether nothing was done but to call something, to count, or to give away a list or a dictionary.
-
-    What such a list holds was told of, if it is more than settings.
-    """
-    if isinstance(event, Augmented):
-        return _is_number(event.value)
-    return isinstance(event, _NO_DEEDS) or (
-        isinstance(event, Escaped) and isinstance(event.value, Container)
+def _is_chosen(given: Given, result: Value) -> bool:
+    """Whether constants were asked for one of several constants, or for something of a library: the same each time."""
+    if not all(isinstance(value, _CONSTANTS) for _, value in given):
+        return False
+    found = options(result)
+    return all(isinstance(one, _CONSTANTS) for one in found) and not (
+        len(found) == 1 and isinstance(found[0], Literal)  # it may be a flag
     )
 
 
-def _is_number(value: Value) -> bool:
-    """Whether a value is a constant, or was computed by adding to one."""
-    while isinstance(value, Part) and isinstance(value.key, tuple) and value.key[0] in ("+", "-"):
-        value = value.owner
-    return isinstance(value, Literal)
+def _is_no_deed(event: Event) -> bool:
+    """Whether nothing was done but to call something, to compute, or to give away a list or a dictionary.
+
+    What such a list holds was told of, if it is more than settings.
+    """
+    return isinstance(event, _NO_DEEDS) or (
+        isinstance(event, Escaped) and isinstance(event.value, Container)
+    )
 
 
 class Machine:
@@ -170,7 +179,9 @@ class Machine:
         self.gave: dict[Body, Value] = {}
         """What each of them gave the last time."""
         self.telling: dict[Body, dict[Given, tuple[Guards, Value]]] = {}
-        """Those of them that tell one rank from another: what they gave, by their arguments, and under which guards."""
+        """Those of them that tell one rank from another, or give constants for constants: what they gave, by their
+        arguments, and under which guards.
+        """
         self.forwards: dict[tuple[Instance, cst.CSTNode], tuple[int, Value]] = {}
         """How often the ``forward`` of models ran, and what it gave, by the call that ran it."""
         self.lives = 0
@@ -410,15 +421,18 @@ class Machine:
         if body in self.telling:
             here, known = self.telling[body].get(given, (NEVER, None))
             return known if self.here.implies(here) else None
-        every = (one for _, value in given for one in options(value))
-        if any(isinstance(v, Container | Function | Bound) or self._is_model(v) for v in every):
+        every = [one for _, value in given for one in options(value)]
+        if any(isinstance(v, Function | Bound) or self._is_model(v) for v in every):
+            return None
+        if not all(self._is_data(v) for v in every if isinstance(v, Container)):
             return None
         return self._another(self.gave[body])
 
     def has_run(self, function: Function, given: Given, is_idle: bool, result: Value) -> None:
         """A function has run; ``is_idle`` when it did nothing but ask and compute, and stored nothing in what was there."""
         body = _body(function)
-        if is_idle and any(map(rank_dependent, options(result))):
+        tells = any(map(rank_dependent, options(result))) or _is_chosen(given, result)
+        if is_idle and tells:
             self.telling.setdefault(body, {})[given] = self.here, result
         elif not self._is_data(result):
             is_idle = False  # one of several answers tells what it was asked of

@@ -23,6 +23,7 @@ from fsdp2lint.model.values import (
     Part,
     Partial,
     StateDict,
+    Unknown,
     Value,
     Wrapped,
 )
@@ -159,7 +160,7 @@ class Memory:
         ``before`` stands there already where nothing was stored yet, and stays where ``here`` does not hold.
         """
         made = age_of(owner)
-        if made < self.oldest and not here.impossible:
+        if made < self.oldest and not here.impossible and not _is_entry_of_data(owner, key, value):
             self.oldest = made
         fields = self.fields.get(owner)
         if fields is None:
@@ -291,6 +292,12 @@ class Memory:
                         todo.append(holder)
                     found.add(holder)
         return found
+
+
+def _is_entry_of_data(owner: Value, key: Hashable, value: Value) -> bool:
+    """Whether data of which nothing is known is stored at a place in such data: ``logits[mask] = scores``."""
+    of_data = isinstance(owner, Part | Unknown) and isinstance(value, Part | Unknown)
+    return of_data and (isinstance(key, tuple) or str(key).startswith("["))
 
 
 def age_of(owner: Value) -> int:
