@@ -10,7 +10,7 @@ from fsdp2lint.interpret.calls import FORWARD_RUNS
 from fsdp2lint.interpret.entries import traces
 from fsdp2lint.interpret.machine import IDLE_RUNS
 from fsdp2lint.model.events import Called, Sharded, Stepped
-from fsdp2lint.model.trace import Trace
+from fsdp2lint.model.trace import Trace, options
 from fsdp2lint.model.values import Optimizer
 from fsdp2lint.project.project import Project
 from fsdp2lint.source.source import Source
@@ -98,3 +98,54 @@ def test_a_model_computes_the_same_wherever_it_is_called_from(calls: int, runs: 
     """
     trace = traced(dedent(model) + "logits(torch.ones(2))\n" * calls)
     assert times(trace, "tanh") == runs
+
+
+def test_a_function_that_computes_with_the_number_of_ranks_does_nothing() -> None:
+    """Operators, tensors changed in place and entries of them stand at their places: they were seen there."""
+    text = """
+    import torch.distributed as dist
+
+    def padded(row):
+        row += dist.get_world_size() - len(row) % dist.get_world_size()
+        row[0] = torch.tanh(row)
+        return row
+
+    rows = input()
+    """
+    assert times(traced(dedent(text) + "padded(rows.pop())\n" * OFTEN), "tanh") == IDLE_RUNS
+
+
+CHOOSING = """
+def device(kind):
+    torch.manual_seed(0)
+    if torch.cuda.is_available():
+        return "cuda"
+    return "cpu"
+
+def library(kind):
+    torch.manual_seed(0)
+    return torch.cuda if kind == "gpu" else torch.cpu
+"""
+
+
+@pytest.mark.parametrize("call", ["device('gpu')", "library('gpu')"])
+def test_what_gives_constants_for_constants_gives_them_again(call: str) -> None:
+    text = dedent(CHOOSING) + f"print({call})\n" * OFTEN
+    trace = traced(text + "fully_shard(nn.Linear(8, 8).to(library('other')))\n")
+    assert times(trace, "manual_seed") in (IDLE_RUNS, IDLE_RUNS + 1)
+    given = [called.arguments[0] for called in trace.of(Called) if called.name == "builtins.print"]
+    assert len({tuple(one.words() for one in options(value)) for value in given}) == 1
+
+
+def test_a_flag_is_asked_each_time() -> None:
+    text = """
+    ready = False
+
+    def is_ready():
+        torch.manual_seed(0)
+        return ready
+
+    """
+    calls = "print(is_ready())\n" * OFTEN
+    last = "ready = True\nif is_ready():\n    fully_shard(nn.Linear(8, 8))\n"
+    assert traced(dedent(text) + calls + last).of(Sharded)
