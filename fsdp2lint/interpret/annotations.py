@@ -95,6 +95,36 @@ def of_class(machine: Machine, value: Value, cls: Class) -> Value:
     return _twin(machine, value, stranger(machine, cls, ""))
 
 
+def other_settings(machine: Machine, receiver: Instance, value: Value) -> Value | None:
+    """What ``config.merge(overrides)`` gives that says to be of the class of ``config``, where it is not seen how that is
+    made: the same settings, each of which may be another one; None where it is more than settings, or was seen.
+    """
+    memory = machine.memory
+    if type(receiver) is not Instance or receiver in memory.strangers or value is receiver:
+        return None
+    if not isinstance(receiver.cls, Class) or classes.find(machine, receiver.cls, "__init__"):
+        return None
+    if not all(_may_be(machine, one, receiver.cls) for one in options(value)):
+        return None
+    known = memory.twins.get(value)
+    if known is not None:
+        return known
+    made = Instance(receiver.cls, receiver.born)
+    made.label = value.label
+    for key, entry in list(memory.entries(receiver, machine.here)):
+        memory.write(made, key, machine.here, entry)
+    classes.loosen(machine, made)
+    return memory.twins.setdefault(value, made)
+
+
+def _may_be(machine: Machine, value: Value, cls: Class) -> bool:
+    """Whether a value may be settings of a class: an annotation says so, or nothing is known of it."""
+    if isinstance(value, Instance):
+        return value in machine.memory.strangers and value.cls is cls
+    unknown = type(value) in (Unknown, Part) and machine.memory.is_blank(value)
+    return unknown and not machine.is_module(value) and not of_model(value)
+
+
 def _is_blank(machine: Machine, value: Value) -> bool:
     """Whether nothing is known of a value, and nobody asked for anything of it: a test of a part is a test of that part."""
     return all(

@@ -45,6 +45,11 @@ MODULE_BASES = frozenset(
 """Classes outside the project whose subclasses are ``nn.Module``s."""
 
 
+_ENUMERATIONS = frozenset(
+    f"enum.{name}" for name in ("Enum", "Flag", "IntEnum", "IntFlag", "StrEnum")
+)
+
+
 PLAIN_BASES = frozenset(
     {
         "abc.ABC",
@@ -218,6 +223,9 @@ def instantiate(
 ) -> Value:
     """Make an instance and run its ``__init__``."""
     made = empty(cls, site)
+    if _is_enumeration(cls):
+        machine.memory.strangers.add(made)  # one of its members, of which nobody knows which
+        return made
     init = find(machine, cls, "__init__")
     if isinstance(init, Function):
         machine.call(init, (made, *args), keywords, site, open_)
@@ -226,6 +234,11 @@ def instantiate(
         if open_:
             loosen(machine, made, given=keywords)
     return made
+
+
+def _is_enumeration(cls: Class) -> bool:
+    """Whether a call of a class looks one of its members up by its value: ``Command(sys.argv[1])``."""
+    return any(base.name in _ENUMERATIONS for base in outside(cls))
 
 
 def loosen(machine: Machine, made: Instance, given: Iterable[str] = ()) -> None:

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from fsdp2lint.interpret.annotations import annotated, believed, gives_its_own_kind, of_class
+from fsdp2lint.interpret.annotations import (
+    annotated,
+    believed,
+    gives_its_own_kind,
+    of_class,
+    other_settings,
+)
 from fsdp2lint.interpret.classes import is_of_project
 from fsdp2lint.interpret.scopes import Frame, Scope, name_value
 from fsdp2lint.meanings.attributes import NAMED_RANKS, rank
@@ -246,10 +252,14 @@ def as_annotated(
     node = function.node
     if not isinstance(node, cst.FunctionDef) or node.returns is None or machine.here.impossible:
         return result
+    receiver = args[0] if args else None
+    if gives_its_own_kind(node) and isinstance(receiver, Instance):
+        other = other_settings(machine, receiver, result)
+        if other is not None:
+            return other
     if type(result) not in _BLANK:
         return result
     if gives_its_own_kind(node):
-        receiver = args[0] if args else None
         cls = receiver.cls if isinstance(receiver, Instance) else receiver
         return of_class(machine, result, cls) if isinstance(cls, Class) else result
     load = _may_shard(machine, machine.frame.function)

@@ -249,3 +249,68 @@ def main(mixer: Settings):
     assert _sharded(text.format(bound="Layer")) == ["Layer"]
     assert _sharded(text.format(bound="'Layer'")) == ["Layer"]
     assert _sharded(text.format(bound="Base")) == ["?"]
+
+
+MERGED = """
+from dataclasses import dataclass
+from typing_extensions import Self
+
+class Part:
+    def build(self) -> nn.Module:
+        raise NotImplementedError
+
+@dataclass
+class LayerPart(Part):
+    width: int = 8
+    def build(self) -> Layer:
+        return Layer()
+
+@dataclass
+class Settings:
+    part: Part
+    shards: bool = False
+
+    def merge(self, changes) -> Self:
+        {body}
+
+    @classmethod
+    def read(cls, values) -> Self:
+        return settings.decode(cls, values)
+
+config = Settings(part=LayerPart()).merge(settings.changes)
+if config.shards:
+    fully_shard(config.part.build())
+"""
+
+
+def test_settings_that_were_merged_are_the_same_but_each_may_be_another() -> None:
+    """The flag may be set by then, the part is of the class that was put there."""
+    for body in (
+        "return settings.merged(self, changes)",
+        "return self.read(settings.merged(self, changes))",
+        "return type(self).read(settings.merged(self, changes))",
+    ):
+        assert _sharded(MERGED.format(body=body)) == ["Layer"]
+
+
+def test_a_member_that_an_enumeration_looks_up_may_be_any() -> None:
+    text = """
+import sys
+from enum import Enum
+
+class Command(str, Enum):
+    show = "show"
+    train = "train"
+
+    def run(self):
+        if self == Command.show:
+            print("layer")
+        elif self == Command.train:
+            fully_shard(Layer())
+        else:
+            raise NotImplementedError(self)
+
+Command(sys.argv[1]).run()
+"""
+    (event,) = (e for trace in _traces(text)[:1] for e in trace.of(Sharded))
+    assert event.moment.guards.clauses
