@@ -71,9 +71,30 @@ def shard_of(trace: Trace, event: Event, value: Value) -> Shard | None:
     shard = here[0]
     if found.taken is not None and found.taken < shard.order:
         return None
+    if _copied_before(trace, value, shard):
+        return None
     if shard.event.open or "ignored_params" in shard.event.options or _one_of_several(shard, event):
         return None
     return None if not found.gradient and may_be_whole(trace, event, shard) else shard
+
+
+def _copied_before(trace: Trace, value: Value, shard: Shard) -> bool:
+    """Whether a value may be a copy of a parameter from before it was sharded."""
+    seen: Value | None = value
+    while isinstance(seen, Part):
+        if _copies(trace).get(seen, shard.order) < shard.order:
+            return True
+        seen = seen.owner
+    return False
+
+
+@once
+def _copies(trace: Trace) -> dict[Value, int]:
+    """When each copy of a tensor was made first."""
+    found: dict[Value, int] = {}
+    for called in trace.calls(".clone"):
+        found.setdefault(called.result, called.order)
+    return found
 
 
 def _one_of_several(shard: Shard, event: Event) -> bool:

@@ -96,7 +96,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from fsdp2lint.api import Finding, Fix, Layout, Part, Remove, Trace, Value, rule, walk
+from fsdp2lint.api import Finding, Fix, Layout, Part, Remove, Trace, Value, rule, unwrapped, walk
 
 from .._common.fixes import call_of, first_argument, once, stands_alone
 from .._common.fixes_moving import bound_names
@@ -130,6 +130,8 @@ def _first(trace: Trace, shard: Shard) -> Shard | None:
             if walk is not None and reaches(trace, walk, shard.module):
                 return earlier
             continue
+        if _by_its_class(earlier, shard) or _by_its_class(shard, earlier):
+            continue
         if _picked(shard.module) or _sides_of_a_loop(earlier, shard) or _by_table(earlier, shard):
             continue
         if earlier.event.at.node is not shard.event.at.node and _asks_itself(earlier, shard):
@@ -138,6 +140,19 @@ def _first(trace: Trace, shard: Shard) -> Shard | None:
             continue  # a test may let it pass only once; what a loop goes through is another one each time
         return earlier
     return None
+
+
+def _by_its_class(one: Shard, other: Shard) -> bool:
+    """Whether only one of two calls is made where the module is of a class that nobody knows it to be of."""
+    return any(
+        isinstance(guard.test, Part)
+        and isinstance(guard.test.key, tuple)
+        and guard.test.key[0] == "isinstance"
+        and guard.test.owner is not None
+        and unwrapped(guard.test.owner) is one.module
+        for clause in one.guards.since(other.guards)
+        for guard in clause
+    )
 
 
 def _sides_of_a_loop(earlier: Shard, shard: Shard) -> bool:

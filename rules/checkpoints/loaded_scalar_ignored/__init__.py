@@ -113,7 +113,7 @@ from fsdp2lint.api import (
 )
 
 from ..._common.fixes import call_of, path_text, stands_alone
-from ..._common.shared import DCP
+from ..._common.shared import DCP, use_of
 from .uses import attribute_used, bound_by, function_of, is_name, names_after
 
 
@@ -163,6 +163,8 @@ def _of_a_helper(trace: Trace, loaded: Loaded, into: Container) -> Iterator[Find
     name = given[0].value if given and isinstance(given[0], cst.Name) else ""
     if not name or not isinstance(_bound_once(loaded.at, name), cst.Call):
         return
+    if use_of(loaded.at) != "Expr":
+        return  # what is read of its result is FSDP304
     for entry, _ in list(trace.memory.entries(into)):
         key = entry[1:-1] if isinstance(entry, str) and entry.startswith(("['", '["')) else ""
         if key and _is_start(trace, loaded, into, key):

@@ -11,13 +11,13 @@ from fsdp2lint.api import (
     Moved,
     Name,
     Names,
+    Part,
     Rank,
     Source,
     Trace,
     Value,
     name_for,
     options,
-    rank_dependent,
     scope_of,
 )
 
@@ -37,15 +37,23 @@ def to_current(moved: Moved) -> bool:
 
 
 def names_own(moved: Moved) -> bool:
-    """Whether a move goes to the GPU that the rank of a process numbers: ``f"cuda:{local_rank}"``."""
+    """Whether a move goes to the GPU that the rank on the host numbers: ``f"cuda:{local_rank}"``."""
+    devices = [device for one in moved.to for device in options(one)]
     if moved.how == "cuda":
-        return any(rank_dependent(one) for device in moved.to for one in options(device))
+        return any(map(_is_of_local_rank, devices))
     return moved.how == "to" and any(
-        rank_dependent(name)
-        for one in moved.to
-        for device in options(one)
+        _is_of_local_rank(name)
+        for device in devices
         for name in (*_names(device), *_number(device))
     )
+
+
+def _is_of_local_rank(value: Value) -> bool:
+    """Whether a value is the rank on the host, or a text with it."""
+    parts = [value, value.owner] if isinstance(value, Part) else [value]
+    if isinstance(value, Part) and isinstance(value.key, tuple):
+        parts += [one for one in value.key if isinstance(one, Value)]
+    return any(isinstance(one, Rank) and one.scope == "local" for one in parts)
 
 
 def _number(device: Value) -> tuple[Value, ...]:
