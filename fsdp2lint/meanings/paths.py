@@ -30,9 +30,11 @@ def words(call: Call, path: Value | None, separator: str = ".") -> list[Value] |
 
 
 def counts(value: Value) -> bool:
-    """Whether this is the number of a round: ``i`` of ``for i in range(n)`` or of ``enumerate``."""
+    """Whether this is the number of a round: ``i`` of ``for i in range(n)`` or of ``enumerate``, or its text."""
     if not isinstance(value, Part):
         return False
+    if value.key == ("str",):
+        return value.owner is not None and counts(value.owner)
     return value.key == ("index",) or (isinstance(value.key, Round) and is_range(value.owner))
 
 
@@ -46,12 +48,18 @@ def number_in(call: Call, word: Value | None) -> Value | None:
     """The number that a word of a path is, if it is one: the place of an entry in a list of modules."""
     if isinstance(word, Literal) and isinstance(word.value, str) and word.value.isdigit():
         return call.machine.literal(int(word.value))
-    return word if word is not None and counts(word) else None
+    if word is None or not counts(word):
+        return None
+    return word.owner if word.key == ("str",) else word
 
 
 def along(call: Call, value: Value, path: Sequence[Value]) -> Value:
     """What lies at the end of the path."""
     for word in path:
+        stored = call.machine.memory.read(value, ("[]", word), call.machine.here)
+        if stored is not None:  # of a dictionary of modules: `str(i)` is its key
+            value = stored
+            continue
         number = number_in(call, word)
         if number is not None:
             value = call.machine.item(value, number, call.site)

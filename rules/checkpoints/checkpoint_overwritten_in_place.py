@@ -118,6 +118,7 @@ import libcst as cst
 
 from fsdp2lint.api import (
     Class,
+    Container,
     Either,
     External,
     Finding,
@@ -209,6 +210,8 @@ def _stable(path: Value | None) -> bool:
             return False
         if isinstance(path.owner, Instance) and not operands:
             return _holds_settings(path.owner)
+        if isinstance(path.owner, Container) and not operands:
+            return path.owner.kind == "dict"
         return _stable(path.owner) and not (isinstance(path.owner, Unknown) and not operands)
     if isinstance(path, External):
         return path.name.startswith(_STABLE)

@@ -63,6 +63,24 @@ FORMS = {
 
         train(save)
         """,
+    "a folder of a dictionary": """
+        config = {k: v for k, v in json.load(open(sys.argv[1])).items() if not k.startswith("_")}
+
+        def save(step):
+            path = os.path.join(config["out"], "latest")
+            dcp.save({"model": model.state_dict()}, checkpoint_id=path)  # expect: FSDP328
+
+        train(save)
+        """,
+    "a dictionary that tells the step": """
+        run = {"out": "runs"}
+
+        def save(step):
+            run["path"] = f"runs/{step}"
+            dcp.save({"model": model.state_dict()}, checkpoint_id=run["path"])
+
+        train(save)
+        """,
     "the step in the name of a data class's folder": """
         @dataclass
         class Config:

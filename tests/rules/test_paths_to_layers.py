@@ -161,3 +161,37 @@ def test_one_layer_with_memory_leaves_the_others_without() -> None:
     text = HEAD + 'fully_shard(model)\nmodel.head.to_empty(device="cuda")\nmodel.to("cuda")\n'
     assert said("FSDP250", text)
     assert not said("FSDP250", text.replace("model.head.to_empty", "model.to_empty"))
+
+
+DICTIONARY = """\
+class Tower(nn.Module):
+    def __init__(self, depth):
+        super().__init__()
+        self.embed = nn.Linear(8, 8)
+        self.layers = nn.ModuleDict({str(i): nn.Linear(8, 8) for i in range(depth)})
+        self.norm = nn.LayerNorm(8)
+
+    def forward(self, x):
+        x = self.embed(x)
+        for layer in self.layers.values():
+            x = layer(x)
+        return self.norm(x)
+
+
+dist.init_process_group("gloo")
+model = Tower(argparse.ArgumentParser().parse_args().depth)
+for path in ["embed", *(f"layers.{name}" for name in model.layers)]:
+    fully_shard(reduce(getattr, path.split("."), model))
+{ROOT}
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    model(torch.ones(2, 8)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("root", ["", "fully_shard(model)"])
+def test_keys_of_a_dictionary_of_modules_are_words_of_paths(root: str) -> None:
+    source = Source("train.py", HEAD + DICTIONARY.replace("{ROOT}", root))
+    assert {rule.code for rule, _ in findings([source])} == (set() if root else {"FSDP206"})
