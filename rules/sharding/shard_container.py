@@ -91,10 +91,14 @@ from fsdp2lint.api import (
     Finding,
     Fix,
     Instance,
+    Module,
+    Part,
     Remove,
+    Sharded,
     Trace,
     Value,
     lineage,
+    options,
     rule,
 )
 
@@ -107,7 +111,7 @@ def check(trace: Trace) -> Iterator[Finding]:
     """Containers handed to ``fully_shard``."""
     for shard in shards(trace):
         name = _container(shard.module)
-        if not name:
+        if not name or _lacks_something(trace, shard):
             continue
         said = shard.module.words()
         yield Finding(
@@ -116,6 +120,23 @@ def check(trace: Trace) -> Iterator[Finding]:
             "`fully_shard` raises ValueError; shard its children",
             fix=_loop(trace, shard, name),
         )
+
+
+def _lacks_something(trace: Trace, shard: Shard) -> bool:
+    """Whether what holds the container is a module whose class has no attribute that the function has sharded before:
+    with one of that class it has raised there.
+    """
+    holders = trace.memory.held_by.get(shard.module, ())
+    return any(
+        isinstance(part, Part)
+        and isinstance(part.key, str)
+        and part.key.startswith(".")
+        and isinstance(part.owner, Module)
+        and part.owner in holders
+        for earlier in trace.before(shard.event, Sharded)
+        if earlier.calls == shard.event.calls
+        for part in options(earlier.module)
+    )
 
 
 def _container(value: Value) -> str:
