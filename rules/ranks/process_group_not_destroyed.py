@@ -91,6 +91,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import libcst as cst
 
@@ -129,6 +130,8 @@ def check(trace: Trace) -> Iterator[Finding]:
         return
     begun: list[Event] = [*trace.of(GroupStarted), *trace.calls(INIT)]
     for started in begun[:1]:  # a mesh starts the group where nothing has done so
+        if _is_of_a_framework(started):
+            continue
         yield Finding(
             at=started,
             message="this process group is never destroyed: NCCL warns of it at the end of the program, and a "
@@ -139,6 +142,12 @@ def check(trace: Trace) -> Iterator[Finding]:
 
 def _escaped(trace: Trace) -> list[Escaped]:
     return trace.of(Escaped)
+
+
+def _is_of_a_framework(started: Event) -> bool:
+    """Whether the code of a framework starts the group, which is checked together with a program that uses it."""
+    folders = Path(started.at.source.path).parts[:-1]
+    return any(name.rstrip(".") in folders for name in _FRAMEWORKS)
 
 
 def _at_the_end(trace: Trace) -> Fix | None:
