@@ -4,7 +4,8 @@
 
 Finds a `DataLoader` without a sampler over data that is the same on all ranks, which a loop with a backward walks
 in a script that shards its model, also through a generator of the project (`yield from loader`) or `next`; and a
-`DistributedSampler` whose `rank` is a constant.
+`DistributedSampler` whose `rank` is a constant. Beside tensor parallelism it is the other way round: found is data that
+is split over all ranks, those of one tensor-parallel group too.
 
 ## Why is this bad
 
@@ -108,6 +109,23 @@ for (x,) in DataLoader(data, batch_size=4, sampler=RandomSampler(data)):
     model(x).square().mean().backward()
 ```
 
+Found: a share for each rank, where those of a tensor-parallel group must see the same.
+
+```python
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+from torch.utils.data import DistributedSampler
+
+dist.init_process_group("gloo")
+mesh = init_device_mesh("cpu", (4, 2), mesh_dim_names=("dp", "tp"))
+model = nn.Linear(8, 8)
+parallelize_module(model, mesh["tp"], ColwiseParallel())
+fully_shard(model, mesh=mesh["dp"])
+data = TensorDataset(torch.randn(32, 8))
+for (x,) in DataLoader(data, batch_size=4, sampler=DistributedSampler(data)):
+    model(x).square().mean().backward()
+```
+
 Not found: batches that every rank draws by itself with one seed.
 
 ```python
@@ -155,17 +173,20 @@ from fsdp2lint.api import (
     Literal,
     Mesh,
     Part,
+    Rank,
     Returned,
     Sharded,
     Trace,
     Value,
+    Wrapping,
     lineage,
+    of_world_size,
     options,
     rank_dependent,
     rule,
 )
 
-from .._common.meshes import INIT, dimensions, given_meshes
+from .._common.meshes import INIT, dimensions, distributes, given_meshes
 from .._common.origins import SAMPLERS
 from .._common.shared import class_name, is_none, is_sharded_again, together
 from ._common.data import LOADERS, out_of_sight, trains, walks
@@ -197,6 +218,7 @@ def check(trace: Trace) -> Iterator[Finding]:
     if _seeded_by_rank(trace.calls_named(lambda name: bool(_SEEDING.fullmatch(name)))):
         return
     yield from _same_for_replicas(trace)
+    yield from _another_in_each_group(trace)
     if not _only_data_parallel(trace) and not _beside_tensor_parallel(trace):
         return
     for loader in trace.calls(*LOADERS):
@@ -307,6 +329,76 @@ def _same_for_replicas(trace: Trace) -> Iterator[Finding]:
                 because=((sharded, "`fully_shard` replicates and shards over both here"),),
             )
             break
+
+
+def _another_in_each_group(trace: Trace) -> Iterator[Finding]:
+    """Loaders that split the data over all ranks, where those of a tensor-parallel group must see the same."""
+    split = next((w for w in trace.of(Wrapping) if w.by == "tp" and distributes(trace, w)), None)
+    if split is None or not _beside_tensor_parallel(trace) or any(trace.calls(*_SENDING)):
+        return
+    for loader in trace.calls(*LOADERS):
+        given = [one for v in (*loader.arguments, *loader.keywords.values()) for one in options(v)]
+        sampler = next((c for c in trace.calls(*SAMPLERS) if c.result in given), None)
+        data = loader.argument(0, "dataset")
+        if sampler is None and not (isinstance(data, Instance) and _is_told_all(trace, data)):
+            continue
+        if sampler is not None and not _splits_over_all(sampler):
+            continue
+        walk = next((w for w in walks(trace, loader.result) if trains(trace, w)), None)
+        if walk is None or not together(loader.guards, split.guards) or _split_later(trace):
+            continue
+        yield Finding(
+            at=sampler or loader,
+            message="the data is split over all ranks, and those of one tensor-parallel group compute one forward "
+            "together: they get different batches; split it by the rank and the size of the data dimension",
+            because=(
+                (split, "split over ranks here"),
+                (walk, "walked here, and the model trained"),
+            ),
+        )
+
+
+def _splits_over_all(sampler: Called) -> bool:
+    """Whether a sampler gives each rank of all a share of its own."""
+    size, number = sampler.argument(1, "num_replicas"), sampler.argument(2, "rank")
+    if sampler.open or not (is_none(size) or _is_whole_world(size)):
+        return False
+    return is_none(number) or (isinstance(number, Rank) and number.scope == "global")
+
+
+def _is_told_all(trace: Trace, data: Instance) -> bool:
+    """Whether a data set of the project holds the rank among all and their number, and no other rank."""
+    held = [one for _, value in trace.memory.entries(data) for one in options(value)]
+    ranks = [one for one in held if rank_dependent(one)]
+    return (
+        bool(ranks)
+        and all(isinstance(one, Rank) and one.scope == "global" for one in ranks)
+        and any(map(_is_whole_world, held))
+    )
+
+
+_SENDING = (
+    "torch.distributed.broadcast",
+    "torch.distributed.broadcast_object_list",
+    "torch.distributed.scatter",
+    "torch.distributed.scatter_object_list",
+    "torch.distributed.all_gather",
+    "torch.distributed.all_gather_into_tensor",
+)
+"""Collectives by which the ranks of a group can get the batch of one of them."""
+
+
+def _is_whole_world(size: Value | None) -> bool:
+    """Whether a number is that of all ranks, not one that is computed with it."""
+    while isinstance(size, Part) and size.key == ("int",):
+        size = size.owner
+    if not isinstance(size, Part):
+        return False
+    if isinstance(size.key, tuple):
+        given = size.key[1:]
+        asked = isinstance(size.owner, External) and size.key[0] == "call"
+        return asked and of_world_size(size) and all(isinstance(v, Literal) for v in given)
+    return size.key == "['WORLD_SIZE']"
 
 
 def _root(mesh: Mesh) -> Mesh:
