@@ -598,3 +598,54 @@ def test_what_waits_for_an_import_is_not_lost_when_a_package_is_only_asked_for(
         assert importlib.util.find_spec("asked_first")
     importlib.import_module("asked_first")
     assert sorted(called) == ["one", "other"]
+
+
+DIFFUSERS = """
+import torch
+
+class ModelMixin(torch.nn.Module):
+    @classmethod
+    def from_pretrained(cls, name, **how):
+        raise OSError(name)
+
+class SchedulerMixin:
+    @classmethod
+    def from_pretrained(cls, name, **how):
+        raise OSError(name)
+
+class AutoencoderKL(ModelMixin):
+    def __init__(self, block_out_channels=(64,), **sizes):
+        super().__init__()
+        self.inner = torch.nn.Linear(block_out_channels[0], len(block_out_channels))
+
+class DDPMScheduler(SchedulerMixin):
+    steps = 1000
+"""
+
+DIFFUSING = """
+from fsdp2lint.rehearse import fakes
+
+counts = {}
+fakes.install(counts)
+import torch
+from diffusers import AutoencoderKL, DDPMScheduler
+
+first, other = (AutoencoderKL.from_pretrained("sd", torch_dtype=torch.bfloat16) for _ in range(2))
+assert first.inner.weight.shape == (4, 32) and not first.training
+assert first.inner.weight.dtype == torch.bfloat16 and torch.equal(first.inner.weight, other.inner.weight)
+assert DDPMScheduler.from_pretrained("sd", subfolder="scheduler").steps == 1000
+assert counts["made up: AutoencoderKL.from_pretrained('sd')"] == 2
+"""
+
+
+def test_models_and_schedulers_of_diffusers_are_small_ones(tmp_path: Path) -> None:
+    (tmp_path / "diffusers.py").write_text(DIFFUSERS)
+    ran = subprocess.run(
+        [sys.executable, "-c", DIFFUSING],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join((str(tmp_path), str(ROOT)))},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert ran.returncode == 0, ran.stderr[-3000:]

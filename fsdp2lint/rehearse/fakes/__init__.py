@@ -66,6 +66,7 @@ def install(
     sys.meta_path.append(Finder(counted, MADE_UP | KERNELS, TRACKERS | set(MADE_UP) | set(more)))
     from fsdp2lint.rehearse.fakes import (
         arrays,
+        diffusing,
         downloads,
         files,
         images,
@@ -85,6 +86,7 @@ def install(
     _after("requests", lambda: downloads.install_requests(counted))
     _after("transformers", lambda: pretrained.install(counted, full_size=full_size))
     _after("transformers", lambda: transformers_lacks.install(counted))
+    _after("diffusers", lambda: diffusing.install(counted))
     _after("timm", lambda: images.install_timm(counted))
     if importlib.util.find_spec("torchvision") is not None:
         _after(

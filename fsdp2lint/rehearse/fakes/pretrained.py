@@ -167,19 +167,19 @@ def _full(kind: Any, name: Any) -> Any:
 def _model(cls: Any, name: Any, sizes: Sizes, how: dict[str, Any]) -> Any:
     config = how.get("config") or sizes(cls.config_class, name)
     _changed(config, how)
-    with _same_everywhere(name):
+    with same_everywhere(name):
         return _as_asked(cls(config), how)
 
 
 def _auto_model(cls: Any, name: Any, sizes: Sizes, how: dict[str, Any]) -> Any:
     config = how.get("config") or _configuration(name, sizes)
     _changed(config, how)
-    with _same_everywhere(name):
+    with same_everywhere(name):
         return _as_asked(cls.from_config(config), how)
 
 
 @contextmanager
-def _same_everywhere(name: Any) -> Iterator[None]:
+def same_everywhere(name: Any) -> Iterator[None]:
     """Random numbers that only the name says: weights that are loaded are the same on each rank."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(zlib.crc32(str(name).encode()))
@@ -187,6 +187,8 @@ def _same_everywhere(name: Any) -> Iterator[None]:
 
 
 def _as_asked(model: Any, how: dict[str, Any]) -> Any:
+    """As a model that is loaded: in evaluation mode, with the precision that is asked for."""
+    model.eval()
     dtype = how.get("dtype") or how.get("torch_dtype")
     if isinstance(dtype, str) and dtype != "auto":
         dtype = getattr(torch, dtype)
