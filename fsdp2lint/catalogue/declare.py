@@ -70,9 +70,14 @@ class Rule:
 
     def findings(self, trace: Trace) -> Iterator[Finding]:
         """What it says of a trace, but for events that no run comes to."""
+        return (one for one in self.all_findings(trace) if one.certain)
+
+    def all_findings(self, trace: Trace) -> Iterator[Finding]:
+        """The same, with what only may happen and has a fix."""
         for finding in self.check(trace):
             guards = getattr(finding.at, "guards", None)  # a site is on no path
-            if guards is None or guards.possible():
+            possible = guards is None or guards.possible()
+            if possible and (finding.certain or finding.fix is not None):
                 yield finding
 
     @property

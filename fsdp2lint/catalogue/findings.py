@@ -38,3 +38,5 @@ class Finding:
     message: str
     because: tuple[tuple[Event | Site, str], ...] = ()
     fix: Fix | None = None
+    certain: bool = True
+    """Whether it surely happens. What only may happen is not said; a migration makes its fix, which does no harm."""

@@ -80,7 +80,7 @@ def findings(program: Program) -> Iterator[tuple[Rule, Finding]]:
 def _of(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
     """What a rule says of a trace, asked once: many traces stay the same when a text changes."""
     if rule not in trace.answers:
-        trace.answers[rule] = tuple(rule.findings(trace))
+        trace.answers[rule] = tuple(rule.all_findings(trace))
     found: tuple[Finding, ...] = trace.answers[rule]
     return found
 

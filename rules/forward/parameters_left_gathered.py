@@ -123,7 +123,7 @@ takes those of modules that are not sharded.
 
 Silent when a state dict is taken or loaded, the model is moved or resharded anywhere between the two, also on
 condition; when code that cannot be followed gets the model; when a forward with gradients is between; and when the
-forward may happen in the last round alone.
+forward may happen in the last round alone. `fsdp2lint migrate` makes the fix in these cases too, which does no harm.
 
 ## References
 
@@ -133,7 +133,7 @@ forward may happen in the last round alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
@@ -177,7 +177,10 @@ def check(trace: Trace) -> Iterator[Finding]:
     said: set[tuple[cst.CSTNode, Value]] = set()
     for used in trace.of(ParametersUsed):
         for parameters in () if used.by.startswith(_NOT_WRITING) else used.parameters:
-            left = _left_gathered(trace, used, parameters)
+            for certain in (True, False):
+                left = _left_gathered(trace, used, parameters, certain=certain)
+                if left is not None:
+                    break
             if left is None or (used.at.node, left[1].module) in said:
                 continue
             forward, shard = left
@@ -187,9 +190,9 @@ def check(trace: Trace) -> Iterator[Finding]:
             where = "in the round before" if later else f"on {line_of(forward, used)}"
             yield Finding(
                 at=used,
-                message=f"the evaluation of `{words}` {where} has left the parameters of its own group gathered: they "
-                "are plain copies here, not the shards, so that what is written to them is lost and an operation "
-                "together with a DTensor raises",
+                message=f"the evaluation of `{words}` {where} {'has' if certain else 'may have'} left the parameters of "
+                "its own group gathered: they are plain copies here, not the shards, so that what is written to them is "
+                "lost and an operation together with a DTensor raises",
                 because=(
                     (
                         forward,
@@ -197,13 +200,17 @@ def check(trace: Trace) -> Iterator[Finding]:
                     ),
                 ),
                 fix=_resharded(trace, used, parameters, shard),
+                certain=certain,
             )
 
 
 def _left_gathered(
-    trace: Trace, used: ParametersUsed, parameters: Parameters
+    trace: Trace, used: ParametersUsed, parameters: Parameters, *, certain: bool
 ) -> tuple[Forward, Shard] | None:
-    """The evaluation that has left a root gathered when its parameters are used, and the root's sharding."""
+    """The evaluation that has left a root gathered when its parameters are used, and the root's sharding.
+
+    Unless it has to be ``certain``, a state dict on a condition of its own does not count.
+    """
     taken = used.order if parameters.taken is None else parameters.taken
     for forward in trace.of(Forward):
         if forward.how != "call" or not keeps_no_gradients(forward):
@@ -216,23 +223,30 @@ def _left_gathered(
         shard, module = found
         if not trace.inside(module, parameters.of) or not keeps_after_forward(trace, shard):
             continue
-        if has_group_of_its_own(trace, shard) and _nothing_frees(trace, forward, taken, module):
+        freeing = [
+            one
+            for one in _freeing(trace, forward, module)
+            if certain
+            or isinstance(one, Resharded | Forward)
+            or not one.guards.clauses - forward.guards.clauses - one.guards.survived
+        ]
+        if has_group_of_its_own(trace, shard) and _is_left(
+            trace, forward, taken, freeing, certain=certain
+        ):
             return forward, shard
     return None
 
 
-def _nothing_frees(trace: Trace, forward: Forward, taken: int, module: Value) -> bool:
-    """Whether the parameters of a module stay gathered from a forward until they are taken, perhaps a round later."""
+def _is_left(
+    trace: Trace, forward: Forward, taken: int, freeing: Sequence[Event], *, certain: bool
+) -> bool:
+    """Whether parameters stay gathered from a forward until they are taken, perhaps a round later."""
     if forward.order < taken:
-        return not any(
-            forward.order < one.order < taken for one in _freeing(trace, forward, module)
-        )
-    loop = _repeated(trace, forward, taken)
-    if loop is None:
-        return False
-    return not any(
+        return not any(forward.order < one.order < taken for one in freeing)
+    loop = _repeated(trace, forward, taken, certain=certain)
+    return loop is not None and not any(
         (one.order < taken or one.order > forward.order) and loop in loops_around(one)
-        for one in _freeing(trace, forward, module)
+        for one in freeing
     )
 
 
@@ -263,14 +277,18 @@ def _module_of(event: Event) -> Value | None:
     return event.into if isinstance(event, Restored) else None
 
 
-def _repeated(trace: Trace, forward: Forward, taken: int) -> Loop | None:
-    """The loop in whose next round the parameters are taken after a forward; None if the forward may come last."""
+def _repeated(trace: Trace, forward: Forward, taken: int, *, certain: bool) -> Loop | None:
+    """The loop in whose next round the parameters are taken after a forward.
+
+    None if it has to be ``certain`` and the forward may come in the last round alone.
+    """
     around = {
         loop for one in trace.calls(*_TAKING) if one.order <= taken for loop in loops_around(one)
     }
     for loop in loops_around(forward):
-        if loop in around and not leaves_after(forward, loop) and _comes_again(forward, loop):
-            return loop
+        if loop in around and not leaves_after(forward, loop):
+            if not certain or _comes_again(forward, loop):
+                return loop
     return None
 
 
