@@ -152,6 +152,7 @@ from fsdp2lint.api import (
     SyncSwitched,
     Trace,
     Value,
+    options,
     rule,
     unwrapped,
 )
@@ -214,16 +215,22 @@ def _step_without(trace: Trace, switched: SyncSwitched) -> Stepped | None:
     stepped = next(trace.after(switched, Stepped), None)
     if value is None or stepped is None or not together(switched.guards, stepped.guards):
         return None
-    test, opposite = value, False
-    while isinstance(test, Not):
-        test, opposite = test.test, not opposite
+    test, opposite = _bare(value)
     above = stepped.guards.units.get(test)
     if above is not None:
         return stepped if above.taken is opposite else None
     inner = next(iter(loops_around(switched)), None)
     if inner is None or inner in loops_around(stepped):
         return None
-    return stepped if _off_at_last(test, opposite) else None
+    return stepped if all(_off_at_last(*_bare(one)) for one in options(value)) else None
+
+
+def _bare(value: Value) -> tuple[Value, bool]:
+    """A test without what negates it, and whether it is negated."""
+    opposite = False
+    while isinstance(value, Not):
+        value, opposite = value.test, not opposite
+    return value, opposite
 
 
 def _switch(trace: Trace, switched: SyncSwitched) -> Value | None:
@@ -251,7 +258,7 @@ def _off_at_last(test: Value, opposite: bool) -> bool:
         if not isinstance(limit.value, int) or not isinstance(count.value, int):
             return False
         beyond += limit.value - count.value
-    elif limit is not count:
+    elif limit is not count and limit not in options(count):  # a setting, or its default
         return False
     return compare(ahead - 1, beyond) is opposite
 

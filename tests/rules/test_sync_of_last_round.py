@@ -81,3 +81,38 @@ def test_a_step_in_the_same_loop_has_rounds_of_its_own() -> None:
                     optimizer.step()
         """
     assert not list(findings([Source("t.py", HEAD + dedent(text))]))
+
+
+SETTINGS = """\
+import sys
+from dataclasses import dataclass
+
+
+@dataclass
+class Config:
+    accumulate: int = 8
+
+
+class Trainer:
+    def __init__(self, config):
+        self.config = config
+
+    def step(self):
+        n = self.config.accumulate
+        for i in range(n):
+            model.set_requires_gradient_sync({SWITCH})
+            model(x).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+trainer = Trainer(Config(int(sys.argv[1])) if len(sys.argv) > 1 else Config())
+for _ in range(100):
+    trainer.step()
+"""
+
+
+@pytest.mark.parametrize(("switch", "off"), [("i == n", True), ("i == n - 1", False)])
+def test_the_number_of_rounds_may_be_a_setting_or_its_default(switch: str, off: bool) -> None:
+    source = Source("t.py", HEAD + SETTINGS.replace("{SWITCH}", switch))
+    assert {rule.code for rule, _ in findings([source])} == ({"FSDP211"} if off else set())
