@@ -33,6 +33,8 @@ from fsdp2lint.rehearse.standin.replace import Counted, Function, wrap
 
 MAGIC = 20240520
 """The first number of a file of tokens as llm.c writes them: 256 numbers of 32 bits, then tokens of 16 bits."""
+ROWS = 1_200
+"""In a file: programs set aside hundreds of them for validation, at times a thousand."""
 LISTED = 64
 PICTURES = (".jpg", ".jpeg", ".png")
 _FOUND = (".bin", ".jsonl", ".ndjson", ".csv", ".tsv", *downloads.ENDS)
@@ -143,8 +145,7 @@ def _tokens() -> bytes | None:
 
 def _rows() -> Iterator[dict[str, Any]]:
     names = _columns()
-    numbers = range(downloads.LINES)  # programs set aside hundreds of them for validation
-    return ({name: value(name, number) for name in names} for number in numbers)
+    return ({name: value(name, number) for name in names} for number in range(ROWS))
 
 
 def _columns() -> list[str]:
