@@ -376,6 +376,15 @@ def test_rows_keep_the_columns_that_a_script_leaves() -> None:
     assert made["train"][1]["labels"].item() == 1
 
 
+def test_a_program_that_removes_columns_keeps_those_that_it_made() -> None:
+    data = load_dataset("json", data_files="data.json")["train"]
+    cut = data.map(lambda row: {"input_ids": [len(row["output"])]}).remove_columns("output")
+    assert cut.column_names == ["input_ids"]
+    said = data.map(lambda row: {"text": f"Q: {row['question']}"}).remove_columns(["question"])
+    assert said[0]["text"].startswith("Q: ")
+    assert load_dataset("imdb")["train"].remove_columns("label")[0]["text"]
+
+
 def test_columns_say_what_they_hold() -> None:
     data = load_dataset("glue", "mnli")["train"]
     assert data.features["label"].names == ["0", "1"]

@@ -38,6 +38,10 @@ class Row(dict[str, Any]):
         self[key] = list(self["input_ids"]) if tokens else value(key, self._number)
         return self[key]
 
+    def is_made_up(self, name: str) -> bool:
+        """Whether a column holds what it held from the start."""
+        return bool(self[name] == value(name, self._number))
+
     def with_columns(self, columns: dict[str, Any]) -> Row:
         """The same row with these columns."""
         other = Row(self._number)
@@ -227,8 +231,8 @@ class Dataset(torch.utils.data.Dataset[Any]):
 
     def remove_columns(self, names: Any) -> Dataset:
         """Without some columns."""
-        gone = [names] if isinstance(names, str) else names
-        return self._like([{k: v for k, v in row.items() if k not in gone} for row in self._rows])
+        gone = {names} if isinstance(names, str) else set(names)
+        return self._like([_less(row, gone) for row in self._rows])
 
     def rename_column(self, old: str, new: str) -> Dataset:
         """With a column under another name."""
@@ -271,6 +275,19 @@ def _more(row: Any, kept: dict[str, Any], new: dict[str, Any]) -> Any:
     """The columns that are kept of a row and new ones; it still makes up what it is asked for."""
     columns = {**kept, **new}
     return row.with_columns(columns) if isinstance(row, Row) else columns
+
+
+def _less(row: Any, gone: set[str]) -> Any:
+    """A row without some columns, and without those that the program did not fill: it names columns, and knows of no other."""
+    if not isinstance(row, Row):
+        return {name: held for name, held in row.items() if name not in gone}
+    return row.with_columns(
+        {
+            name: held
+            for name, held in row.items()
+            if name not in gone and not (name in COLUMNS and row.is_made_up(name))
+        }
+    )
 
 
 IterableDataset = Dataset
