@@ -35,9 +35,9 @@ ANYWAY = ("FSDP230",)
 """Rules whose fixes belong to the migration also where the old text had the finding: old import paths."""
 
 
-_ADVICE = ("FSDP205", "FSDP206", "FSDP212", "FSDP222", "FSDP314", "FSDP410", "FSDP509")
+_ADVICE = ("FSDP205", "FSDP206", "FSDP212", "FSDP222", "FSDP314", "FSDP328", "FSDP410", "FSDP509")
 """Rules that advise what FSDP1 did not do either: the groups, what is in none, the dtype of the weights and inputs, which
-ranks read a file, and the order of the data stay those of FSDP1, and the ledger says it."""
+ranks read a file, where a save goes, and the order of the data stay those of FSDP1, and the ledger says it."""
 
 _HANGS = ("FSDP402", "hang in the forward of")
 """The rule about ranks that leave alone, and what it says where FSDP1 hangs as well: its forward gathers too."""

@@ -89,7 +89,7 @@ def _replace(owner: Any, counted: Counted, make: Any) -> None:
             made = original(cls, name, *args, **how)
             if _without_words(made) and not os.path.isdir(str(name)):
                 raise OSError(f"no vocabulary for {name!r}")
-            return made
+            return _as_processor(made) if cls.__name__ == "AutoProcessor" else made
         except (OSError, ValueError, ImportError, TypeError, AttributeError) as problem:
             counted.note(f"made up: {cls.__name__}.from_pretrained({str(name)!r})")
             try:
@@ -99,6 +99,13 @@ def _replace(owner: Any, counted: Counted, make: Any) -> None:
 
     from_pretrained._made_up = True  # type: ignore[attr-defined]
     owner.from_pretrained = classmethod(from_pretrained)
+
+
+def _as_processor(made: Any) -> Any:
+    """A tokenizer that was made up in place of a processor holds one as a processor does: itself."""
+    if hasattr(made, "get_vocab") and not hasattr(made, "tokenizer"):
+        made.tokenizer = made
+    return made
 
 
 def _without_words(made: Any) -> bool:
