@@ -90,7 +90,7 @@ def parallelized(trace: Trace, wrapping: Wrapping) -> Called | None:
 
 
 def distributes(trace: Trace, wrapping: Wrapping) -> bool:
-    """Whether a plan distributes parameters, as far as it is in sight."""
+    """Whether a plan distributes parameters, as far as the script shows it."""
     called = parallelized(trace, wrapping)
     plan = None if called is None else called.argument(2, "parallelize_plan")
     styles = [] if plan is None else [plan]

@@ -151,11 +151,17 @@ def frees_after_forward(trace: Trace, shard: Shard) -> bool:
     return given is None and has_root_above(trace, shard)
 
 
-def keeps_after_forward(trace: Trace, shard: Shard) -> bool:
-    """Whether a root surely keeps its gathered parameters after a forward."""
-    asked = shard.event.options.get("reshard_after_forward")
-    kept = asked is None or (isinstance(asked, Literal) and asked.value in (None, False))
-    return kept and not shard.event.open and not has_root_above(trace, shard)
+def keeps_after_forward(trace: Trace, shard: Shard, forward: Forward) -> bool:
+    """Whether a module is a root that surely keeps its gathered parameters after a forward."""
+    chosen = shard.event.options.get("reshard_after_forward")
+    if shard.event.open or not (
+        chosen is None or (isinstance(chosen, Literal) and chosen.value in (None, False))
+    ):
+        return False
+    return not any(
+        s.module is not shard.module and trace.inside(shard.module, s.module)
+        for s in shards_before(trace, forward)
+    )
 
 
 def has_group_of_its_own(trace: Trace, shard: Shard) -> bool:

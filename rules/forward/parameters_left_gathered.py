@@ -221,7 +221,9 @@ def _left_gathered(
         if found is None or not together(forward.guards, used.guards):
             continue
         shard, module = found
-        if not trace.inside(module, parameters.of) or not keeps_after_forward(trace, shard):
+        if not trace.inside(module, parameters.of) or not keeps_after_forward(
+            trace, shard, forward
+        ):
             continue
         freeing = [
             one

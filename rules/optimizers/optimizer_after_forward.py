@@ -140,7 +140,6 @@ from fsdp2lint.api import (
     Event,
     Finding,
     Forward,
-    Literal,
     Moved,
     OptimizerBuilt,
     Parameters,
@@ -153,7 +152,8 @@ from fsdp2lint.api import (
 )
 
 from .._common.fixes_moving import moved_above
-from .._common.shared import Shard, line_of, overlap, sharded, shards_before, together
+from .._common.shared import line_of, overlap, sharded, shards_before, together
+from .._common.tensors import keeps_after_forward
 
 _RESHARDING: tuple[type[Event], ...] = (Backward, Resharded, StateDictTaken, Restored, Moved)
 
@@ -192,7 +192,9 @@ def _left_open(trace: Trace, built: OptimizerBuilt, parameters: Parameters) -> I
         if found is None or forward.order >= taken or forward.how != "call":
             continue
         shard, module = found
-        if not together(forward.guards, built.guards) or not _is_root(trace, shard, forward):
+        if not together(forward.guards, built.guards) or not keeps_after_forward(
+            trace, shard, forward
+        ):
             continue
         if overlap(trace, parameters.of, module) is None:
             continue
@@ -200,19 +202,6 @@ def _left_open(trace: Trace, built: OptimizerBuilt, parameters: Parameters) -> I
             continue
         if not _unseen_between(trace, forward, taken, module):
             yield forward
-
-
-def _is_root(trace: Trace, shard: Shard, forward: Forward) -> bool:
-    """Whether a module is a root that keeps its parameters after its forward."""
-    chosen = shard.event.options.get("reshard_after_forward")
-    if shard.event.open or not (
-        chosen is None or (isinstance(chosen, Literal) and chosen.value in (None, False))
-    ):
-        return False
-    return not any(
-        s.module is not shard.module and trace.inside(shard.module, s.module)
-        for s in shards_before(trace, forward)
-    )
 
 
 def _unseen_between(trace: Trace, forward: Forward, end: int, module: Value) -> bool:

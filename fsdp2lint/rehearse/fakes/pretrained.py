@@ -7,6 +7,7 @@ brought into it when the model is called.
 from __future__ import annotations
 
 import functools
+import importlib.util
 import os
 import zlib
 from collections.abc import Callable, Iterator
@@ -17,7 +18,6 @@ import torch
 
 from fsdp2lint.rehearse.fakes.small import SIZES, cut
 from fsdp2lint.rehearse.fakes.texts import VOCABULARY, Tokenizer
-from fsdp2lint.rehearse.fakes.tokenizing import tokenizer
 from fsdp2lint.rehearse.standin.replace import Counted
 
 SMALL = SIZES | {
@@ -49,8 +49,8 @@ def install(counted: Counted, *, full_size: bool = False) -> None:
     sizes = functools.partial(_sized, _full if full_size else _small)
 
     makers: dict[str, Any] = {
-        "AutoTokenizer": lambda *_, **how: tokenizer(how),
-        "PreTrainedTokenizerBase": lambda *_, **how: tokenizer(how),
+        "AutoTokenizer": lambda *_, **how: _tokenizer(how),
+        "PreTrainedTokenizerBase": lambda *_, **how: _tokenizer(how),
         "AutoProcessor": lambda *_, **__: Tokenizer(),
         "AutoConfig": lambda _, name, **how: _with_rest(_configuration(name, sizes), how),
         "PreTrainedConfig": lambda cls, name, **how: _with_rest(sizes(cls, name), how),
@@ -99,6 +99,42 @@ def _replace(owner: Any, counted: Counted, make: Any) -> None:
 
     from_pretrained._made_up = True  # type: ignore[attr-defined]
     owner.from_pretrained = classmethod(from_pretrained)
+
+
+_SPECIAL = {"pad_token": "<pad>", "eos_token": "</s>", "bos_token": "<s>", "unk_token": "<unk>"}
+_TEMPLATE = (
+    "{% for message in messages %}{{ '<|' + message['role'] + '|>\\n' + message['content'] + '\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>\\n' }}{% endif %}"
+)
+
+
+def _tokenizer(settings: dict[str, Any]) -> Any:
+    """A tokenizer of ``transformers`` that cuts texts into bytes, for libraries ask for one of its classes and call all that it has.
+
+    With the settings that a call of ``from_pretrained`` names; our own class where there is no ``tokenizers``.
+    """
+    if importlib.util.find_spec("tokenizers") is None:
+        return Tokenizer()
+    from tokenizers import Tokenizer as Cutter
+    from tokenizers import decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    words = [*_SPECIAL.values(), *letters]
+    words += [f"<unused{number}>" for number in range(VOCABULARY - len(words))]
+    cutter = Cutter(models.BPE({word: at for at, word in enumerate(words)}, [], unk_token="<unk>"))
+    cutter.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    cutter.decoder = decoders.ByteLevel()
+    kept: dict[str, Any] = {
+        name: settings[name]
+        for name in ("model_max_length", "padding_side", "truncation_side")
+        if name in settings
+    }
+    how: dict[str, Any] = {"model_max_length": 512, **_SPECIAL, **kept}
+    build: Any = PreTrainedTokenizerFast
+    made = build(tokenizer_object=cutter, **how)
+    made.chat_template = _TEMPLATE
+    return made
 
 
 def _as_processor(made: Any) -> Any:
