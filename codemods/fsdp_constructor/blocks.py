@@ -23,9 +23,11 @@ from fsdp2lint.api import (
     Source,
     Trace,
     Value,
+    Wrapped,
     dotted,
     lineage,
     options,
+    unwrapped,
     walk,
 )
 
@@ -45,6 +47,8 @@ class Blocks:
 
     paths: tuple[str, ...]
     names: tuple[str, ...]
+    singles: tuple[str, ...] = ()
+    """Modules of their own, which are in none of these lists."""
 
     def each(self, model: str) -> str:
         """What a loop goes through."""
@@ -145,6 +149,45 @@ def _named(paths: tuple[str, ...]) -> Blocks:
     return Blocks(paths, tuple(name for name in names if not keyword.iskeyword(name)))
 
 
+def units_below(trace: Trace, model: Value) -> tuple[set[Value], Blocks | None]:
+    """FSDP1's modules below one that it wraps last, and the lists and attributes that they are.
+
+    None where an attribute of the model leads to none of them, or to others too.
+    """
+    found, singles, lists = set[Value](), list[str](), list[str]()
+    for unit, path, around in _wrapped_below(trace, model, "", ""):
+        found.add(unit)
+        if not path and not around:
+            return found, None
+        (lists if around else singles).append(around or path)
+    lists = list(dict.fromkeys(lists))
+    if not found:
+        return found, None
+    return found, Blocks(tuple(lists), _named(tuple(lists or singles)).names, tuple(singles))
+
+
+def _wrapped_below(
+    trace: Trace, module: Value, path: str, within: str
+) -> Iterator[tuple[Value, str, str]]:
+    """FSDP1's modules below one, each with its path, or that of the list that holds them alone."""
+    children = list(trace.memory.children(module))
+    sure = {one for _, one in trace.memory.entries(module) if isinstance(one, Module | Wrapped)}
+    kind, whole = class_of(module), all(_is_unit(one) and one in sure for _, one in children)
+    for key, child in children:
+        here = around = ""
+        if not within and key.startswith(".") and child in sure:
+            here = path + key
+        elif path and kind in _LISTS and whole and module not in trace.memory.loose:
+            around = f"{path}.values()" if kind == _DICT else path
+        if _is_unit(child):
+            yield child, here, around
+        yield from _wrapped_below(trace, unwrapped(child), here, "" if here else "inside")
+
+
+def _is_unit(value: Value) -> bool:
+    return isinstance(value, Wrapped) and value.by == "fsdp1"
+
+
 def has_no_buffers(site: Construction) -> bool:
     """Whether every run builds the model out of modules that surely have no buffers."""
     if not site.events or any(_BUFFERS.search(source.text) for source in site.program.sources):
@@ -153,13 +196,21 @@ def has_no_buffers(site: Construction) -> bool:
         _is_without_buffers(trace, one, site.program)
         for trace, event in site.events
         for model in options(event.module)
-        for one in (model, *(inner.module for inner in _inside(trace, model, "", "")))
+        for one in _every(trace, model)
     )
 
 
-def _is_without_buffers(trace: Trace, module: Value | None, program: Program) -> bool:
+def _every(trace: Trace, model: Value) -> Iterator[Value]:
+    """A module and all that are known below it, wrapped or not."""
+    module = unwrapped(model)
+    yield module
+    for _, child in trace.memory.children(module):
+        yield from _every(trace, child)
+
+
+def _is_without_buffers(trace: Trace, module: Value, program: Program) -> bool:
     """Whether a module has no buffers; what it calls and is not known may be a module that has some."""
-    if module is None or not _is_known(trace, module) or module in trace.memory.out:
+    if not _is_known(trace, module) or module in trace.memory.out:
         return False
     assert isinstance(module, Module)
     if any(_WITH_STATISTICS.search(external(one)) for one in lineage(module.cls)):
@@ -167,7 +218,7 @@ def _is_without_buffers(trace: Trace, module: Value | None, program: Program) ->
     unknown = [
         str(key)
         for key, value in trace.memory.entries(module)
-        if not all(isinstance(one, Module) for one in options(value))
+        if not all(isinstance(unwrapped(one), Module) for one in options(value))
     ]
     called = (f"self{key}(" for key in unknown if key.startswith("."))
     return not any(text in source.text for text in called for source in program.sources)
@@ -180,10 +231,10 @@ def has_no_batch_norms(site: Construction) -> bool:
     that have some.
     """
     if site.events and all(
-        one is not None and _is_known(trace, one) and not _BATCH_NORM.search(_kinds(one))
+        _is_known(trace, one) and not _BATCH_NORM.search(_kinds(one))
         for trace, event in site.events
         for model in options(event.module)
-        for one in (model, *(inner.module for inner in _inside(trace, model, "", "")))
+        for one in _every(trace, model)
     ):
         return True
     begun = {trace.source for trace, _ in site.events} or set(site.program.sources)

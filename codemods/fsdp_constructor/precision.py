@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from textwrap import indent
+from typing import Literal
 
 import libcst as cst
 
@@ -102,17 +103,21 @@ class Precision:
     """The function that makes the policy of settings known at run time; then ``text`` are the settings."""
 
 
+Units = Literal["", "by policy", "while built"]
+"""How submodules are chosen that are sharded with a module: the policy makes one of each batch norm too."""
+
+
 def precision(
-    site: Construction, plan: Plan, helpers: Helpers, *, policy: bool, inner: bool, below: bool
+    site: Construction, plan: Plan, helpers: Helpers, *, units: Units, inner: bool, below: bool
 ) -> str:
     """Plan the policies; why it cannot be done, if so.
 
-    ``policy`` says whether submodules are chosen by a wrap policy, ``inner`` whether the module is a part
-    of another that is sharded too, ``below`` whether some of several modules are.
+    ``units`` are the submodules that are sharded with it, ``inner`` says whether the module is a part of another
+    that is sharded too, ``below`` whether some of several modules are.
     """
     found = precision_of(site, plan, helpers)
     if isinstance(found, Precision):
-        place(site, plan, found, policy=policy, inner=inner, below=below)
+        place(site, plan, found, units=units, inner=inner, below=below)
     return found if isinstance(found, str) else ""
 
 
@@ -140,24 +145,24 @@ def precision_of(site: Construction, plan: Plan, helpers: Helpers) -> Precision 
 
 
 def place(
-    site: Construction, plan: Plan, found: Precision, *, policy: bool, inner: bool, below: bool
+    site: Construction, plan: Plan, found: Precision, *, units: Units, inner: bool, below: bool
 ) -> None:
     """Plan the policies of the calls, and the casts that FSDP1 made beside them."""
-    classes = _ignored(site) if policy else ""
+    classes = _ignored(site) if units == "by policy" else ""
     text = found.text
     if found.run_time:
         plan.root["mp_policy"] = f"{found.run_time}({text}, is_root={not inner})"
         plan.inner["mp_policy"] = f"{found.run_time}({text}, is_root=False)"
         low = f"{plan.root['mp_policy']}.param_dtype"
     else:
-        if (policy or "{policy}" in found.buffers) and not re.fullmatch(r"[\w.]+", text):
+        if (units or "{policy}" in found.buffers) and not re.fullmatch(r"[\w.]+", text):
             name = site.free("mp_policy", "precision")
             plan.before += _bound(site, name, found)
             text = name
         elif found.test:
             text = f"{text} if {found.test} else {site.name(NEW)}()"
         inside = text
-        if found.inner_casts != "True" and (policy or below):
+        if found.inner_casts != "True" and (units or below):
             replaced = site.name("dataclasses.replace")
             inside = f"{replaced}({text}, cast_forward_inputs={found.inner_casts})"
         plan.root["mp_policy"] = inside if inner else text

@@ -38,8 +38,9 @@ from .leavings import foreign, leavings
 from .partials import partials
 from .patches import patches
 from .plan import Plan
+from .policies import Chosen as ByTest
 from .policies import Nothing, Policy, policy_of
-from .precision import place, precision, quantized
+from .precision import Units, place, precision, quantized
 from .sharding import sharding
 from .site import Construction, arguments, constructions, sources_of
 from .states import states
@@ -235,8 +236,13 @@ def plan(site: Construction, helpers: Helpers) -> str:
     return why
 
 
-def planned(site: Construction, made: Plan, helpers: Helpers) -> Policy | str:
-    """Plan what the arguments come to; why it cannot be done, if so."""
+def planned(
+    site: Construction, made: Plan, helpers: Helpers, wrapped_before: ByTest | None = None
+) -> Policy | str:
+    """Plan what the arguments come to; why it cannot be done, if so.
+
+    ``wrapped_before`` are units that no policy chose: they were wrapped while the model was built.
+    """
     known = outside(site, made)
     if isinstance(known, str):
         return known
@@ -247,17 +253,19 @@ def planned(site: Construction, made: Plan, helpers: Helpers) -> Policy | str:
         return policy
     if isinstance(policy, Nothing):
         policy = known.policy
-    chosen = not isinstance(policy, Nothing)
+    units: Units = "" if isinstance(policy, Nothing) else "by policy"
+    if wrapped_before is not None:
+        units = "while built"
     states(site, made, helpers)
     parts = {is_part(events) for events in by_call(site.events)}
     inner, below = parts == {True}, True in parts
     if known.precision is not None:
-        place(site, made, known.precision, policy=chosen, inner=inner, below=below)
+        place(site, made, known.precision, units=units, inner=inner, below=below)
     why = sharding(site, made, helpers) or precision(
-        site, made, helpers, policy=chosen, inner=inner, below=below
+        site, made, helpers, units=units, inner=inner, below=below
     )
     forget(site)
-    return why or policy
+    return why or wrapped_before or policy
 
 
 def by_call(events: Events) -> list[Events]:

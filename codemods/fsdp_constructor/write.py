@@ -334,6 +334,12 @@ class Writer:
 
     def _loop(self, model: str, policy: Chosen) -> None:
         if policy.blocks is not None and not self.plan.first:
+            for path in policy.blocks.singles:
+                self.lines += (
+                    one.removeprefix("    ") for one in self._unit(model + path, self.plan.inner)
+                )
+            if not policy.blocks.paths:
+                return
             block = self.site.free(*policy.blocks.names)
             self.lines.append(f"for {block} in {policy.blocks.each(model)}:")
             self.lines += self._unit(block, self.plan.inner)

@@ -3,8 +3,9 @@
 ## What it does
 
 Rewrites `with enable_wrap(wrapper_cls=FSDP, …):` and the calls of `wrap` in its block: each shards its module with
-what the context asks for. `default_auto_wrap_policy`, the name that a policy had in torch 1.11, becomes
-`size_based_auto_wrap_policy`.
+what the context asks for. Where a model that the context wraps calls `wrap` while it is built, in another function
+or file, those calls go, and its parts are sharded before the model. `default_auto_wrap_policy`, the name that a policy
+had in torch 1.11, becomes `size_based_auto_wrap_policy`.
 
 ## Why
 
@@ -33,7 +34,8 @@ cannot be imported.
 
 ## What it leaves
 
-Calls of `wrap` whose context is in another function, or that have arguments of their own.
+Calls of `wrap` that have arguments of their own; and those whose context is in another function, where the context
+does not wrap the model itself, or where no attribute of the model leads to the part, or not in every run.
 
 ## References
 

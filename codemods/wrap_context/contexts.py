@@ -15,6 +15,7 @@ from fsdp2lint.api import (
     Called,
     Edit,
     Inner,
+    Instance,
     Layout,
     Left,
     Program,
@@ -22,17 +23,22 @@ from fsdp2lint.api import (
     Rewrite,
     Source,
     Step,
+    Trace,
     Unwrap,
     Wrapping,
+    options,
 )
 
+from .._common.names import class_of
 from .._common.origins import meaning
 from .._common.shared import Helpers
+from ..fsdp_constructor.blocks import Blocks, units_below
 from ..fsdp_constructor.dropped import unimports
 from ..fsdp_constructor.plan import Plan
+from ..fsdp_constructor.policies import Chosen
 from ..fsdp_constructor.site import WRAP, Construction, arguments
 from ..fsdp_constructor.steps import TODO, Events, is_part, planned
-from ..fsdp_constructor.write import Writer
+from ..fsdp_constructor.write import Writer, write
 
 ENABLE = "torch.distributed.fsdp.wrap.enable_wrap"
 FSDP1 = "torch.distributed.fsdp.FullyShardedDataParallel"
@@ -41,7 +47,7 @@ FSDP1 = "torch.distributed.fsdp.FullyShardedDataParallel"
 def contexts(program: Program) -> Iterator[Step | Left]:
     """What becomes of the calls of ``wrap``, by the context around them."""
     inside: dict[cst.WithItem, list[Events]] = {}
-    outside: list[tuple[Source, cst.Call]] = []
+    outside: list[Events] = []
     for events in program.sites(Wrapping):
         at = events[0][1].at
         node = at.node
@@ -49,18 +55,146 @@ def contexts(program: Program) -> Iterator[Step | Left]:
             continue
         item = _context(program, at.source, node)
         if item is None:
-            outside.append((at.source, node))
+            outside.append(events)
         else:
             inside.setdefault(item, []).append(events)
-    why = "its `enable_wrap` context is in another function"
-    yield from (Left(source, node, why, TODO.format(why=why)) for source, node in outside)
-    for item, calls in inside.items():
-        if outside:  # without the context those calls would give their modules back
-            why = "a class that calls `wrap` is built inside of the context"
-            yield Left(calls[0][0][1].at.source, item.item, why, TODO.format(why=why))
-        else:
-            yield _without(program, item, calls)
+    if outside:
+        yield from _built_inside(program, inside, outside)
+    else:
+        yield from (_without(program, item, calls) for item, calls in inside.items())
     yield from _bare(program)
+
+
+def _built_inside(
+    program: Program, inside: dict[cst.WithItem, list[Events]], outside: list[Events]
+) -> Iterator[Step | Left]:
+    """The model is built inside of the context by what calls ``wrap`` in another function."""
+    around = {item for events in outside for item in _contexts_of(events)}
+    made = [_with_units(program, item, inside.get(item, []), outside) for item in around if item]
+    steps = [one for one in made if isinstance(one, Step)]
+    if None not in around and len(steps) == len(made):
+        without = [_without(program, item, c) for item, c in inside.items() if item not in around]
+        edits, accounts = _inner(outside)
+        elsewhere = {edit.source for edit in edits}
+        edits += [edit for step in steps for edit in step.edits]
+        accounts += [one for step in steps for one in step.accounts]
+        yield Step((*edits, *unimports(program, elsewhere)), tuple(accounts))
+        yield from without
+        return
+    why = "its `enable_wrap` context is in another function"
+    for events in outside:
+        yield _left(events[0][1].at.source, events[0][1].at.node, why)
+    why = next((one for one in made if isinstance(one, str)), "")
+    why = why or "a class that calls `wrap` is built inside of the context"
+    for item, calls in inside.items():  # without it those calls would give their modules back
+        yield _left(calls[0][0][1].at.source, item.item, why)
+
+
+def _left(source: Source, node: cst.CSTNode, why: str) -> Left:
+    return Left(source, node, why, TODO.format(why=why))
+
+
+def _contexts_of(events: Events) -> Iterator[cst.WithItem | None]:
+    """The contexts that are open when a call of ``wrap`` runs; None for one that no ``with`` opens."""
+    for _, event in events:
+        at = _manager(event).born
+        around = Layout.of(at.source).parents[at.node] if at is not None else None
+        yield around if isinstance(around, cst.WithItem) else None
+
+
+def _manager(event: Wrapping) -> Instance:
+    """The innermost context that is open when a call of ``wrap`` runs."""
+    return next(
+        one
+        for one in reversed(event.moment.within)
+        if isinstance(one, Instance) and class_of(one) == ENABLE
+    )
+
+
+def _inner(outside: list[Events]) -> tuple[list[Edit], list[Account]]:
+    """The calls in other functions give their modules back."""
+    edits: list[Edit] = []
+    accounts: list[Account] = []
+    for events in outside:
+        source, node = events[0][1].at.source, events[0][1].at.node
+        assert isinstance(node, cst.Call)
+        edits.append(Rewrite(source, node, _argument(node)))
+        why = "its module is sharded where the context was"
+        accounts.append(Account(source, node, "changed", why))
+    return edits, accounts
+
+
+def _with_units(
+    program: Program, item: cst.WithItem, calls: list[Events], outside: list[Events]
+) -> Step | str:
+    """The context goes: the model that it wraps is sharded after its units, wherever these were wrapped."""
+    if len(calls) != 1:
+        return "a class that calls `wrap` is built inside of the context, and what it is a part of is not known"
+    events, made = calls[0], item.item
+    source, call = events[0][1].at.source, events[0][1].at.node
+    assert isinstance(made, cst.Call)
+    assert isinstance(call, cst.Call)
+    found = arguments(program, source, made, events)
+    if isinstance(found, str):
+        return found
+    wrapper = found.pop("wrapper_cls", None)
+    if wrapper is None or meaning(program, source, wrapper.value) != FSDP1:
+        return "the wrapper is not known"
+    inner = [one.at.node for each in outside for _, one in each]
+    given = [call, *(one for one in inner if isinstance(one, cst.Call))]
+    if "auto_wrap_policy" in found or any(len(c.args) != 1 or c.args[0].star for c in given):
+        return "a call has arguments of its own"
+    units = {_units(trace, event, outside) for trace, event in events}
+    blocks = units.pop() if len(units) == 1 else None
+    if blocks is None:
+        return (
+            "it is not known where in the model the modules are that are wrapped while it is built"
+        )
+    helpers, plan = Helpers.above(source, call), Plan()
+    site = Construction(program, source, call, events, call.args[0].value, found)
+    units_policy = Chosen(lambda module: "", blocks=blocks)
+    policy = planned(site, plan, helpers, wrapped_before=units_policy)
+    if isinstance(policy, str):
+        return policy
+    if why := write(site, plan, policy, helpers):
+        return why
+    statement = Layout.of(source).parents[item]
+    assert isinstance(statement, cst.With)
+    elsewhere = [edit for one in site.elsewhere.values() for edit in one]
+    edits = (
+        Unwrap(source, statement, "", item=item),
+        *site.edits,
+        *elsewhere,
+        *helpers.all_edits(),
+    )
+    accounts = (
+        Account(source, made, "changed", "its arguments are now passed to each call"),
+        Account(source, call, "changed", "replaced by `fully_shard`"),
+        *site.accounts,
+    )
+    touched = {edit.source for edit in edits}
+    return Step((*edits, *unimports(program, touched)), accounts)
+
+
+def _units(trace: Trace, root: Wrapping, outside: list[Events]) -> Blocks | None:
+    """Where below a model the modules are that a context wrapped while it was built; None if not known."""
+    manager = _manager(root)
+    inner = [
+        event
+        for events in outside
+        for its, event in events
+        if its is trace and _manager(event) is manager
+    ]
+    results = {event.result for event in inner}
+    models = options(root.module)
+    found, blocks = units_below(trace, models[0]) if len(models) == 1 else (set(), None)
+    if (
+        blocks is not None
+        and blocks.singles
+        and not all(root.guards.implies(e.guards) for e in inner)
+    ):
+        return None  # an attribute that may not be there
+    return blocks if found == results else None
 
 
 def _bare(program: Program) -> Iterator[Step]:
