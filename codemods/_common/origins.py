@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from fsdp2lint.api import Layout, Names, Program, Source, dotted, scope_of, walk
+from fsdp2lint.api import Called, Layout, Names, Program, Source, dotted, scope_of, walk
 
 MAX_DEPTH = 12
 
@@ -219,7 +219,7 @@ def _of_call(
         scope = names.owner(node.func.value, scope_of(Layout.of(source).ancestors(node)))
         found = list(definitions(program, source, node.func.value, scope or source.tree))
     elif isinstance(node.func, cst.Attribute):
-        found = in_module(program, source, node.func)
+        found = in_module(program, source, node.func) or _only_method(program, node)
     functions = [(s, f) for s, f in found if isinstance(f, cst.FunctionDef)]
     if len(functions) != len(found) or not found:
         yield Origin(source, node if index is None else None)
@@ -232,6 +232,39 @@ def _of_call(
                 yield from _from(program, other, value, index, depth + 1)
         if _may_come_to_its_end(function.body):
             yield Origin(other, cst.Name("None"))
+
+
+def _only_method(program: Program, call: cst.Call) -> list[tuple[Source, cst.CSTNode]]:
+    """The method that some object's call runs, where no other of the project has its name.
+
+    Nothing where a trace saw the call go to something outside of the project.
+    """
+    name = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
+    found = program.derived(_methods).get(name, [])
+    if len(found) != 1 or call in program.derived(_called):
+        return []
+    source, node = found[0]
+    cls = Layout.of(source).parents[Layout.of(source).parents[node]]
+    assert isinstance(cls, cst.ClassDef)
+    if node.decorators or _is_set_elsewhere(program, cls, name):
+        return []
+    return [(source, node)]
+
+
+def _methods(program: Program) -> dict[str, list[tuple[Source, cst.FunctionDef]]]:
+    """The methods of the project's classes by their names."""
+    found: dict[str, list[tuple[Source, cst.FunctionDef]]] = {}
+    for source in program.sources:
+        for cls in walk(source.tree):
+            for line in cls.body.body if isinstance(cls, cst.ClassDef) else ():
+                if isinstance(line, cst.FunctionDef):
+                    found.setdefault(line.name.value, []).append((source, line))
+    return found
+
+
+def _called(program: Program) -> set[cst.CSTNode]:
+    """The calls that go to something outside of the project."""
+    return {event.at.node for _, event in program.of(Called)}
 
 
 def _of_own_member(

@@ -177,7 +177,8 @@ def _why_not_added(
         meshed = "mesh" in made.shared and not _PLAIN.search(inside.text(one.value))
         if one.name == "sharding_strategy" and (made.spread or meshed):
             return "its strategy is added to a dictionary that is built elsewhere"
-    if made.before or (precision is not None and precision.run_time):
+    stays = any(one.name not in _GONE for one in added)
+    if stays and (made.before or (precision is not None and precision.run_time)):
         return "what is added to the dictionary of its keywords is known at run time only"
     return ""
 
