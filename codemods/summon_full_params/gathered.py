@@ -108,7 +108,7 @@ def _note(found: Uses, event: Event) -> None:
     elif isinstance(event, Filled):
         found.writes |= any(map(of_parameters, options(event.owner)))
     elif isinstance(event, Written):
-        found.writes = True
+        found.writes |= event.name != "requires_grad"
     elif isinstance(event, Escaped):
         found.writes |= isinstance(unwrapped(event.value), Parameters) or of_parameters(event.value)
         found.hands_over |= isinstance(unwrapped(event.value), Module)

@@ -215,9 +215,9 @@ def set_(machine: Machine, owner: Value, name: str, value: Value, site: Site) ->
         machine.memory.escape(value)
     if watched and (before is None or not same(before, value)):
         machine.record(Assigned(machine.moment(site), owner, name, value))
-    if name not in ("requires_grad", "names") and of_parameters(owner):
+    if name != "names" and of_parameters(owner):
         machine.record(Written(machine.moment(site), owner, name, value))
-        if name not in ("data", "grad"):
+        if name not in ("data", "grad", "requires_grad"):
             machine.memory.tags.add(name)
 
 

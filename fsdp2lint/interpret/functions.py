@@ -208,7 +208,7 @@ def enter(
 ) -> Value:
     """Run a function's body; what it returns."""
     machine.looked.add(function.node)
-    if not machine.may_enter(function, args[0] if args else None) or unread(function.node):
+    if not machine.may_enter(function, (*args, *keywords.values())) or unread(function.node):
         for value in (*args, *keywords.values()):
             machine.escape(value, site, function.name)
         return as_annotated(machine, function, args, machine.unknown(site))
@@ -228,6 +228,7 @@ def enter(
     frame = machine.push(scope, function)
     frame.on_yield = on_yield
     frame.receiver = args[0] if args else None
+    frame.given = (*args, *keywords.values())
     if function.only is not None:
         machine.here = here.also(unit(Guard(function.only, True, _head(function))))
     try:

@@ -119,6 +119,12 @@ def _body(function: Function) -> Body:
     return function.node, function.scope
 
 
+def _handed(given: Sequence[Value]) -> set[Body]:
+    """The functions of the project among what is given."""
+    called = {one.function if isinstance(one, Bound) else one for one in given}
+    return {_body(one) for one in called if isinstance(one, Function)}
+
+
 def _is_chosen(given: Given, result: Value) -> bool:
     """Whether constants were asked for one of several constants, or for something of a library: the same each time."""
     if not all(isinstance(value, _CONSTANTS) for _, value in given):
@@ -398,9 +404,9 @@ class Machine:
 
     # -- running bodies ------------------------------------------------------------------------
 
-    def may_enter(self, function: Function, receiver: Value | None = None) -> bool:
+    def may_enter(self, function: Function, given: Sequence[Value] = ()) -> bool:
         """Whether the budget allows another call; no recursion."""
-        if self.here.impossible or self._recurs(function, receiver):
+        if self.here.impossible or self._recurs(function, given):
             return False
         if abs(self.steps - self.joins_kept) > STEPS_OF_JOINS:
             self.joins_kept = self.steps
@@ -468,13 +474,19 @@ class Machine:
     def _is_model(self, value: Value) -> bool:
         return of_model(value) or self.is_module(value)
 
-    def _recurs(self, function: Function, receiver: Value | None) -> bool:
-        """Whether a function runs already; a method that all classes inherit may run for each of them."""
+    def _recurs(self, function: Function, given: Sequence[Value]) -> bool:
+        """Whether a function runs already; a method that all classes inherit may run for each of them, and what is
+        given a function to call for each of those.
+        """
         body = _body(function)
         times = sum(_body(one) == body for one in self.running)
         if not times or times > MAX_RECEIVERS:
             return times > 0
         same = [f for f in self.frames if f.function and _body(f.function) == body]
+        handed = _handed(given)
+        if handed and len(same) == times and not any(handed & _handed(f.given) for f in same):
+            return False
+        receiver = given[0] if given else None
         cls = receiver.cls if isinstance(receiver, Instance) else None
         if cls is None or function.home is None or len(same) < times:
             return True

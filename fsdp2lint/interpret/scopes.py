@@ -92,6 +92,7 @@ class Frame:
         "base",
         "exited",
         "function",
+        "given",
         "left",
         "loops",
         "on_yield",
@@ -108,6 +109,7 @@ class Frame:
         self.base = base  # the guards under which it was entered
         self.function = function
         self.receiver: Value | None = None
+        self.given: tuple[Value, ...] = ()
         self.returned: list[tuple[Guards, Value]] = []
         self.left: list[Guards] = []  # guards under which it raised
         self.exited: list[Guards] = []  # guards under which it ended the program

@@ -165,7 +165,7 @@ class Iterated(Event):
 
 @dataclass(slots=True, eq=False)
 class Written(Event):
-    """An attribute of a parameter was set: ``p.data = value``, ``p.grad = value``, ``p.lr_scale = 0.1``."""
+    """An attribute of a parameter was set: ``p.data = value``, ``p.requires_grad = False``, ``p.lr_scale = 0.1``."""
 
     owner: Value
     name: str

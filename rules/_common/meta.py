@@ -346,14 +346,26 @@ def is_choice_of_the_run(trace: Trace, guard: Guard, module: Value) -> bool:
     test = guard.test
     if rank_dependent(test) or is_choice(test):
         return False
+    if _of_a_round(trace, test):
+        return False
     seen: Value | None = test
     while isinstance(seen, Part):
-        if isinstance(seen.key, Round) or is_next(seen):
-            return False
         if isinstance(seen.key, tuple) and seen.key[0] in ("isinstance", "hasattr", "in"):
             return False
         seen = seen.owner
     return _is_setting(trace, test, module) or not touches(trace, test, module)
+
+
+def _of_a_round(trace: Trace, value: Value, depth: int = 4) -> bool:
+    """Whether a value is made of what one round of a loop is about: ``any(name in n for name in names)``."""
+    seen: Value | None = value
+    while isinstance(seen, Part):
+        if isinstance(seen.key, Round) or is_next(seen):
+            return True
+        seen = seen.owner
+    if not isinstance(seen, Container) or depth == 0:
+        return False
+    return any(_of_a_round(trace, one, depth - 1) for _, one in trace.memory.entries(seen))
 
 
 def _is_setting(trace: Trace, test: Value, module: Value) -> bool:
@@ -363,6 +375,10 @@ def _is_setting(trace: Trace, test: Value, module: Value) -> bool:
         if unwrapped(seen) is module or isinstance(unwrapped(seen), Module):
             return False
         seen = seen.owner
+    if isinstance(
+        seen, Instance
+    ):  # an object of the settings, not one that has to do with the module
+        return not touches(trace, seen, module) and seen not in trace.memory.holders(module)
     return isinstance(seen, External) and not seen.name.startswith("torch.")
 
 

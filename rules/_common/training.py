@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
-from fsdp2lint.api import Backward, Collective, Forward, Guards, Parameters, Part, Trace, Value
+from fsdp2lint.api import (
+    Backward,
+    Collective,
+    Either,
+    Event,
+    Forward,
+    Guard,
+    Guards,
+    Literal,
+    Module,
+    Parameters,
+    Part,
+    Round,
+    Trace,
+    Value,
+    Written,
+    options,
+)
 
 from .origins import may_be_gradients
-from .shared import wrapped_before
+from .shared import overlap, wrapped_before
 
 _BY_HAND = ("all_reduce", "all_gather", "broadcast", "reduce")
 
@@ -33,19 +51,76 @@ def kept_in_step_by_groups(
 
 def may_be_frozen(trace: Trace, layer: Value) -> bool:
     """Whether the script may have frozen a layer."""
-    for called in trace.calls(".requires_grad_"):
-        if called.receiver is not None and trace.inside(layer, called.receiver):
-            return True
-    return any(
-        any(isinstance(key, str) and "requires_grad" in key for key in written)
-        and _of_parameters(owner)
-        for owner, written in trace.memory.fields.items()
-    )
+    return next(freezing(trace, layer), None) is not None
 
 
-def _of_parameters(value: Value | None) -> bool:
-    while value is not None:
-        if isinstance(value, Parameters):
+def freezing(trace: Trace, layer: Value) -> Iterator[Event]:
+    """What may freeze a layer, or a parameter of it, each where a flag that it is given says so and nothing trains the
+    layer again.
+    """
+    switches: list[tuple[Event, Value | None, Value | None]] = [
+        (called, called.receiver, called.argument(0, "requires_grad"))
+        for called in trace.calls(".requires_grad_")
+    ]
+    switches += [
+        (one, one.owner, one.value) for one in trace.of(Written) if one.name == "requires_grad"
+    ]
+    for event, owner, on in switches:
+        if owner is not None and _touches(trace, owner, layer):
+            for frozen in _switched_off(event, on):
+                trained = [
+                    other.guards
+                    for other, of, value in switches
+                    if other.order > event.order and _takes_all(trace, of, value, layer)
+                ]
+                if (left := _never(frozen.guards, trained)) is not None:
+                    yield replace(frozen, moment=replace(frozen.moment, guards=left))
+
+
+def _never(frozen: Guards, trained: Iterable[Guards]) -> Guards | None:
+    """What holds where something is frozen and not trained again; None where it always is."""
+    for guards in trained:
+        asked = guards.since(frozen)
+        if not asked:
+            return None
+        if len(asked) == 1:
+            frozen = frozen.also(frozenset(frozenset((~g,)) for clause in asked for g in clause))
+    return None if frozen.impossible else frozen
+
+
+def _takes_all(trace: Trace, owner: Value | None, on: Value | None, layer: Value) -> bool:
+    """Whether all parameters of a layer are trained from there on: those of a module that it is, or that holds it."""
+    if isinstance(owner, Part) and owner.key == "[1]":  # `for name, p in named_parameters()`
+        owner = owner.owner
+    if isinstance(owner, Part) and isinstance(owner.key, Round):
+        owner = owner.owner
+    whole = owner.of if isinstance(owner, Parameters) else owner
+    known = isinstance(whole, Module) and trace.inside(layer, whole)
+    return known and (on is None or (isinstance(on, Literal) and on.value is True))
+
+
+def _switched_off(event: Event, on: Value | None) -> Iterator[Event]:
+    """An event that gives ``requires_grad`` a value, where that value may be false."""
+    for guards, one in on.options if isinstance(on, Either) else ((event.guards, on),):
+        if one is None or (isinstance(one, Literal) and one.value):
+            continue
+        here = event.guards.and_(guards)
+        if not isinstance(one, Literal):
+            here = here.also(frozenset((frozenset((Guard(one, False),)),)))
+        yield replace(event, moment=replace(event.moment, guards=here))
+
+
+def _touches(trace: Trace, value: Value, layer: Value) -> bool:
+    """Whether a module, or a parameter, may be in or around a layer."""
+    for one in options(value):
+        seen: Value | None = one
+        while isinstance(seen, Part) and overlap(trace, seen, layer) is None:
+            seen = seen.owner
+        if isinstance(seen, Parameters):
+            if any(
+                not isinstance(of, Module) or overlap(trace, of, layer) for of in options(seen.of)
+            ):
+                return True
+        elif seen is not None and overlap(trace, seen, layer) is not None:
             return True
-        value = value.owner if isinstance(value, Part) else None
     return False

@@ -182,7 +182,7 @@ def _tags(trace: Trace) -> Iterator[tuple[str, Parameter]]:
     """The attributes that the script puts on parameters, each with a parameter that has it."""
     for written in trace.of(Written):
         parameter = parameter_of(written.owner) or _own(trace, written.owner)
-        if parameter is not None and written.name not in ("data", "grad"):
+        if parameter is not None and written.name not in ("data", "grad", "requires_grad"):
             taken = written.order if parameter.taken is None else parameter.taken
             yield written.name, replace(parameter, taken=taken)
 

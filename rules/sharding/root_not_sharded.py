@@ -116,7 +116,8 @@ Only models whose class is resolved, or models of Transformers of which blocks a
 `…Layer` or `…Block` of a walk), and
 that no unresolved code is given. A walk over `modules()` is followed when it tests the class of a module, or the name of
 its class; whatever else it tests, it shards no others. A parameter of a module's own counts when `nn.Parameter(…)` is
-assigned to an attribute, those of a layer of torch also where a class of the project inherits from it and keeps them. Silent when parameters are frozen, when gradients or parameters are (or may be) reduced by hand,
+assigned to an attribute, those of a layer of torch also where a class of the project inherits from it and keeps them. What the script freezes counts only on paths that choices of the run open, or that train it again;
+filters by the names of parameters are not followed. Silent when gradients or parameters are (or may be) reduced by hand,
 and when the whole is wrapped in DDP. Of a list only one that is written out, or leaves out what is None, is known to hold several modules.
 
 ## References
@@ -127,7 +128,7 @@ and when the whole is wrapped in DDP. Of a list only one that is written out, or
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import libcst as cst
 from libcst import CSTNode
@@ -171,7 +172,7 @@ from .._common.shared import (
     shards_before,
     together,
 )
-from .._common.training import kept_in_step_by_groups, may_be_frozen
+from .._common.training import freezing, kept_in_step_by_groups
 from .._common.walks import reached, walk_of
 
 _PARAMETER = "torch.nn.Parameter"
@@ -205,20 +206,32 @@ def _left_over(trace: Trace, said: set[Value]) -> Iterator[Finding]:
             continue
         if not kept_in_step_by_groups(trace, forward, root, [part.guards for part in parts]):
             continue
-        covered = _covered(trace, parts)
-        left = None if covered is None else _uncovered(trace, root, covered, forward, way)
-        if is_transformer(root) and all(_holds_blocks_only(trace, part, root) for part in parts):
-            left = root.part(".get_input_embeddings()")
-        if left is None or may_be_frozen(trace, left):
+        left, way = next(_trained(trace, root, parts, forward, way), (None, way))
+        if left is None:
             continue
         said.add(root)
         yield Finding(
             at=parts[0].event,
             message=f"`{root.words()}` itself is never sharded: nothing reduces the gradients of "
-            f"`{left.words()}`, and the ranks drift apart{on_path(forward, forward.guards.also(way.clauses))}",
+            f"`{left.words()}`, and the ranks drift apart{on_path(forward, way)}",
             because=((forward, f"`{root.words()}` runs forward here"),),
             fix=_root_call(trace, parts[0], root),
         )
+
+
+def _trained(
+    trace: Trace, root: Value, parts: list[Shard], forward: Forward, way: Guards
+) -> Iterator[tuple[Value, Guards]]:
+    """What of a model is in no group, and a path on which nothing freezes it."""
+    if is_transformer(root) and all(_holds_blocks_only(trace, part, root) for part in parts):
+        left: Iterable[Value] = (root.part(".get_input_embeddings()"),)
+    else:
+        covered = _covered(trace, parts)
+        left = () if covered is None else _uncovered(trace, root, covered, forward, way)
+    for one in left:
+        path = way_around(trace, forward, list(freezing(trace, one)), root, way)
+        if path is not None:
+            yield one, path.also(way.clauses)
 
 
 def _groups_as_roots(trace: Trace, models: set[Value]) -> Iterator[Finding]:
@@ -388,7 +401,10 @@ def _never_whole(trace: Trace, root: Value, parts: list[Shard]) -> tuple[list[Sh
 def _covered(trace: Trace, parts: list[Shard]) -> list[Value] | None:
     """The modules in groups of their own; None when a loop may have reached any."""
     found: list[Value] = []
+    known = [shard.module for shard in parts if isinstance(shard.module, Module)]
     for shard in parts:
+        if any(one is not shard.module and trace.inside(shard.module, one) for one in known):
+            continue  # that one takes all that is in it
         walk = walk_of(trace, shard, at_most=True)
         if walk is not None:
             found += reached(trace, walk)
@@ -419,23 +435,16 @@ def _uncovered(
     forward: Forward,
     way: Guards,
     depth: int = 6,
-) -> Value | None:
-    """A layer with parameters below ``module``, or a parameter of a module's own, that is trained and in no group on a
-    path.
-    """
+) -> Iterator[Value]:
+    """The layers with parameters below ``module``, and parameters of a module's own, that are in no group on a path."""
     if depth == 0 or any(module is c for c in covered) or not _is_made(trace, module, way):
-        return None
-    own = next(_own_parameters(trace, module, forward), None)
-    if own is not None and not may_be_frozen(trace, own):
-        return own
+        return
+    yield from _own_parameters(trace, module, forward)
     children = parts_of(trace, module)
     for child in children:
-        found = _uncovered(trace, child, covered, forward, way, depth - 1)
-        if found is not None:
-            return found
-    if children or not has_parameters(trace, module) or may_be_frozen(trace, module):
-        return None
-    return module
+        yield from _uncovered(trace, child, covered, forward, way, depth - 1)
+    if not children and has_parameters(trace, module):
+        yield module
 
 
 def _given(called: Called) -> tuple[Value | None, ...]:

@@ -82,6 +82,32 @@ def test_a_function_that_calls_itself_is_entered_once(tmp_path: Path) -> None:
     assert step.linked
 
 
+HANDED = """\
+import torch
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+
+def measured(call):
+    return call()
+
+
+def train():
+    net = nn.Linear(8, 8)
+    fully_shard(net)
+    optimizer = torch.optim.AdamW(net.parameters())
+    measured(lambda: optimizer.step())
+
+
+measured(lambda: train())
+"""
+
+
+def test_what_calls_one_function_inside_of_another_is_no_recursion(tmp_path: Path) -> None:
+    (step,) = followed(tmp_path, job=HANDED)["job"].steps
+    assert (step.line, step.linked) == (14, True)
+
+
 IDLE = """\
 import torch
 from torch import nn

@@ -160,11 +160,13 @@ class _Origins:
             for _, entry in self.trace.memory.entries(one):
                 self.shared.setdefault(entry, order)
 
-    def of(self, value: Value, until: int, beyond: bool, wide: bool = True) -> Iterator[Value]:
+    def of(
+        self, value: Value, until: int, beyond: bool, wide: bool = True, numbers: bool = True
+    ) -> Iterator[Value]:
         """A value and all that it is computed from before ``until``, as far as that was not shared by the ranks.
 
         ``beyond`` the outputs of modules are their inputs; ``wide`` asks too for the tests that chose among several
-        values, and for what divides them.
+        values, and for what divides them; without ``numbers`` what was summed up to a single one is no origin.
         """
         todo, seen = deque([value]), set[Value]()
         tests = {value}
@@ -179,6 +181,8 @@ class _Origins:
             if called is not None and is_collective(called):
                 continue
             yield one
+            if called is not None and not numbers and _gives_a_number(called):
+                continue
             if one in self.returned and not beyond:
                 continue
             if isinstance(one, Container) and one in tests:
@@ -340,14 +344,31 @@ def may_be_gradients(trace: Trace, collective: Collective) -> bool:
         return False
     known = _origins(trace)
     returned = known.returned
-    for one in known.of(collective.about, collective.order, beyond=False, wide=False):
+    about, until = collective.about, collective.order
+    for one in known.of(about, until, beyond=False, wide=False, numbers=False):
         if isinstance(one, Parameters) or (isinstance(one, Part) and one.key in (".grad", ".data")):
             return True
-        if isinstance(one, Unknown) and one not in returned:
+        if isinstance(one, Unknown) and one not in returned and not _is_a_number(known, one):
             return True
     return False
 
 
+def _is_a_number(known: _Origins, value: Value) -> bool:
+    called = known.made.get(value)
+    return called is not None and _gives_a_number(called)
+
+
+def _gives_a_number(called: Called) -> bool:
+    """Whether a tensor is summed up to one number: ``mask.sum()``, ``torch.mean(loss)``."""
+    home, _, last = called.name.rpartition(".")
+    if last not in _TO_A_NUMBER or called.open or called.keywords.keys() - {"dtype"}:
+        return False
+    return home in ("", "torch") and len(called.arguments) == (1 if home else 0)
+
+
+_TO_A_NUMBER = frozenset(
+    "sum nansum mean nanmean median nanmedian max min amax amin prod std var any all count_nonzero item numel".split()
+)
 _MOVING = (".cuda()", ".to()", ".cpu()", ".float()", ".double()")
 
 

@@ -178,7 +178,7 @@ def _applied(trace: Trace, site: Site, module: Value, name: str) -> list[str] | 
             if _initialises(trace, called, module) or _makes_a_tensor(trace, called):
                 return None
     put = [(one.owner, one.value) for one in trace.of(Assigned)]
-    put += [(one.owner, one.value) for one in trace.of(Written)]
+    put += [(one.owner, one.value) for one in trace.of(Written) if one.name != "requires_grad"]
     if any(isinstance(value, Part) and touches(trace, owner, module) for owner, value in put):
         return None
     return list(lines)
