@@ -311,7 +311,7 @@ def arguments(
                     found |= _kept(program, events, arg, kept)
                     continue
             if display is None or entries is None:
-                return "the keywords come in a dictionary that is built elsewhere"
+                return _unknown_keywords(program, source, arg.value)
             shown = display.node
             assert shown is not None
             home = _home(source, call, display)
@@ -350,6 +350,14 @@ def arguments(
     known = (*POSITIONS, "wrapper_cls")  # the class itself, which `enable_wrap` takes
     foreign = next((name for name in found if name not in known), "")
     return f"FSDP1 has no argument named `{foreign}`" if foreign else found
+
+
+def _unknown_keywords(program: Program, source: Source, node: cst.BaseExpression) -> str:
+    """Why it is not known which keywords a call gets from an expression."""
+    ends_here = any(one.node is node for one in origins(program, source, node))
+    if ends_here and isinstance(node, cst.Call | cst.Subscript) and "\n" not in source.code(node):
+        return f"only a run shows which keywords `{source.code(node)}` holds"
+    return "the keywords come in a dictionary that is built elsewhere"
 
 
 def _written_into(

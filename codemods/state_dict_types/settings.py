@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import libcst as cst
 
@@ -164,20 +164,41 @@ def _can_go(source: Source, statement: cst.CSTNode | None) -> bool:
 
 
 def unused(program: Program) -> Iterator[Step]:
-    """Statements that only give a name to a configuration or a kind, when nothing reads the name."""
-    for reference in program.references(*OF_STATES, f"{KINDS}.*"):
-        source, layout = reference.source, Layout.of(reference.source)
-        value: cst.CSTNode = reference.node
-        if isinstance(layout.parents[value], cst.Call) and reference.name != KINDS:
-            value = layout.parents[value]
+    """Statements that only give a name to configurations and kinds, when nothing reads the name."""
+    wanted: dict[cst.CSTNode, Source] = {
+        r.node: r.source for r in program.references(*OF_STATES, f"{KINDS}.*")
+    }
+    seen: set[cst.CSTNode] = set()
+    for node, source in wanted.items():
+        layout = Layout.of(source)
+        value = _held(layout, _made(layout, node), wanted)
         statement = layout.parents[value]
         if isinstance(statement, cst.Assign) and len(statement.targets) == 1:
             target = statement.targets[0].target
-            if _is_idle(program, source, target):
+            if statement not in seen and _is_idle(program, source, target):
+                seen.add(statement)
                 gone = Remove(source, statement, comments=True)
                 handed = _handed_on(program, source, dotted(target))
                 edits = (gone, *unimports(program, source), *handed)
                 yield Step(edits, (Account(source, statement, "dropped", _UNUSED),))
+
+
+def _made(layout: Layout, node: cst.CSTNode) -> cst.CSTNode:
+    """The call that a name is the function of, or the name."""
+    parent = layout.parents[node]
+    return parent if isinstance(parent, cst.Call) and parent.func is node else node
+
+
+def _held(layout: Layout, value: cst.CSTNode, wanted: Mapping[cst.CSTNode, Source]) -> cst.CSTNode:
+    """The tuple, list or dictionary that a value is in, where it holds only such configurations and kinds."""
+    element = layout.parents[value]
+    around = layout.parents.get(element)
+    if not isinstance(element, cst.Element | cst.DictElement):
+        return value
+    if not isinstance(around, cst.Tuple | cst.List | cst.Dict):
+        return value
+    each = [getattr(one.value, "func", one.value) for one in around.elements]
+    return around if all(one in wanted for one in each) else value
 
 
 def _is_idle(program: Program, source: Source, target: cst.BaseExpression) -> bool:
@@ -187,7 +208,8 @@ def _is_idle(program: Program, source: Source, target: cst.BaseExpression) -> bo
         return False
     word = re.compile(rf"\b{name}\b")
     if isinstance(target, cst.Attribute):
-        return sum(len(word.findall(s.text)) for s in program.sources) == 1
+        read = re.compile(rf"""\.\s*{name}\b|["']{name}["']""")
+        return sum(len(read.findall(s.text)) for s in program.sources) == 1
     scope = scope_of(Layout.of(source).ancestors(target))
     others = [s for s in program.sources if s is not source]
     if isinstance(scope, cst.Module) and any(_reads(s, name, word) for s in others):

@@ -137,8 +137,8 @@ def command(
 
     A program is a script, a folder with `main.py`, `train.py` or `__main__.py`, or a command line in quotes,
     `"accelerate launch --config_file fsdp.yaml train.py"` or `"torchrun … train.py"`. Each works in a folder
-    of its own made of links to the files of its folder, so that neither sees or overwrites what the other
-    writes by a relative path.
+    of its own made of links to the files of the current folder (of the program's, where that is a folder),
+    so that neither sees or overwrites what the other writes by a relative path.
 
     Exit code: 0 when they do the same, 1 when not, 2 when one could not be run to its end, neither
     trains, or the losses of both are not finite.
