@@ -56,7 +56,7 @@ def _by_largest_entry(name: str, named: Naming) -> Iterator[str]:
             f"    {named('torch.distributed.all_reduce')}(norm, {named('torch.distributed.ReduceOp')}.MAX)"
         )
     )
-    yield from _scaled()
+    yield from _scaled(named)
 
 
 def of_shards_and_whole() -> Build:
@@ -77,7 +77,7 @@ def _of_shards_and_whole(name: str, named: Naming) -> Iterator[str]:
     yield f"    norms = [{norm}(some, norm_type) for some in (sharded, whole) if some]"
     yield f"    norms = [n.full_tensor() if isinstance(n, {dtensor}) else n for n in norms]"
     yield f"    norm = {norm}(norms, norm_type)"
-    yield from _scaled()
+    yield from _scaled(named)
 
 
 def of_meshes() -> Build:
@@ -99,15 +99,15 @@ def _of_meshes(name: str, named: Naming) -> Iterator[str]:
     yield f"    norms = [{norm}(some, norm_type) for some in by_mesh.values()]"
     yield f"    norms = [n.full_tensor() if isinstance(n, {dtensor}) else n for n in norms]"
     yield f"    norm = {norm}(norms, norm_type)"
-    yield from _scaled()
+    yield from _scaled(named)
 
 
 def _gradients() -> Iterator[str]:
     yield "    grads = [p.grad for p in model.parameters() if p.grad is not None]"
 
 
-def _scaled() -> Iterator[str]:
-    yield "    coefficient = (max_norm / (norm + 1e-6)).clamp(max=1.0)"
-    yield "    for grad in grads:"
-    yield "        grad.mul_(coefficient)"
+def _scaled(named: Naming) -> Iterator[str]:
+    """One by one: an operation over several takes no tensors of different meshes, nor plain ones beside."""
+    clip = named("torch.nn.utils.clip_grads_with_norm_")
+    yield f"    {clip}(model.parameters(), max_norm, norm, foreach=False)"
     yield "    return norm"

@@ -30,7 +30,9 @@ def initialise(site: Construction, plan: Plan, helpers: Helpers) -> bool:
         name = site.free("param_init_fn", "init_fn")
         plan.before.append(f"{name} = {site.flat(argument.value)}")
         text = name
-    plan.prepare.append(f"{helpers.add('materialize', materialize_helper)}({{module}}, {text})")
+    plan.prepare.append(
+        f"{helpers.add('materialize_unit', materialize_helper)}({{module}}, {text})"
+    )
     why = (
         "it is called on the modules of each unit that is on the meta device, before it is sharded"
     )
@@ -125,7 +127,7 @@ def _by_default(site: Construction, plan: Plan, helpers: Helpers) -> bool:
 
     if on_meta:
         given = "" if device.startswith('"') else f", {device}"
-        plan.prepare.append(f"{helpers.add('materialize', helper)}({{module}}{given})")
+        plan.prepare.append(f"{helpers.add('materialize_unit', helper)}({{module}}{given})")
     if argument is not None:
         why = (
             "without it FSDP1 calls `reset_parameters` on the meta device: so does a small function"

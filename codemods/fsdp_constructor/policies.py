@@ -195,8 +195,9 @@ def _on_condition(site: Construction, choice: cst.IfExp) -> Chosen | None:
     found = _written(site, policy) if isinstance(policy, cst.Call) else None
     if found is None or found.first:
         return None
-    if found.classes in (f"tuple({test})", f"({test},)"):
-        return found  # no class is no unit
+    if found.classes == f"tuple({test})":  # no class is no unit
+        classes = f"tuple({test} or ())"
+        return Chosen(lambda variable: f"isinstance({variable}, {classes})", classes)
     if isinstance(choice.test, cst.BooleanOperation | cst.IfExp | cst.Lambda | cst.NamedExpr):
         test = f"({test})" if policy is choice.body else test
 

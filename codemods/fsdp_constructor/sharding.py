@@ -61,6 +61,8 @@ def sharding(site: Construction, plan: Plan, helpers: Helpers) -> str:
         return meshed[1:]
     argument = site.arguments.get("sharding_strategy")
     members = _members(site, argument) if argument is not None else frozenset({"FULL_SHARD"})
+    if members is not None and len(members) > 1 and meshed and _is_surely_given(site):
+        members = frozenset(_ON_A_MESH.get(one, one) for one in members)
     if argument is not None and members is not None and len(members) == 1:
         (member,) = members
         _one(site, plan, helpers, argument, member, device, bool(meshed))
@@ -77,6 +79,15 @@ def sharding(site: Construction, plan: Plan, helpers: Helpers) -> str:
 
 
 _MESH = "torch.distributed.device_mesh.init_device_mesh"
+_ON_A_MESH = {"HYBRID_SHARD": "FULL_SHARD", "_HYBRID_SHARD_ZERO2": "SHARD_GRAD_OP"}
+"""What is left of a hybrid strategy where the mesh itself says which ranks hold copies."""
+
+
+def _is_surely_given(site: Construction) -> bool:
+    """Whether a mesh is given in every run."""
+    mesh = site.arguments.get("device_mesh")
+    found = sources_of(site, mesh) if mesh is not None else None
+    return bool(found) and not any(one.is_none for one in found or ())
 
 
 def _is_parsed(value: Value) -> bool:
@@ -103,6 +114,7 @@ def _one(
     made = [one for one in sources_of(site, argument) or () if one.node is not argument.value]
     if member == "FULL_SHARD":
         why = "fully_shard shards in full by default"
+        why += ", over the given mesh" if meshed else ""
         site.account(argument.node, "dropped", why)
         _settle(site, made, "dropped", why)
         return

@@ -446,7 +446,8 @@ def _ignored(site: Construction, argument: Argument, name: str) -> str:
         said = [site.text(e.value) for e in node.elements]
         if len(said) == 1:
             return f"set({said[0]}.parameters())"
-    if not argument.values or not all(isinstance(v, Container) for v in argument.values):
+    given = bool(argument.values) and all(isinstance(v, Container) for v in argument.values)
+    if not given or is_parameter(site, argument.value, default="None"):
         text = f"({text} or ())"
     each = "m.parameters()"
     if name == "ignored_states":

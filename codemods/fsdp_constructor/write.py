@@ -355,6 +355,9 @@ class Writer:
             lines += self._unit(module, own)
         word = "elif" if lines else "if"
         chosen = policy.test(module)
+        if policy.classes.startswith("tuple("):  # made once: what it is made of may be an iterator
+            name = self._bind(policy.classes, "wrap_classes", "unit_classes")
+            chosen = f"isinstance({module}, {name})"
         if len(chosen) > LINE - len(f"        if  and {module} is not {model}:"):
             name = self.site.free("chosen", "is_unit")
             lines.insert(0, f"{name} = {chosen}")

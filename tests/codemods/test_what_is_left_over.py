@@ -40,7 +40,7 @@ shard(nn.Transformer(), {{nn.Linear}}, True)
         (
             "on=True",
             "wrapping.ModuleWrapPolicy(classes) if classes else None",
-            "isinstance(module, tuple(classes))",
+            "isinstance(module, wrap_classes)",
         ),
         (
             "on=True",
