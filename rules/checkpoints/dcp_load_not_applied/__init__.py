@@ -1,15 +1,21 @@
-"""An optimizer state is loaded and never given to the optimizer.
+"""A state is saved or loaded and never given back to its optimizer, scheduler, scaler or loader.
 
 ## What it does
 
 Finds `dcp.load` into the dictionary of `get_optimizer_state_dict` or `get_state_dict` (or into a gathered copy
 of the model's) that no `set_…_state_dict` or `load_state_dict` takes afterwards.
 
+Finds also schedulers of learning rates, gradient scalers and stateful loaders whose `state_dict()` goes into the
+checkpoint, in programs that resume: the optimizer gets its state back, they never do.
+
 ## Why is this bad
 
 `dcp.load` fills tensors in place, which reaches the model's parameters because its sharded state dict shares
 them, and the optimizer's moments and step counters (measured with 2.13). Learning rates, betas and weight decay are
 numbers: without `set_optimizer_state_dict` they silently stay what the script began with.
+
+A scheduler that does not get its state back counts from 0: it sets the learning rate of the first steps (a warmup, the
+top of a cosine) in the middle of training. A loader hands out again what the model has seen.
 
 ## Example
 
@@ -60,6 +66,32 @@ model(torch.randn(4, 8)).sum().backward()
 optimizer.step()
 ```
 
+Found: a scheduler that is saved with the rest, and forgotten on the way back.
+
+```python
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+
+def state_of(model, optimizer):
+    parts = get_state_dict(model, optimizer)
+    return {"model": parts[0], "optim": parts[1]}
+
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 100)
+state = state_of(model, optimizer)
+dcp.load(state, checkpoint_id="latest")
+set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optim"])
+for step in range(10):
+    model(torch.randn(4, 8)).sum().backward()
+    optimizer.step()
+    scheduler.step()
+dcp.save({**state_of(model, optimizer), "scheduler": scheduler.state_dict()}, checkpoint_id="latest")
+```
+
 Not found: a resume by `torch.load` that leaves the optimizer's state in the file.
 
 ```python
@@ -83,6 +115,10 @@ of. The optimizer then goes on with the learning rate of the checkpoint.
 There is no fix where the state, the model or the optimizer has no name at the load, or several optimizers share
 one state.
 
+Of schedulers, scalers and loaders only those of PyTorch, of Transformers and of torchdata are known, and what inherits
+their state. Silent where one of them is wound forward by its own steps, its attributes or its arguments, or where something
+that is not known is asked to `load_state_dict`.
+
 Silent when the loaded dictionary, or the model of a gathered copy, goes where the code cannot be followed. A sharded
 state dict of the model alone is filled in place and is fine.
 
@@ -90,6 +126,7 @@ state dict of the model alone is filled in place and is fine.
 
 - https://docs.pytorch.org/docs/stable/distributed.checkpoint.html (`set_optimizer_state_dict`)
 - https://docs.pytorch.org/tutorials/recipes/distributed_checkpoint_recipe.html
+- `torch/optim/lr_scheduler.py` (`LRScheduler.__init__`: `last_epoch=-1`, and `state_dict`)
 """
 
 from __future__ import annotations
@@ -99,6 +136,7 @@ from collections.abc import Iterator
 from fsdp2lint.api import Finding, Loaded, Restored, StateDict, Trace, rule
 
 from ..._common.shared import DCP
+from .keepers import forgotten
 from .states import set_below
 
 _SETTERS = ("torch.distributed.checkpoint.state_dict.set_", ".load_state_dict")
@@ -124,6 +162,16 @@ def check(trace: Trace) -> Iterator[Finding]:
                 f"`{said}` goes on with {kept}",
                 fix=set_below(trace, loaded, lost),
             )
+    for loaded, forgot in forgotten(trace).items():
+        does = [f"`{one.keeper.words()}` {one.does}" for one in forgot]
+        yield Finding(
+            at=loaded,
+            message=f"a resumed run never gives back what is saved of them: {', '.join(does)}"
+            if len(does) > 1
+            else f"the state of `{forgot[0].keeper.words()}` is saved, and a run that is resumed never gives it back: "
+            f"it {forgot[0].does}",
+            because=((forgot[0].saved, "its state is saved here"),),
+        )
 
 
 def _is_lost(trace: Trace, loaded: Loaded, state: StateDict) -> bool:

@@ -5,7 +5,8 @@
 Finds counters (they are 0 or -1) that a variable puts into the dictionary of `dcp.load`, when the loaded value is
 never taken out again and the variable is used afterwards. Also a plain 0 in its place, in programs that save a count
 under that key and train on after the load: nothing asks for the loaded number, or a helper returns it to a call whose
-result is dropped.
+result is dropped. And counts (`self.step += 1`) that the `state_dict` of an object gives and its `load_state_dict`
+does not take.
 
 ## Why is this bad
 
@@ -58,6 +59,38 @@ for step in range(100):
     dcp.save({"model": get_model_state_dict(model), "step": step}, checkpoint_id="latest")
 ```
 
+Found: an object that DCP asks for its state, and gives it back in vain.
+
+```python
+from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
+from torch.distributed.checkpoint.stateful import Stateful
+
+
+class Job(Stateful):
+    def __init__(self, model):
+        self.model = model
+        self.step = 0
+
+    def state_dict(self):
+        return {"model": get_model_state_dict(self.model), "step": self.step}
+
+    def load_state_dict(self, state):
+        set_model_state_dict(self.model, state["model"])
+
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+job = Job(model)
+dcp.load({"job": job}, checkpoint_id="latest")
+while job.step < 100:
+    model(torch.randn(4, 8)).sum().backward()
+    optimizer.step()
+    job.step += 1
+dcp.save({"job": job}, checkpoint_id="latest")
+```
+
 Not found: a number that is asked for with the rest of the dictionary.
 
 ```python
@@ -80,7 +113,8 @@ Unsafe: look at what the script does with the variable before its next use.
 
 ## Known limits
 
-Only dictionaries that are written in the call or bound to a name just for it. One that is handed on, returned
+Only dictionaries that are written in the call or bound to a name just for it, with those written inside of them, and
+objects whose `load_state_dict` asks for its keys one by one. One that is handed on, returned
 or looked through after the load is left alone.
 
 ## References
@@ -92,7 +126,7 @@ or looked through after the load is left alone.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
@@ -100,6 +134,7 @@ from fsdp2lint.api import (
     Container,
     Finding,
     Fix,
+    Guards,
     InsertAfter,
     Layout,
     Literal,
@@ -108,12 +143,14 @@ from fsdp2lint.api import (
     Site,
     Stepped,
     Trace,
+    Value,
     rule,
     walk,
 )
 
 from ..._common.fixes import call_of, path_text, stands_alone
 from ..._common.shared import DCP, use_of
+from .stateful import given_and_not_taken
 from .uses import attribute_used, bound_by, function_of, is_name, names_after
 
 
@@ -126,32 +163,54 @@ def check(trace: Trace) -> Iterator[Finding]:
         display, name = _display(loaded.at)
         if display is None:
             yield from _of_a_helper(trace, loaded, loaded.into)
-        for element in () if display is None else display.elements:
-            key = _key(element)
+        for element, keys in () if display is None else _elements(display):
             variable = path_text(loaded.at, element.value)
-            if not key or not _is_start(trace, loaded, loaded.into, key):
+            if not _is_start(trace, loaded, loaded.into, keys):
                 continue
             if isinstance(element.value, cst.Integer | cst.Float | cst.UnaryOperation) and name:
-                if _counts(trace, loaded, key) and _dropped(loaded, name, key):
-                    yield _left_inside(loaded, key)
+                if _counts(trace, loaded, keys) and _dropped(loaded, name, keys[0]):
+                    yield _left_inside(loaded, keys)
                 continue
             if not variable:
                 continue
-            if name and _taken_out(loaded.at, name, key):
+            if name and _taken_out(loaded.at, name, keys[0]):
                 continue
             if _used(loaded.at, element, variable):
                 yield Finding(
                     at=loaded,
-                    message=f"`dcp.load` puts the loaded number into the dictionary under {key}; "
-                    f"`{variable}` keeps the value it had",
-                    fix=_assigned(loaded.at, variable, name, key),
+                    message="`dcp.load` puts the loaded number into the dictionary under "
+                    f"{_said(keys)}; `{variable}` keeps the value it had",
+                    fix=_assigned(loaded.at, variable, name, keys),
                 )
+        for of, kept, key in given_and_not_taken(trace, loaded):
+            yield Finding(
+                at=loaded,
+                message=f"`state_dict` of `{of}` gives `self.{kept}` under {key!r}, and its `load_state_dict` does not "
+                "take it: a resumed run counts from the start again",
+            )
 
 
-def _left_inside(loaded: Loaded, key: str) -> Finding:
+def _elements(
+    display: cst.Dict, above: tuple[str, ...] = ()
+) -> Iterator[tuple[cst.DictElement, tuple[str, ...]]]:
+    """What stands in a dictionary and in the dictionaries in it, each with its keys as the script writes them."""
+    for element in display.elements:
+        if isinstance(element, cst.DictElement) and isinstance(element.key, cst.SimpleString):
+            keys = (*above, element.key.value)
+            if isinstance(element.value, cst.Dict):
+                yield from _elements(element.value, keys)
+            else:
+                yield element, keys
+
+
+def _said(keys: Sequence[str]) -> str:
+    return " and ".join(keys)
+
+
+def _left_inside(loaded: Loaded, keys: Sequence[str]) -> Finding:
     return Finding(
         at=loaded,
-        message=f"`dcp.load` puts the loaded number into the dictionary under {key}, and nothing "
+        message=f"`dcp.load` puts the loaded number into the dictionary under {_said(keys)}, and nothing "
         "takes it out: a resumed run counts from the start again",
     )
 
@@ -167,9 +226,9 @@ def _of_a_helper(trace: Trace, loaded: Loaded, into: Container) -> Iterator[Find
         return  # what is read of its result is FSDP304
     for entry, _ in list(trace.memory.entries(into)):
         key = entry[1:-1] if isinstance(entry, str) and entry.startswith(("['", '["')) else ""
-        if key and _is_start(trace, loaded, into, key):
-            if _counts(trace, loaded, key) and _dropped(loaded, name, key):
-                yield _left_inside(loaded, key)
+        if key and _is_start(trace, loaded, into, (f'"{key}"',)):
+            if _counts(trace, loaded, (f'"{key}"',)) and _dropped(loaded, name, key):
+                yield _left_inside(loaded, (f'"{key}"',))
 
 
 def _display(site: Site) -> tuple[cst.Dict | None, str]:
@@ -207,19 +266,21 @@ def _targets(node: cst.Assign | cst.AnnAssign) -> list[str]:
     return [t.value for t in targets if isinstance(t, cst.Name)]
 
 
-def _key(element: cst.BaseDictElement) -> str:
-    """The key as the script writes it, when it is a string."""
-    if isinstance(element, cst.DictElement) and isinstance(element.key, cst.SimpleString):
-        return element.key.value
-    return ""
-
-
-def _is_start(trace: Trace, loaded: Loaded, into: Container, key: str) -> bool:
+def _is_start(trace: Trace, loaded: Loaded, into: Container, keys: Sequence[str]) -> bool:
     """Whether a number is there that counters begin with: what is loaded is meant to replace it."""
-    value = trace.memory.read(into, f"[{ast.literal_eval(key)!r}]", loaded.guards)
+    value = _below(trace, into, keys, loaded.guards)
     return (
         isinstance(value, Literal) and type(value.value) in (int, float) and value.value in (0, -1)
     )
+
+
+def _below(trace: Trace, whole: Value, keys: Sequence[str], here: Guards) -> Value | None:
+    """What stands in a dictionary under several keys, one inside of another."""
+    found: Value | None = whole
+    for key in keys:
+        if found is not None:
+            found = trace.memory.read(found, f"[{ast.literal_eval(key)!r}]", here)
+    return found
 
 
 def _taken_out(site: Site, name: str, key: str) -> bool:
@@ -241,13 +302,12 @@ def _uses(site: Site, name: str, key: str) -> Iterator[cst.CSTNode]:
             yield above
 
 
-def _counts(trace: Trace, loaded: Loaded, key: str) -> bool:
-    """Whether training goes on after the load, and the program saves a count under the key."""
+def _counts(trace: Trace, loaded: Loaded, keys: Sequence[str]) -> bool:
+    """Whether training goes on after the load, and the program saves a count under the keys."""
     if next(trace.after(loaded, Stepped), None) is None:
         return False
-    entry = f"[{ast.literal_eval(key)!r}]"
     counts = [
-        trace.memory.read(one.what, entry, one.guards)
+        _below(trace, one.what, keys, one.guards)
         for one in trace.of(Saved)
         if isinstance(one.what, Container)
     ]
@@ -271,7 +331,7 @@ def _dropped(loaded: Loaded, name: str, key: str) -> bool:
     return True
 
 
-def _used(site: Site, element: cst.BaseDictElement, variable: str) -> bool:
+def _used(site: Site, element: cst.DictElement, variable: str) -> bool:
     """Whether a variable, or an attribute that other functions see, is read with its old value."""
     if isinstance(element.value, cst.Attribute):
         return attribute_used(site, element.value)
@@ -283,11 +343,12 @@ def _used(site: Site, element: cst.BaseDictElement, variable: str) -> bool:
     return False
 
 
-def _assigned(site: Site, variable: str, name: str, key: str) -> Fix | None:
+def _assigned(site: Site, variable: str, name: str, keys: Sequence[str]) -> Fix | None:
     """Take the loaded number out of the dictionary."""
     if not name or stands_alone(site) is None:
         return None
-    edit = InsertAfter(site.source, site.node, f"{variable} = {name}[{key}]")
+    path = "".join(f"[{key}]" for key in keys)
+    edit = InsertAfter(site.source, site.node, f"{variable} = {name}{path}")
     return Fix(
         f"take `{variable}` out of the dictionary", (edit,), "unsafe", "see where it is used"
     )
