@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp2lint.api import External, Instance, Trace, Value
+from fsdp2lint.api import Either, External, Guards, Instance, Trace, Value
 
 from .shared import Shard, class_name, shards, together
 
@@ -25,6 +25,27 @@ def dtype_of(policy: Value | None, name: str) -> str | None:
         return None
     value = policy.part(f".{name}")
     return value.name if isinstance(value, External) else None
+
+
+def dtypes_of(policy: Value | None, name: str, here: Guards) -> list[tuple[Guards, str]]:
+    """The dtypes that a policy may be given at a point, each with what holds where it is; none when one is not known.
+
+    Settings name them: ``{"bf16": torch.bfloat16, "fp16": torch.float16}[args.dtype]``.
+    """
+    value = None if policy is None else policy.part(f".{name}")
+    given = value.options if isinstance(value, Either) else ((here, value),)
+    found = [(here.and_(guards), one) for guards, one in given if together(guards, here)]
+    named = [(guards, one.name) for guards, one in found if isinstance(one, External)]
+    return named if len(named) == len(found) else []
+
+
+def low_of(policy: Value | None, name: str, here: Guards) -> tuple[str, Guards] | None:
+    """The low dtype that a policy is given at a point, on every path or on one, and what holds there."""
+    given = dtypes_of(policy, name, here)
+    low = [(guards, dtype) for guards, dtype in given if dtype in LOW]
+    if not low:
+        return None
+    return low[0][1], here if len(low) == len(given) else low[0][0]
 
 
 def around(trace: Trace, shard: Shard) -> Iterator[Shard]:

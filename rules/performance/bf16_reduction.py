@@ -62,7 +62,7 @@ model(torch.randn(4, 8)).square().mean().backward()
 optimizer.step()
 ```
 
-Not found: a dtype that an option chooses.
+Found: a dtype that an option chooses.
 
 ```python
 import argparse
@@ -73,6 +73,20 @@ args = parser.parse_args()
 dist.init_process_group("gloo")
 model = nn.Linear(8, 8)
 policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16 if args.bf16 else torch.float32)
+fully_shard(model, mp_policy=policy)
+optimizer = torch.optim.AdamW(model.parameters())
+model(torch.randn(4, 8)).square().mean().backward()
+optimizer.step()
+```
+
+Not found: a dtype that only the command line names.
+
+```python
+import sys
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+policy = MixedPrecisionPolicy(param_dtype=getattr(torch, sys.argv[1]))
 fully_shard(model, mp_policy=policy)
 optimizer = torch.optim.AdamW(model.parameters())
 model(torch.randn(4, 8)).square().mean().backward()
@@ -97,8 +111,8 @@ twice the bytes, and the loss is another one in its last digits.
 
 ## Known limits
 
-How many ranks there will be is not known: on two the loss of accuracy is small. Silent where a dtype comes from
-a configuration, and where no optimizer is seen to step over the module.
+How many ranks there will be is not known: on two the loss of accuracy is small. Of a dtype that settings choose the
+choices must be in the program (a table, a test for each name). Silent where no optimizer is seen to step over the module.
 
 ## References
 
@@ -114,6 +128,7 @@ from collections.abc import Iterator
 from fsdp2lint.api import (
     Arguments,
     Called,
+    Either,
     External,
     Finding,
     Fix,
@@ -128,7 +143,7 @@ from fsdp2lint.api import (
 )
 
 from .._common.fixes import call_of
-from .._common.policies import LOW, dtype_of, policy_of
+from .._common.policies import low_of, policy_of
 from .._common.shared import Shard, overlap, shards, together
 
 _FLOAT32 = "torch.float32"
@@ -157,13 +172,13 @@ def check(trace: Trace) -> Iterator[Finding]:
 
 
 def _summed_in(made: Called, policy: Value) -> str | None:
-    """The low dtype in which gradients surely are reduced."""
+    """The low dtype in which gradients are reduced, on every path or on one."""
     given = made.argument(1, "reduce_dtype")
-    if made.open or (given is not None and not isinstance(given, External | Literal)):
+    if made.open or (given is not None and not isinstance(given, External | Literal | Either)):
         return None
     name = "param_dtype" if given is None or isinstance(given, Literal) else "reduce_dtype"
-    dtype = dtype_of(policy, name)
-    return dtype if dtype in LOW else None
+    low = low_of(policy, name, made.guards)
+    return None if low is None else low[0]
 
 
 def _trained(trace: Trace, shard: Shard) -> bool:

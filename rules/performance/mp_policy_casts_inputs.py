@@ -137,6 +137,7 @@ from fsdp2lint.api import (
     Called,
     External,
     Finding,
+    Guards,
     Literal,
     Part,
     Returned,
@@ -146,7 +147,7 @@ from fsdp2lint.api import (
     rule,
 )
 
-from .._common.policies import LOW, dtype_of, policy_of
+from .._common.policies import LOW, low_of, policy_of
 from .._common.shared import sharded
 
 _FLOATS = ("torch.cos", "torch.sin", "torch.outer", "torch.linspace", "torch.logspace")
@@ -163,7 +164,7 @@ def check(trace: Trace) -> Iterator[Finding]:
     said: set[object] = set()
     for returned in trace.of(Returned) if made else ():
         found = sharded(trace, returned, returned.module, itself=True)
-        dtype = None if found is None else _cast_to(trace, policy_of(found[0]))
+        dtype = None if found is None else _cast_to(trace, policy_of(found[0]), returned.guards)
         if found is None or dtype is None or returned.at.node in said:
             continue
         for value in returned.given:
@@ -178,14 +179,14 @@ def check(trace: Trace) -> Iterator[Finding]:
                 break
 
 
-def _cast_to(trace: Trace, policy: Value | None) -> str | None:
-    """The low dtype to which a policy surely casts inputs."""
+def _cast_to(trace: Trace, policy: Value | None, here: Guards) -> str | None:
+    """The low dtype to which a policy casts inputs, on every path or on one."""
     made = next((c for c in trace.of(Called) if c.result is policy), None)
-    dtype = dtype_of(policy, "param_dtype")
-    if made is None or made.open or dtype not in LOW:
+    low = low_of(policy, "param_dtype", here)
+    if made is None or made.open or low is None:
         return None
     given = made.argument(3, "cast_forward_inputs")
-    return dtype if given is None or (isinstance(given, Literal) and given.value is True) else None
+    return low[0] if given is None or (isinstance(given, Literal) and given.value is True) else None
 
 
 def _is_exact(value: Value, made: dict[Value, Called], casts: dict[Value, Called]) -> bool:

@@ -102,7 +102,8 @@ all layers), or where other modules inside were sharded before and a norm has no
 
 ## Known limits
 
-Only layers that the script builds itself, and policies that can be resolved. The output of a BatchNorm in a group of its
+Only layers that the script builds itself, and policies that can be resolved: dtypes that are written there, or chosen
+from a table or by tests of a name, not one that only the command line names. The output of a BatchNorm in a group of its
 own is of the dtype of its input: give it `output_dtype` where the next layer is strict.
 
 ## References
@@ -115,9 +116,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp2lint.api import Called, Finding, Forward, Literal, Part, Trace, Value, rule
+from fsdp2lint.api import Called, Finding, Forward, Guards, Literal, Part, Trace, Value, rule
 
-from ..._common.policies import LOW, dtype_of, policy_of
+from ..._common.meta import on_path
+from ..._common.policies import low_of, policy_of
 from ..._common.shared import Shard, class_name, sharded, shards
 from ..._common.walks import walk_of
 from .batchnorm import grouped_apart
@@ -147,19 +149,19 @@ def check(trace: Trace) -> Iterator[Finding]:
     if not trace.of(Forward):
         return
     found = list(_lowered(trace))
-    for built, shard, lower in found:
-        calls = [other for other, s, _ in found if s.event.at.node is shard.event.at.node]
+    for built, shard, lower, way in found:
+        calls = [other for other, s, *_ in found if s.event.at.node is shard.event.at.node]
         yield Finding(
             at=shard.event,
-            message=f"`{built.result.words()}` is in a group whose parameters are gathered in `{lower}`, "
-            "unlike its running statistics: give it a group of its own without `param_dtype`",
+            message=f"`{built.result.words()}` is in a group whose parameters are gathered in `{lower}`"
+            f"{on_path(shard.event, way)}, unlike its running statistics: give it a group of its own without `param_dtype`",
             because=((built, "the norm is built here"),),
             fix=grouped_apart(trace, shard, [other.result for other in calls]),
         )
 
 
-def _lowered(trace: Trace) -> Iterator[tuple[Called, Shard, str]]:
-    """The norms that are gathered in low precision, each with its group and the dtype."""
+def _lowered(trace: Trace) -> Iterator[tuple[Called, Shard, str, Guards]]:
+    """The norms that are gathered in low precision, each with its group, the dtype, and what holds where it is that."""
     last = trace.events[-1]
     for built in trace.calls(*_NORMS):
         affine = built.argument(3, "affine")
@@ -172,6 +174,6 @@ def _lowered(trace: Trace) -> Iterator[tuple[Called, Shard, str]]:
             continue
         if any(_chooses(trace, shard, built.result) for shard in shards(trace)):
             continue
-        lower = dtype_of(policy_of(found[0]), "param_dtype")
-        if lower in LOW:
-            yield built, found[0], lower
+        low = low_of(policy_of(found[0]), "param_dtype", found[0].guards.and_(built.guards))
+        if low is not None:
+            yield built, found[0], low[0], low[1]

@@ -186,9 +186,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp2lint.api import Finding, Forward, Trace, Value, options, rule, unwrapped
+from fsdp2lint.api import Finding, Forward, Guards, Trace, Value, options, rule, unwrapped
 
-from ..._common.policies import around, dtype_of, policy_of
+from ..._common.policies import around, dtypes_of, policy_of
 from ..._common.shared import Shard, class_name, shards, shards_before
 from .implied import implied_outputs
 from .policies import for_the_root_only
@@ -208,13 +208,11 @@ def check(trace: Trace) -> Iterator[Finding]:
     """Outputs that the next layer cannot take."""
     for shard in shards(trace):
         policy = policy_of(shard)
-        given = dtype_of(policy, "output_dtype")
-        if given is None or given == dtype_of(policy, "param_dtype"):
-            continue
         for root in around(trace, shard):
-            lower = dtype_of(policy_of(root), "param_dtype")
-            if lower is None or lower == given:
+            differing = _differing(policy, policy_of(root), shard.guards.and_(root.guards))
+            if differing is None:
                 continue
+            given, lower = differing
             after = _next_layer(trace, shard, root)
             if after is None:
                 continue
@@ -230,6 +228,16 @@ def check(trace: Trace) -> Iterator[Finding]:
             )
             break
     yield from implied_outputs(trace, _STRICT)
+
+
+def _differing(inner: Value | None, outer: Value | None, here: Guards) -> tuple[str, str] | None:
+    """What an inner policy gives out and in what the root computes, where these are two dtypes on one path."""
+    for way, given in dtypes_of(inner, "output_dtype", here):
+        for inside, own in dtypes_of(inner, "param_dtype", way) or [(way, "")]:
+            for _, lower in dtypes_of(outer, "param_dtype", inside):
+                if given not in (own, lower):
+                    return given, lower
+    return None
 
 
 def _next_layer(trace: Trace, shard: Shard, root: Shard) -> Forward | None:
