@@ -303,12 +303,16 @@ def _rank_exits(trace: Trace) -> tuple[Exited, ...]:
 @once
 def _handing_over(trace: Trace) -> tuple[Called, ...]:
     """The calls under a test of the rank that are not followed and may call the script back."""
-    return tuple(
-        called
-        for called in trace.of(Called)
-        if any(decides(guard.test) for clause in _choosing(called.guards) for guard in clause)
-        and _hands_over(called)
-    )
+    known: dict[Guards, bool] = {}  # most calls of a function stand under the same conditions
+    found = []
+    for called in trace.of(Called):
+        kept = known.get(called.guards)
+        if kept is None:
+            every = (guard for clause in _choosing(called.guards) for guard in clause)
+            kept = known[called.guards] = any(decides(guard.test) for guard in every)
+        if kept and _hands_over(called):
+            found.append(called)
+    return tuple(found)
 
 
 def _leaves_out(left: Exited, event: Event) -> bool:

@@ -35,6 +35,7 @@ from fsdp2lint.api import (
     StateDictTaken,
     SyncSwitched,
     Trace,
+    Unknown,
     Value,
     Wrapped,
     Wrapping,
@@ -309,7 +310,9 @@ def _asks_if_sharded(guard: Guard) -> bool:
 
 def is_ordinary(guard: Guard) -> bool:
     """Whether this holds in every run that goes well: no exception was raised, and there are several ranks."""
-    return not guard.taken and guard.test.words() in _EXTRAORDINARY
+    if guard.taken or not isinstance(guard.test, Unknown | External):
+        return False
+    return guard.test.words() in _EXTRAORDINARY
 
 
 _EXTRAORDINARY = ("an exception was raised", "not distributed")

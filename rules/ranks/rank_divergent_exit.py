@@ -90,6 +90,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from libcst import CSTNode
+
 from fsdp2lint.api import Backward, Event, Exited, Finding, Guard, Stepped, Trace, once, rule
 
 from .._common.meetings import (
@@ -115,10 +117,11 @@ def check(trace: Trace) -> Iterator[Finding]:
     if trace.truncated:  # those who left may meet the others in what was not walked
         return
     said: set[object] = set()
+    last = _last_in_calls(trace)
     for left in trace.of(Exited):
-        guard = next((g for g in left.rank if decides(g.test)), None)
-        if left.how == "raise":
+        if left.how == "raise" or left.order > last.get(_calls(left, left.how), -1):
             continue
+        guard = next((g for g in left.rank if decides(g.test)), None)
         if guard is None:
             yield from _left_by_own_values(trace, left, said)
             continue
@@ -182,6 +185,23 @@ def _missed(trace: Trace, left: Exited, guard: Guard) -> Meeting | None:
         if misses(event, left) and passes_without(event.guards, left.rank, guard):
             return None if _meets_elsewhere(trace, meeting, left, guard) else meeting
     return None
+
+
+@once
+def _last_in_calls(trace: Trace) -> dict[tuple[CSTNode, ...], int]:
+    """By the calls that lead into a function: when the last meeting is that happens in it, or in what it calls."""
+    last: dict[tuple[CSTNode, ...], int] = {}
+    for meeting in _for_all_ranks(trace):
+        way = _calls(meeting.event)
+        for depth in range(len(way) + 1):
+            last[way[:depth]] = max(meeting.event.order, last.get(way[:depth], -1))
+    return last
+
+
+def _calls(event: Event, how: str = "return") -> tuple[CSTNode, ...]:
+    """The calls that lead to what an event leaves: its function, or the program."""
+    inner = how in ("return", "break", "continue")
+    return tuple(call.node for call in event.calls) if inner else ()
 
 
 @once
