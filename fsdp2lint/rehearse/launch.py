@@ -160,6 +160,7 @@ def environment(request: Request) -> dict[str, str]:
         "FSDP2LINT_PYTHONPATH": before or "",
         "OMP_NUM_THREADS": "1",
         "PYTHONUNBUFFERED": "1",
+        "HYDRA_FULL_ERROR": "1",  # it would print what was raised, and exit
         MARK: request.scratch,
     }
     if request.device == "cpu":

@@ -15,6 +15,8 @@ _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _PATHS = ("stdlib", "platstdlib", "purelib", "platlib")
 _LIBRARIES = tuple({os.path.realpath(sysconfig.get_path(name)) + os.sep for name in _PATHS})
 _PACKAGES = re.compile(r"[\\/](site|dist)-packages[\\/]")
+SCRATCH = "fsdp2lint-"
+"""How folders of ours begin, in which programs work."""
 _WAITING = re.compile(r"[\\/]torch[\\/](distributed[\\/](?!elastic)|_ops\.py)")
 
 _DUMPED = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)$')
@@ -29,12 +31,19 @@ def own(file: str) -> bool:
     return not os.path.realpath(file).startswith(_LIBRARIES)
 
 
+@lru_cache(maxsize=4096)
+def _place(file: str) -> str:
+    """Where a file is for the user: the folder that a script works in is one of links."""
+    whole = os.path.abspath(file)
+    return os.path.realpath(whole) if f"{os.sep}{SCRATCH}" in whole else whole
+
+
 def here() -> Spot | None:
     """The innermost line of the script on this thread's stack."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if own(frame.f_code.co_filename):
-            return Spot(os.path.abspath(frame.f_code.co_filename), frame.f_lineno)
+            return Spot(_place(frame.f_code.co_filename), frame.f_lineno)
         frame = frame.f_back
     return None
 
@@ -55,7 +64,7 @@ def raised_at(traceback: TracebackType | None) -> list[Frame]:
     while traceback is not None:
         code = traceback.tb_frame.f_code
         if own(code.co_filename):
-            spot = Spot(os.path.abspath(code.co_filename), traceback.tb_lineno)
+            spot = Spot(_place(code.co_filename), traceback.tb_lineno)
             frames.append(Frame(spot, code.co_name))
         traceback = traceback.tb_next
     return frames

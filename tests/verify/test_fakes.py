@@ -409,7 +409,7 @@ def test_data_that_an_installed_package_cannot_download_are_made_up() -> None:
     assert done.stdout.splitlines() == [
         "own rows: 2",
         "made up: load_dataset('nobody/has-this')",
-        "rows: 512",
+        "rows: 1280",
     ]
 
 
@@ -656,5 +656,105 @@ def test_models_and_schedulers_of_diffusers_are_small_ones(tmp_path: Path) -> No
         text=True,
         check=False,
         timeout=120,
+    )
+    assert ran.returncode == 0, ran.stderr[-3000:]
+
+
+REPORTING = {
+    "site-packages/library.py": """
+import importlib.util
+
+def available():
+    return [name for name in ("wandb", "mlflow", "aim") if importlib.util.find_spec(name)]
+""",
+    "train.py": """
+import sys
+sys.path.insert(0, "site-packages")
+from fsdp2lint.rehearse import fakes
+counts = {}
+fakes.install(counts)
+exec(compile(open(sys.argv[1]).read(), sys.argv[1], "exec"))
+""",
+    "own.py": """
+import library
+report_to = "mlflow"
+print(library.available())
+""",
+    "settings.yaml": "tracker: aim\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("words", "there"), [([], ["mlflow"]), (["--config=settings.yaml"], ["mlflow", "aim"])]
+)
+def test_a_tracker_is_there_where_the_program_or_its_settings_name_it(
+    tmp_path: Path, words: list[str], there: list[str]
+) -> None:
+    (tmp_path / "site-packages").mkdir()
+    for name, text in REPORTING.items():
+        (tmp_path / name).write_text(text)
+    ran = subprocess.run(
+        [sys.executable, "train.py", "own.py", *words],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ran.stdout.splitlines() == [str(there)]
+
+
+def test_a_name_says_the_kind_of_a_model() -> None:
+    import transformers
+
+    from fsdp2lint.rehearse.fakes.pretrained import _kind
+
+    said = {
+        "EleutherAI/pythia-2.8b": "gpt_neox",
+        "meta-llama/Llama-3.1-8B": "llama",
+        "Qwen/Qwen2.5-7B-Instruct": "qwen2",
+        "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": "qwen2",
+        "google/flan-t5-large": "t5",
+        "facebook/opt-6.7b": "opt",
+        "microsoft/Phi-3-mini-4k-instruct": "phi3",
+        "distilbert-base-uncased": "distilbert",
+        "lmsys/vicuna-7b": "llama",
+        "/models/my_own": "llama",
+    }
+    kinds = transformers.CONFIG_MAPPING.keys()
+    assert {name: _kind(name.lower(), kinds) for name in said} == said
+
+
+SAVED = """
+from fsdp2lint.rehearse import fakes
+fakes.install({})
+import torch
+from datasets import Dataset, DatasetDict, load_dataset, load_from_disk
+from transformers import AutoModelForCausalLM
+
+parts, whole = load_dataset("nobody/has-it"), load_dataset("nobody/has-it", split="train")
+assert isinstance(parts, DatasetDict) and isinstance(whole, Dataset)
+assert not isinstance(whole, DatasetDict) and len(whole) == 1024 and len(parts["test"]) == 256
+assert parts.map(lambda row: {"n": 1}).remove_columns("text").column_names["train"] == ["n"]
+for saved in (load_from_disk("nowhere/train"), load_from_disk("nowhere")["train"]):
+    assert isinstance(saved, Dataset) and saved[0]["text"] and saved.column_names == ["text"]
+seen = whole.with_transform(lambda rows: {"upper": [one.upper() for one in rows["text"]]})
+assert seen[0] == {"upper": whole[0]["text"].upper()}
+assert Dataset.from_csv("https://nowhere.invalid/rows.csv")[0]["headline"]
+
+model = AutoModelForCausalLM.from_pretrained("meta-llama/Llama-2-7b-hf", dtype=torch.bfloat16)
+assert next(model.parameters()).dtype == torch.bfloat16
+assert model.model.rotary_emb.inv_freq.dtype == torch.float32, "as in a model that was loaded"
+"""
+
+
+def test_data_of_an_installed_package_are_of_its_classes(tmp_path: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", SAVED],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert ran.returncode == 0, ran.stderr[-3000:]

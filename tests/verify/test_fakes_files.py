@@ -92,6 +92,49 @@ def test_files_of_data_hold_what_their_names_and_the_program_say(tmp_path: Path)
     ]
 
 
+GUARDED = """
+import json, os
+from pathlib import Path
+
+if not os.path.exists("data/rows.jsonl"):
+    raise SystemExit("no rows")
+assert Path("data/shuffled/web_1.0").exists(), "no folder"
+(shard,) = Path("data/shuffled/web_1.0").glob("*.chunk.*.jsonl")
+for path in ("data/rows.jsonl", shard):
+    with open(path) as file:
+        row = json.loads(next(file))
+    assert "content" in row and row["content"]
+if os.path.exists("data/rows.csv"):
+    print("not asked for its sake")
+assert not Path("data/rows.csv").exists()
+for needed in ("config/train.json", "checkpoints/last"):
+    try:
+        if not os.path.isfile(needed) and not os.path.isdir(needed):
+            raise LookupError(needed)
+    except LookupError as problem:
+        print("missing:", problem)
+try:
+    open("config/train.json")
+except FileNotFoundError as problem:
+    print("missing:", problem.filename)
+"""
+
+
+def test_data_are_there_where_the_program_would_end_without_and_settings_are_not(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "train.py").write_text(GUARDED)
+    shard = "data/shuffled/web_1.0"
+    assert _said(tmp_path, RUNNING, str(tmp_path / "train.py")) == [
+        "missing: config/train.json",
+        "missing: checkpoints/last",
+        "missing: config/train.json",
+        "made up: data/rows.jsonl",
+        f"made up: {shard}",
+        f"made up: {shard}/0.chunk.0.jsonl",
+    ]
+
+
 FETCHING = """
 import tarfile, urllib.request, zipfile
 import torch

@@ -131,6 +131,37 @@ def spawning(tmp_path: Path) -> Path:
     return tmp_path
 
 
+APART = """
+import multiprocessing as mp
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+dist.init_process_group("nccl")
+rank = dist.get_rank()
+torch.cuda.set_device(rank)
+mp.set_start_method("spawn")
+with mp.Manager() as manager, torch.random.fork_rng(devices=[torch.cuda.current_device()]):
+    manager.list([torch.rand(1).item()])
+model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+if rank == 1:
+    model[1].double()
+FSDP(model, device_id=rank, sync_module_states=True)
+"""
+
+
+def test_a_broadcast_of_unlike_modules_is_told(tmp_path: Path) -> None:
+    (tmp_path / "apart.py").write_text(APART)
+    code, out, _ = rehearse(tmp_path, "-f", "json", "apart.py")
+    assert code == 2
+    assert {rank["error"] for rank in json.loads(out)["ranks"]} == {
+        "ValueError: sync_module_states=True: tensor 2 of 4 of a module that FSDP wraps is "
+        "float32 (2, 4) on cpu on rank 0 and float64 (2, 4) on cpu on rank 1 of its group"
+    }
+
+
 def test_a_patch_replaces_what_must_be_downloaded(spawning: Path) -> None:
     words = ("-f", "json", "--patch", "fakes:small", "spawning.py", "--", "2")
     code, out, err = rehearse(spawning, *words)

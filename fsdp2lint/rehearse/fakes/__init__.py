@@ -61,9 +61,12 @@ def install(
         importlib.util.find_spec("tensorboard") is None
     ):  # PyTorch's part of it imports more than that
         sys.modules["torch.utils.tensorboard"] = Hollow("torch.utils.tensorboard")
-    from fsdp2lint.rehearse.fakes.kernels import KERNELS
+    from fsdp2lint.rehearse.fakes.kernels import KERNELS, declare_operators
 
-    sys.meta_path.append(Finder(counted, MADE_UP | KERNELS, TRACKERS | set(MADE_UP) | set(more)))
+    always = TRACKERS | set(MADE_UP) | set(more)
+    sys.meta_path.append(Finder(counted, MADE_UP | KERNELS, always, TRACKERS - set(more)))
+    if importlib.util.find_spec("xformers") is None:
+        declare_operators()
     from fsdp2lint.rehearse.fakes import (
         arrays,
         diffusing,

@@ -6,36 +6,47 @@ It stands in for the package where that is not installed, and for data that cann
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import random
+import sys
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
 
+from fsdp2lint.rehearse.fakes import images
 from fsdp2lint.rehearse.fakes.texts import Tokenizer, sentence
 from fsdp2lint.rehearse.standin.replace import Counted, Function, wrap
 
 ROWS = 256
+TRAINING_ROWS = 1_024
 LENGTH = 32
 """So many tokens a row that comes with its tokens."""
 _NUMBERS = ("label", "labels", "idx", "id", "score", "target")
+_NUMBERED = ("_label", "_labels", "_idx")
 _IDS = ("input_ids", "token_ids")
 _ONES = ("attention_mask", "loss_mask")
 _TALKS = ("messages", "conversations", "conversation", "chosen_messages")
 _ANSWERS = ("chosen", "rejected")
+_PICTURES = ("image", "img", "picture", "photo", "jpg", "jpeg", "png")
 COLUMNS = ("text",)
 
 
 class Row(dict[str, Any]):
     """A row that makes up a column when it is asked for."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, source: str = "") -> None:
         super().__init__({name: value(name, number) for name in COLUMNS})
-        self._number = number
+        self._number, self._source = number, source
 
     def __missing__(self, key: str) -> Any:
-        tokens = key == "labels" and "input_ids" in self  # of a text, beside its tokens
-        self[key] = list(self["input_ids"]) if tokens else value(key, self._number)
+        if key == "labels" and "input_ids" in self:  # of a text, beside its tokens
+            self[key] = list(self["input_ids"])
+        elif key in _PICTURES and importlib.util.find_spec("PIL") is not None:
+            self[key] = images.noise(str(self._number), images.width_of(self._source))
+        else:
+            self[key] = value(key, self._number)
         return self[key]
 
     def is_made_up(self, name: str) -> bool:
@@ -44,7 +55,7 @@ class Row(dict[str, Any]):
 
     def with_columns(self, columns: dict[str, Any]) -> Row:
         """The same row with these columns."""
-        other = Row(self._number)
+        other = Row(self._number, self._source)
         other.clear()
         other.update(columns)
         return other
@@ -65,7 +76,7 @@ class Columns(dict[str, Any]):
 
 def value(name: str, number: int) -> Any:
     """What stands in a column of that name."""
-    if name in _NUMBERS:
+    if _is_number(name):
         return number % 2
     if name in _IDS:
         return Tokenizer().encode(sentence(number, 24))[:LENGTH]
@@ -76,7 +87,11 @@ def value(name: str, number: int) -> Any:
         return [{"role": who, "content": sentence(2 * number + n)} for n, who in enumerate(turns)]
     if name in _ANSWERS:  # as in Anthropic/hh-rlhf
         return f"\n\nHuman: {sentence(number)}\n\nAssistant: {sentence(number + len(name))}"
-    return sentence(number * 31 + len(name), 40)
+    return sentence(number * 31 + len(name), 12)  # templates and answers are to fit beside it
+
+
+def _is_number(name: str) -> bool:
+    return name in _NUMBERS or name.endswith(_NUMBERED)
 
 
 class Feature:
@@ -85,7 +100,7 @@ class Feature:
     dtype, names, num_classes = "int64", ["0", "1"], 2
 
     def __init__(self, name: str) -> None:
-        if name not in _NUMBERS:
+        if not _is_number(name):
             self.dtype = "string"
 
     @property
@@ -110,13 +125,28 @@ class Features(dict[str, Feature]):
         return made
 
 
+def _passes_for(name: str) -> Any:
+    """The class of the installed package, where a program asks ``isinstance``; without one, its own."""
+
+    def of(self: object) -> type:
+        there = getattr(sys.modules.get("datasets"), name, None)
+        return there if isinstance(there, type) else type(self)
+
+    return property(of)
+
+
 class Dataset(torch.utils.data.Dataset[Any]):
     """Rows, and what makes other rows of them."""
 
-    def __init__(self, rows: Iterable[Any] | None = None) -> None:
-        self._rows = [Row(n) for n in range(ROWS)] if rows is None else list(rows)
+    __class__ = _passes_for("Dataset")
+
+    def __init__(
+        self, rows: Iterable[Any] | None = None, source: str = "", count: int = ROWS
+    ) -> None:
+        self._rows = [Row(n, source) for n in range(count)] if rows is None else list(rows)
         self._tensors = False
         self._shown: list[str] | None = None
+        self._transform: Callable[..., Any] | None = None
 
     @classmethod
     def from_dict(cls, columns: dict[str, list[Any]], **_: object) -> Dataset:
@@ -162,11 +192,13 @@ class Dataset(torch.utils.data.Dataset[Any]):
             rows = self._rows[key] if isinstance(key, slice) else [self._rows[n] for n in key]
             return Columns(rows)
         row = self._rows[key]
+        if self._transform is not None:
+            (row,) = _rows(self._transform(Columns([row])))
         if self._shown is not None:
             row = {name: row[name] for name in self._shown}
         if not self._tensors:
             return row
-        return {k: v if isinstance(v, str) else torch.tensor(v) for k, v in row.items()}
+        return {name: _as_tensor(held) for name, held in row.items()}
 
     def __iter__(self) -> Iterator[Any]:
         return (self[number] for number in range(len(self)))
@@ -243,6 +275,43 @@ class Dataset(torch.utils.data.Dataset[Any]):
             ]
         )
 
+    def rename_columns(self, names: dict[str, str]) -> Dataset:
+        """With columns under other names."""
+        renamed = self
+        for old, new in names.items():
+            renamed = renamed.rename_column(old, new)
+        return renamed
+
+    def select_columns(self, names: Any) -> Dataset:
+        """With these columns only."""
+        kept = [names] if isinstance(names, str) else list(names)
+        return self._like(
+            [_more(row, {}, {name: row[name] for name in kept}) for row in self._rows]
+        )
+
+    def add_column(self, name: str, column: Iterable[Any], **_: object) -> Dataset:
+        """With one column more."""
+        pairs = zip(self._rows, column, strict=False)
+        return self._like([_more(row, dict(row), {name: one}) for row, one in pairs])
+
+    def set_transform(self, transform: Callable[..., Any], *_: object, **__: object) -> None:
+        """Give what a function makes of each row from here on."""
+        self._transform = transform
+
+    def with_transform(self, transform: Callable[..., Any], *_: object, **__: object) -> Dataset:
+        """The same, giving what a function makes of each row."""
+        other = self._like(self._rows)
+        other.set_transform(transform)
+        return other
+
+    def to_list(self) -> list[Any]:
+        """The rows."""
+        return list(self)
+
+    def to_pandas(self, *_: object, **__: object) -> Any:
+        """The rows in a table."""
+        return importlib.import_module("pandas").DataFrame(map(dict, self._rows))
+
     def set_format(
         self,
         type: str | None = None,  # noqa: A002
@@ -266,9 +335,19 @@ class Dataset(torch.utils.data.Dataset[Any]):
     flatten_indices = cast_column = save_to_disk = to_iterable_dataset
 
     def _like(self, rows: list[Any]) -> Dataset:
-        other = Dataset(rows)
+        other = type(self)(rows)
         other._tensors, other._shown = self._tensors, self._shown
+        other._transform = self._transform
         return other
+
+
+def _as_tensor(held: Any) -> Any:
+    """As ``with_format("torch")`` gives it: pictures have their colours first."""
+    if isinstance(held, str):
+        return held
+    if hasattr(held, "getbands"):
+        return torch.from_numpy(importlib.import_module("numpy").array(held)).permute(2, 0, 1)
+    return torch.tensor(held)
 
 
 def _more(row: Any, kept: dict[str, Any], new: dict[str, Any]) -> Any:
@@ -293,46 +372,46 @@ def _less(row: Any, gone: set[str]) -> Any:
 IterableDataset = Dataset
 
 
+class Saved(Dataset):
+    """What is loaded from a disk: rows, or parts of which each is asked for by its name. Nothing says which."""
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, str) and key in self:
+            return Dataset(self._rows)
+        return super().__getitem__(key)
+
+    def __contains__(self, key: object) -> bool:
+        return key in _PARTS
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """A part of that name."""
+        return Dataset(self._rows) if key in _PARTS else default
+
+
+_PARTS = ("train", "training", "validation", "valid", "val", "dev", "eval", "test")
+
+
 class DatasetDict(dict[str, Any]):
     """The parts of a data set; one that is asked for by a name it does not have is made up."""
+
+    __class__ = _passes_for("DatasetDict")
 
     def __missing__(self, key: str) -> Dataset:
         made = self[key] = Dataset()
         return made
 
-    def map(self, *args: Any, **how: Any) -> DatasetDict:
-        """Of every part."""
-        return DatasetDict({name: part.map(*args, **how) for name, part in self.items()})
+    def __getattr__(self, name: str) -> Any:
+        """What its parts have, of every part (``column_names``, ``num_rows``, ``map(…)``)."""
+        if name.startswith("__") or not hasattr(Dataset, name):
+            raise AttributeError(name)
+        if not callable(getattr(Dataset, name)):
+            return {part: getattr(held, name) for part, held in self.items()}
 
-    def filter(self, *args: Any, **how: Any) -> DatasetDict:
-        """Of every part."""
-        return DatasetDict({name: part.filter(*args, **how) for name, part in self.items()})
+        def of_every_part(*args: Any, **how: Any) -> DatasetDict:
+            made = {part: getattr(held, name)(*args, **how) for part, held in self.items()}
+            return DatasetDict({part: one for part, one in made.items() if one is not None})
 
-    def remove_columns(self, names: Any) -> DatasetDict:
-        """Of every part."""
-        return DatasetDict({name: part.remove_columns(names) for name, part in self.items()})
-
-    def rename_column(self, old: str, new: str) -> DatasetDict:
-        """Of every part."""
-        return DatasetDict({name: part.rename_column(old, new) for name, part in self.items()})
-
-    def with_format(self, *args: Any, **how: Any) -> DatasetDict:
-        """Of every part."""
-        return DatasetDict({name: part.with_format(*args, **how) for name, part in self.items()})
-
-    def shuffle(self, *args: Any, **how: Any) -> DatasetDict:
-        """Of every part."""
-        return DatasetDict({name: part.shuffle(*args, **how) for name, part in self.items()})
-
-    def set_format(self, *args: Any, **how: Any) -> None:
-        """Of every part."""
-        for part in self.values():
-            part.set_format(*args, **how)
-
-    @property
-    def column_names(self) -> dict[str, list[str]]:
-        """Of every part."""
-        return {name: part.column_names for name, part in self.items()}
+        return of_every_part
 
 
 def _rows(columns: Any) -> list[Any]:
@@ -340,16 +419,21 @@ def _rows(columns: Any) -> list[Any]:
     return [dict(zip(held, row, strict=True)) for row in zip(*held.values(), strict=False)]
 
 
-def load_dataset(*_: object, split: Any = None, **__: object) -> Any:
+def load_dataset(*named: object, split: Any = None, **how: object) -> Any:
     """A data set of any name."""
-    if isinstance(split, list | tuple):
-        return [Dataset() for _ in split]
-    if split is not None:
-        return Dataset()
-    return DatasetDict(train=Dataset(), validation=Dataset(), test=Dataset())
+    source = " ".join(map(str, (*named, how.get("path", ""))))
+    parts = ("train", "validation", "test")
+    names = parts if split is None else split if isinstance(split, list | tuple) else (split,)
+    many = [TRAINING_ROWS if str(name).startswith("train") else ROWS for name in names]
+    made = [Dataset(source=source, count=count) for count in many]
+    if split is None:
+        return DatasetDict(zip(parts, made, strict=True))
+    return made if isinstance(split, list | tuple) else made[0]
 
 
-load_from_disk = load_dataset
+def load_from_disk(*named: object, **_: object) -> Any:
+    """Rows, or parts of them."""
+    return Saved(source=" ".join(map(str, named)), count=TRAINING_ROWS)
 
 
 def concatenate_datasets(parts: Iterable[Dataset], **_: object) -> Dataset:
@@ -365,20 +449,23 @@ def interleave_datasets(parts: Iterable[Dataset], **_: object) -> Dataset:
 def install(counted: Counted) -> None:
     """Where ``datasets`` is installed: what it cannot find or download is made up."""
     package: Any = importlib.import_module("datasets")
-    wrap(package, "load_dataset", lambda load: _or_made_up(load, counted))
-    wrap(package, "load_from_disk", lambda load: _or_made_up(load, counted))
+    for made_up in (load_dataset, load_from_disk):
+        wrap(package, made_up.__name__, partial(_or_made_up, counted, made_up))
+    for made in ("from_csv", "from_json", "from_parquet", "from_text"):
+        if hasattr(package.Dataset, made):
+            wrap(package.Dataset, made, partial(_or_made_up, counted, lambda *_, **__: Dataset()))
     wrap(package, "concatenate_datasets", _joining)
     wrap(package, "interleave_datasets", _joining)
 
 
-def _or_made_up(load: Function, counted: Counted) -> Function:
+def _or_made_up(counted: Counted, made_up: Function, load: Function) -> Function:
     def loaded(*args: Any, **how: Any) -> Any:
         try:
             return load(*args, **how)
         except (OSError, ValueError, RuntimeError):
             name = args[0] if args else how.get("path", how.get("dataset_path"))
             counted.note(f"made up: {load.__name__}({str(name)!r})")
-            return load_dataset(*args, **how)
+            return made_up(*args, **how)
 
     return loaded
 

@@ -18,7 +18,6 @@ import os
 import re
 import struct
 import sys
-import types
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,7 +26,15 @@ from typing import Any
 from fsdp2lint.rehearse.fakes import downloads, images
 from fsdp2lint.rehearse.fakes.arrays import TOKENS, noise
 from fsdp2lint.rehearse.fakes.data_sets import value
-from fsdp2lint.rehearse.fakes.imports import asked_by_the_program, caught, is_own
+from fsdp2lint.rehearse.fakes.imports import (
+    asked_by_the_program,
+    caught,
+    ends_without,
+    is_own,
+    own_files,
+    own_frames,
+    source_of,
+)
 from fsdp2lint.rehearse.fakes.texts import sentence
 from fsdp2lint.rehearse.standin.replace import Counted, Function, wrap
 
@@ -39,6 +46,8 @@ LISTED = 64
 PICTURES = (".jpg", ".jpeg", ".png")
 _FOUND = (".bin", ".jsonl", ".ndjson", ".csv", ".tsv", *downloads.ENDS)
 """Files that programs look for by a pattern and need; of others, as checkpoints, there may be none."""
+_DATA = (*_FOUND, ".json", ".parquet", ".arrow")
+_FOLDER = re.compile(r"data|train|valid|test|corpus|texts|images|pictures", re.I)
 _FIELD = re.compile(r"(?<!\{)\{([A-Za-z_]\w*)\}(?!\})")
 _PANDAS = ("read_csv", "read_table", "read_json", "read_parquet")
 _MISSING = ("FileNotFoundError", "OSError", "IOError", "EnvironmentError", "Exception", "BaseException")  # fmt: skip
@@ -46,6 +55,7 @@ _NO_DATA = re.compile(
     r"config|args|setting|state|index|vocab|meta|token(?!iz|s)|map|secret|key|template|model", re.I
 )
 """What files are called that hold no rows, texts or tokens, whatever their ending."""
+_SETTINGS = re.compile(r"(^|[\\/])(conf|configs?|settings)([\\/]|$)", re.I)
 _READING = ("pathlib", "codecs", "glob", "io", "gzip", "_io", __name__)
 """Modules that read for others."""
 
@@ -57,6 +67,14 @@ def install(counted: Counted, folder: str) -> None:
     builtins.open = io.open = opened
     wrap(os, "listdir", lambda listed: _listing(listed, made))
     wrap(glob, "glob", lambda found: _finding(found, made))
+    for name in ("glob", "rglob"):
+        wrap(Path, name, lambda found: _finding_below(found, made))
+    for owner, names in (
+        (os.path, ("exists", "isfile", "isdir")),
+        (Path, ("exists", "is_file", "is_dir")),
+    ):
+        for name in names:
+            wrap(owner, name, lambda asks: _asking(asks, made))
 
 
 def install_pandas(counted: Counted) -> None:
@@ -76,14 +94,14 @@ class MadeUp:
     """The files that were made up."""
 
     def __init__(self, counted: Counted, folder: str) -> None:
-        self._counted, self._folder = counted, Path(folder, "made-up")
+        self.counted, self._folder = counted, Path(folder, "made-up")
         self._listed: set[str] = set()
 
     def names(self, folder: str) -> list[str]:
         """The files of a folder that is missing."""
         self._listed.add(os.path.normpath(folder))
         ending = ".jpg" if _looks_at_pictures() else ".txt"
-        self._counted.note(f"made up: {os.path.join(folder, '*')}{ending}")
+        self.counted.note(f"made up: {os.path.join(folder, '*')}{ending}")
         return [f"{('cat', 'dog')[n % 2]}_{n}{ending}" for n in range(LISTED)]
 
     def file(self, path: str) -> str | None:
@@ -94,7 +112,7 @@ class MadeUp:
             content = content_of(path)
         if content is None:
             return None
-        self._counted.note(f"made up: {path}")
+        self.counted.note(f"made up: {path}")
         made = self._folder / re.sub(r"\W+", "_", os.path.dirname(path)) / os.path.basename(path)
         if not made.exists():  # another rank may make the same
             made.parent.mkdir(parents=True, exist_ok=True)
@@ -109,7 +127,7 @@ def content_of(path: str) -> bytes | None:
     stem, ending = os.path.splitext(os.path.basename(path).lower())
     if ending in downloads.ENDS:
         return downloads.text()
-    if _NO_DATA.search(stem):
+    if _NO_DATA.search(stem) or _SETTINGS.search(os.path.dirname(path)):
         return None
     if ending == ".bin":
         return _tokens()
@@ -126,7 +144,7 @@ def content_of(path: str) -> bytes | None:
 
 def _reads_lines() -> bool:
     """Whether the function of the program that reads now takes one value from each line."""
-    reader = next(_own_frames(), None)
+    reader = next(own_frames(), None)
     try:
         source = inspect.getsource(reader.f_code) if reader is not None else ""
     except OSError:
@@ -136,7 +154,7 @@ def _reads_lines() -> bool:
 
 def _tokens() -> bytes | None:
     """Tokens as the program reads them; nothing where its source does not say how."""
-    sources = "".join(map(_source, _own_files()))
+    sources = "".join(map(source_of, own_files()))
     said = re.search(r"uint16|uint32", sources)
     if str(MAGIC) in sources:
         return struct.pack("<256i", MAGIC, 1, TOKENS, *[0] * 253) + bytes(noise("uint16", TOKENS))
@@ -150,15 +168,15 @@ def _rows() -> Iterator[dict[str, Any]]:
 
 def _columns() -> list[str]:
     """The columns that the program asks rows for."""
-    found = dict.fromkeys(name for file in _own_files() for name in _asked(file))
+    found = dict.fromkeys(name for file in own_files() for name in _asked(file))
     return list(found) or ["text"]
 
 
 @functools.cache
 def _asked(file: str) -> tuple[str, ...]:
-    """Names in ``row["name"]`` and ``row.get("name")``, in a source, and in templates that rows are put into."""
+    """Names in ``row["name"]``, ``row.get("name")`` and ``assert "name" in row``, and in templates that rows are put into."""
     try:
-        tree = ast.parse(_source(file))
+        tree = ast.parse(source_of(file))
     except (SyntaxError, ValueError):
         return ()
     found: list[ast.expr] = []
@@ -167,6 +185,9 @@ def _asked(file: str) -> tuple[str, ...]:
             found.append(node.slice)
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
             found += [node.args[0]] * (node.func.attr == "get")
+        elif isinstance(node, ast.Assert):
+            tests = (one for one in ast.walk(node.test) if isinstance(one, ast.Compare))
+            found += [one.left for one in tests if isinstance(one.ops[0], ast.In)]
     names = [one.value for one in found if isinstance(one, ast.Constant)]
     if any(map(_fills_with_a_row, ast.walk(tree))):
         texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
@@ -182,35 +203,11 @@ def _fills_with_a_row(node: ast.AST) -> bool:
     return node.func.attr == "format_map" or (node.func.attr == "format" and None in named)
 
 
-@functools.cache
-def _source(file: str) -> str:
-    try:
-        return Path(file).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-
-
-def _own_files() -> list[str]:
-    """The files of the program: first those that wait for what is read, then all that were imported."""
-    waiting = [frame.f_code.co_filename for frame in _own_frames()]
-    modules = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
-    imported = [file for file in modules if isinstance(file, str) and is_own(file)]
-    return list(dict.fromkeys(waiting + imported))
-
-
-def _own_frames() -> Iterator[types.FrameType]:
-    frame: types.FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if is_own(frame.f_code.co_filename):
-            yield frame
-        frame = frame.f_back
-
-
 def _wanted() -> bool:
     """Whether the program itself reads now, and ends if that fails."""
     if not asked_by_the_program(_READING, depth=2):
         return False
-    return not any(caught(one, _MISSING) for one in _own_frames())
+    return not any(caught(one, _MISSING) for one in own_frames())
 
 
 def _opening(read: Function, made: MadeUp) -> Function:
@@ -226,6 +223,32 @@ def _opening(read: Function, made: MadeUp) -> Function:
             return read(instead, mode, *args, **how)
 
     return opened
+
+
+def _asking(asks: Function, made: MadeUp) -> Function:
+    @functools.wraps(asks)
+    def there(path: Any, *args: Any, **how: Any) -> Any:
+        if asks(path, *args, **how):
+            return True
+        asker = sys._getframe(1)
+        if not is_own(asker.f_code.co_filename) or not ends_without(asker):
+            return False
+        if not isinstance(path, str | os.PathLike) or not names_data(os.fsdecode(path)):
+            return False
+        made.counted.note(f"made up: {path}")
+        return True
+
+    return there
+
+
+def names_data(path: str) -> bool:
+    """Whether a path says of itself that data lie there: by its ending, or a folder by its name."""
+    stem, ending = os.path.splitext(os.path.basename(os.path.normpath(path)))
+    if _NO_DATA.search(stem) or _SETTINGS.search(os.path.dirname(path)):
+        return False
+    if re.fullmatch(r"\.[a-z]\w*", ending, re.I):
+        return ending.lower() in _DATA
+    return _FOLDER.search(path) is not None
 
 
 def _listing(listed: Function, made: MadeUp) -> Function:
@@ -249,6 +272,17 @@ def _finding(found: Function, made: MadeUp) -> Function:
             return there
         one = made.file(re.sub(r"[^\w./-]+", "0", pathname))
         return there if one is None else [one]
+
+    return paths
+
+
+def _finding_below(found: Function, made: MadeUp) -> Function:
+    def paths(self: Path, pattern: Any, *args: Any, **how: Any) -> Iterator[Path]:
+        there = list(found(self, pattern, *args, **how))
+        if there or not str(pattern).endswith(_FOUND) or not _wanted():
+            return iter(there)
+        one = made.file(re.sub(r"[^\w./-]+", "0", str(self / pattern)))
+        return iter(there if one is None else [Path(one)])
 
     return paths
 

@@ -226,9 +226,15 @@ def _fill(data_set: Any, name: str, given: dict[str, Any]) -> None:
         data_set.data = data_set.data.transpose(0, 2, 3, 1)
 
 
-def noise(path: str) -> Any:
+def noise(path: str, width: int = 224) -> Any:
     """A picture of noise, the same for the same path."""
     image: Any = importlib.import_module("PIL.Image")
     generator = torch.Generator().manual_seed(zlib.crc32(path.encode()))
-    pixels = torch.randint(0, 256, (224, 224, 3), dtype=torch.uint8, generator=generator)
+    pixels = torch.randint(0, 256, (width, width, 3), dtype=torch.uint8, generator=generator)
     return image.fromarray(pixels.numpy())
+
+
+def width_of(source: str) -> int:
+    """How wide the pictures of a data set are, where its name says that."""
+    said = source.lower().replace("-", "").replace("_", "")
+    return next((width for name, (_, width, _) in _SHAPES.items() if name.lower() in said), 224)

@@ -53,11 +53,17 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Asked last, so only for what is not installed.
 
     ``known`` says for packages which module of ours takes their part. ``always`` are packages that are made up
-    whether or not the program is ready to go without them.
+    whether or not the program is ready to go without them; ``trackers`` are those of them that the program has to name.
     """
 
-    def __init__(self, counted: Counted, known: dict[str, str], always: frozenset[str]) -> None:
-        self._counted, self._known, self._always = counted, known, always
+    def __init__(
+        self,
+        counted: Counted,
+        known: dict[str, str],
+        always: frozenset[str],
+        trackers: frozenset[str] = frozenset(),
+    ) -> None:
+        self._counted, self._known, self._always, self._trackers = counted, known, always, trackers
 
     def find_spec(
         self, name: str, path: object = None, target: object = None
@@ -71,7 +77,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         if name != top:
             wanted = isinstance(sys.modules.get(top), Hollow)  # not a part that a real one lacks
         elif top in self._always:
-            wanted = True
+            wanted = top not in self._trackers or is_mentioned(top)
         else:
             wanted = top not in NEEDED and not top.startswith("_") and _must_be_there()
         return importlib.machinery.ModuleSpec(name, self, is_package=True) if wanted else None
@@ -147,6 +153,43 @@ def is_own(file: str) -> bool:
     return not whole.startswith((*_INSTALLED, _OURS)) and "site-packages" not in whole
 
 
+def own_files() -> list[str]:
+    """The files of the program: first those that wait for what is read, then all that were imported."""
+    waiting = [frame.f_code.co_filename for frame in own_frames()]
+    modules = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
+    imported = [file for file in modules if isinstance(file, str) and is_own(file)]
+    return list(dict.fromkeys(waiting + imported))
+
+
+def own_frames() -> Iterator[types.FrameType]:
+    """The frames of the program, the innermost first."""
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if is_own(frame.f_code.co_filename):
+            yield frame
+        frame = frame.f_back
+
+
+@functools.cache
+def source_of(file: str) -> str:
+    """The text of a file, empty where there is none."""
+    try:
+        return Path(file).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def is_mentioned(name: str) -> bool:
+    """Whether the program, its command line or a file that this names speaks of a package.
+
+    Libraries ask for every tracker that they know, and report to all that are there.
+    """
+    named = [word.rpartition("=")[2] for word in sys.argv[1:]]
+    files = [file for file in named if os.path.isfile(file) and os.path.getsize(file) < 1 << 20]
+    texts = [*sys.argv[1:], *map(source_of, [*files, *own_files()])]
+    return any(name in text for text in texts)
+
+
 def asked_by_the_program(through: tuple[str, ...], depth: int = 1) -> bool:
     """Whether a file of the program calls, itself or through these modules, what called so many frames above."""
     frame = sys._getframe(depth + 1)
@@ -183,6 +226,37 @@ def _catching(file: str) -> tuple[tuple[int, int, frozenset[str]], ...]:
         else:
             continue
         found.append((node.body[0].lineno, node.body[-1].end_lineno or 0, caught))
+    return tuple(found)
+
+
+def ends_without(frame: types.FrameType) -> bool:
+    """Whether the line that a frame is at asks for something and the program ends where that is missing.
+
+    ``if not os.path.exists(path): raise …``, ``assert path.exists()``, and an ``else`` that raises.
+    """
+    spans = _asking(frame.f_code.co_filename)
+    return any(first <= frame.f_lineno <= last for first, last in spans)
+
+
+@functools.cache
+def _asking(file: str) -> tuple[tuple[int, int], ...]:
+    """First and last line of each test without which the program ends."""
+    try:
+        tree = ast.parse(Path(file).read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return ()
+    found = []
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.If | ast.Assert):
+            continue
+        denied = any(isinstance(one, ast.Not) for one in ast.walk(node.test))
+        if isinstance(node, ast.If):
+            branch = node.body if denied else node.orelse
+            needed = bool(branch) and _gives_up(branch[-1])
+        else:
+            needed = not denied
+        if needed:
+            found.append((node.test.lineno, node.test.end_lineno or 0))
     return tuple(found)
 
 

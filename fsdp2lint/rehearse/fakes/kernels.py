@@ -16,6 +16,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from fsdp2lint.rehearse.fakes.nothing import Nothing
+
 Tensor = torch.Tensor
 
 
@@ -203,6 +205,27 @@ class FusedAdam(torch.optim.AdamW):
         super().__init__(params, lr, betas, eps, weight_decay)
 
 
+class SwiGLU(nn.Module):
+    """xFormers' gated layer, with both weights of its input in one."""
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden_features: int,
+        out_features: int | None = None,
+        bias: bool = True,
+        **_: object,
+    ) -> None:
+        super().__init__()
+        self.w12 = nn.Linear(in_features, 2 * hidden_features, bias=bias)
+        self.w3 = nn.Linear(hidden_features, out_features or in_features, bias=bias)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        """The one half gates the other."""
+        gate, given = self.w12(x).chunk(2, dim=-1)
+        return self.w3(functional.silu(gate) * given)
+
+
 class _EightBit(torch.optim.AdamW):
     """bitsandbytes' AdamW, whose states are as wide as PyTorch's here."""
 
@@ -256,8 +279,26 @@ FusedLayerNorm = MixedFusedLayerNorm = nn.LayerNorm
 FusedRMSNorm = MixedFusedRMSNorm = RMSNorm = nn.RMSNorm
 CrossEntropyLoss = nn.CrossEntropyLoss
 
-ops = fmha = attn_bias = sys.modules[__name__]
+ops = attn_bias = sys.modules[__name__]
 """Parts of xFormers by which its names are reached."""
+
+
+class _Attention:
+    """``xformers.ops.fmha``: the names above, and kernels that nothing calls (``flash.FwOp.OPERATOR``)."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(ops, name, Nothing())
+
+
+fmha = _Attention()
+
+
+def declare_operators() -> None:
+    """Those that xFormers registers, for programs name them as what activation checkpointing is to keep."""
+    for name in ("flash_fwd", "flash_bwd"):
+        if not hasattr(torch.ops.xformers_flash, name):
+            torch.library.define(f"xformers_flash::{name}", "() -> ()")
+
 
 KERNELS = dict.fromkeys(
     ("flash_attn", "flash_attn_interface", "xformers", "apex", "bitsandbytes"), __name__

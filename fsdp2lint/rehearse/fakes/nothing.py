@@ -28,7 +28,7 @@ class Nothing(metaclass=_Anything):
     def __init_subclass__(cls, **kwargs: Any) -> None: ...
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") and name.endswith("__"):
+        if _is_special(name):
             raise AttributeError(name)
         return Nothing()
 
@@ -82,6 +82,11 @@ class Nothing(metaclass=_Anything):
     __gt__ = __le__ = __ge__ = __lt__
 
 
+def _is_special(name: str) -> bool:
+    """Whether Python itself asks for a name (``__len__``), which a library's own never is (``__api__log__``)."""
+    return name.startswith("__") and name.endswith("__") and "__" not in name[2:-2]
+
+
 def _unpacked(frame: types.FrameType) -> int:
     """How many values the caller unpacks, as `figure, axes = plt.subplots()` does; 0 where it loops."""
     code, at = frame.f_code.co_code, frame.f_lasti
@@ -98,7 +103,7 @@ class Hollow(types.ModuleType):
         self._names_of = names_of
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") and name.endswith("__"):
+        if _is_special(name):
             raise AttributeError(name)
         found = getattr(self._names_of, name, None)
         if found is None:

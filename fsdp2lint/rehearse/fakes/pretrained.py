@@ -9,8 +9,9 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
+import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -36,7 +37,8 @@ _GPT2 = {
 }
 """Sizes that the configuration's class does not have by itself."""
 
-_KINDS = ("llama", "qwen3", "qwen2", "mistral", "mixtral", "gemma2", "gemma", "phi3", "gpt_neox", "gpt2", "opt", "bloom", "roberta", "bert", "t5", "vit")  # fmt: skip
+_OTHER_NAMES = {"pythia": "gpt_neox", "dolly": "gpt_neox", "redpajama": "gpt_neox", "starcoder": "gpt_bigcode", "galactica": "opt", "zephyr": "mistral", "qwen": "qwen2", "debertav3": "deberta-v2"}  # fmt: skip
+"""Models that are not called as the class of their configuration."""
 
 
 def install(counted: Counted, *, full_size: bool = False) -> None:
@@ -134,6 +136,7 @@ def _tokenizer(settings: dict[str, Any]) -> Any:
     build: Any = PreTrainedTokenizerFast
     made = build(tokenizer_object=cutter, **how)
     made.chat_template = _TEMPLATE
+    made.legacy = True  # as those of Llama and T5 say
     return made
 
 
@@ -173,10 +176,19 @@ _OF_THE_CALL = {"config", "dtype", "torch_dtype", "return_unused_kwargs"}
 def _configuration(name: Any, sizes: Sizes) -> Any:
     import transformers
 
-    wanted = str(name).lower().replace("-", "").replace("_", "")
-    kind = next((k for k in _KINDS if k.replace("_", "") in wanted), "llama")
     mapping: Any = transformers.CONFIG_MAPPING
-    return sizes(mapping[kind], name)
+    return sizes(mapping[_kind(str(name).lower(), mapping.keys())], name)
+
+
+def _kind(name: str, kinds: Iterable[str]) -> str:
+    """The kind of model that a name says: the longest that is in its last part, or else in all of it."""
+    known = {re.sub(r"[-_]", "", kind): kind for kind in kinds} | _OTHER_NAMES
+    for part in (name.rpartition("/")[2], name):
+        words, joined = re.split(r"[^a-z]+|(?<=[a-z])(?=\d)", part), re.sub(r"\W|_", "", part)
+        said = [one for one in known if one in words or (len(one) > 3 and one in joined)]
+        if said:
+            return known[max(said, key=len)]
+    return "t5" if "t5" in name else "llama"
 
 
 def _sized(sizes: Sizes, kind: Any, name: Any) -> Any:
@@ -210,15 +222,15 @@ def _full(kind: Any, name: Any) -> Any:
 def _model(cls: Any, name: Any, sizes: Sizes, how: dict[str, Any]) -> Any:
     config = how.get("config") or sizes(cls.config_class, name)
     _changed(config, how)
-    with same_everywhere(name):
-        return _as_asked(cls(config), how)
+    with same_everywhere(name), _floats_of(how):
+        return cls(config).eval()
 
 
 def _auto_model(cls: Any, name: Any, sizes: Sizes, how: dict[str, Any]) -> Any:
     config = how.get("config") or _configuration(name, sizes)
     _changed(config, how)
-    with same_everywhere(name):
-        return _as_asked(cls.from_config(config), how)
+    with same_everywhere(name), _floats_of(how):
+        return cls.from_config(config).eval()
 
 
 @contextmanager
@@ -229,13 +241,18 @@ def same_everywhere(name: Any) -> Iterator[None]:
         yield
 
 
-def _as_asked(model: Any, how: dict[str, Any]) -> Any:
-    """As a model that is loaded: in evaluation mode, with the precision that is asked for."""
-    model.eval()
-    dtype = how.get("dtype") or how.get("torch_dtype")
-    if isinstance(dtype, str) and dtype != "auto":
-        dtype = getattr(torch, dtype)
-    return model.to(dtype) if isinstance(dtype, torch.dtype) else model
+@contextmanager
+def _floats_of(how: dict[str, Any]) -> Iterator[None]:
+    """The precision that a call asks for, of all that names no other: what ``transformers`` computes in float32 stays so."""
+    asked = how.get("dtype") or how.get("torch_dtype")
+    if isinstance(asked, str):
+        asked = getattr(torch, asked, None)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(asked if isinstance(asked, torch.dtype) else before)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def _fitted(model: Any, counted: Counted) -> Any:

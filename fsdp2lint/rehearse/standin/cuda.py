@@ -110,6 +110,8 @@ def install(counted: Counted) -> None:
     for_scripts(cuda, "stream", lambda stream: stream or contextlib.nullcontext())
     for_scripts(cuda, "device", lambda *_: contextlib.nullcontext())
     cuda.Stream, cuda.Event = Stream, Event
+    keep: Any = torch.random.fork_rng
+    for_scripts(torch.random, "fork_rng", lambda devices=None, enabled=True, **_: keep((), enabled))
     for_scripts(cuda.nccl, "version", lambda: (2, 27, 0))
     for name in ("_record_memory_history", "_dump_snapshot", "_snapshot"):
         for_scripts(cuda.memory, name, lambda *_, **__: None)

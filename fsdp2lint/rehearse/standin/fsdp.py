@@ -7,6 +7,7 @@ optimizer's moments share one buffer (``torch/distributed/fsdp/_optim_utils.py``
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import torch
@@ -26,7 +27,31 @@ def install(counted: Counted) -> None:
     wrap(CPUOffloadPolicy, "__init__", lambda init: _offload_policy(init, counted))
     # the broadcast itself works over gloo: only this check refuses tensors that are on the CPU
     wrap(_init_utils, "_check_module_states_for_sync_module_states", lambda _: lambda states: None)
+    wrap(_init_utils, "_sync_params_and_buffers", _same_states)
     wrap(_init_utils, "_init_intra_and_inter_node_groups", _node_groups)
+
+
+def _same_states(sync: Function) -> Function:
+    """Refuse to broadcast what is of another size or dtype on some rank: gloo kills the process, NCCL waits or fills it with anything."""
+
+    def synced(process_group: Any, states: list[torch.Tensor], *args: Any, **how: Any) -> None:
+        own = [f"{str(one.dtype)[6:]} {tuple(one.shape)} on {one.device.type}" for one in states]
+        held: list[Any] = [None] * torch.distributed.get_world_size(process_group)
+        torch.distributed.all_gather_object(held, own, group=process_group)
+        for rank, others in enumerate(held):
+            if others == held[0]:
+                continue
+            pairs = itertools.zip_longest(held[0], others, fillvalue="nothing")
+            number, (first, other) = next(
+                (n, two) for n, two in enumerate(pairs) if two[0] != two[1]
+            )
+            raise ValueError(
+                f"sync_module_states=True: tensor {number} of {max(len(held[0]), len(others))} of a module that "
+                f"FSDP wraps is {first} on rank 0 and {other} on rank {rank} of its group"
+            )
+        sync(process_group, states, *args, **how)
+
+    return synced
 
 
 def _fsdp1(init: Function, counted: Counted) -> Function:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+from multiprocessing import context as _context
 from typing import Any
 
 import torch.multiprocessing as mp
 
 from fsdp2lint.rehearse.standin.replace import Counted, Function, local_rank, local_world
+
+context: Any = _context
 
 
 class WrongNumber(RuntimeError):
@@ -27,10 +30,14 @@ class Joined:
 
 
 def install(counted: Counted) -> None:
-    """Replace ``spawn`` and ``start_processes``.
+    """Replace ``spawn`` and ``start_processes``, and fork all other processes.
 
-    What stands before and after it in the script runs on every rank.
+    What stands before and after it in the script runs on every rank. A process that begins anew would lack all stand-ins;
+    programs want that for CUDA's sake.
     """
+    forking = context._concrete_contexts.get("fork")
+    if forking is not None:
+        context._concrete_contexts.update(spawn=forking, forkserver=forking)
 
     def spawned(
         fn: Function, args: Any = (), nprocs: int = 1, join: bool = True, *_: object, **__: object
