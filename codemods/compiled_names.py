@@ -191,13 +191,13 @@ def _fills(trace: Trace, called: Called) -> bool:
         is_compiled(trace, called, model) and "fsdp1" in wrappers_of(trace, called, model)
         for state in filled
         if state.via.startswith(HOME)
-        for model in _models(trace, state)
+        for model in _models(trace, state, called)
     )
 
 
-def _models(trace: Trace, state: StateDict) -> list[Value]:
+def _models(trace: Trace, state: StateDict, called: Called) -> list[Value]:
     """The models whose names a state dict has."""
-    return [state.of] if state.kind == "model" else fsdp1_models_of(trace, state.of)
+    return [state.of] if state.kind == "model" else fsdp1_models_of(trace, state.of, called)
 
 
 def _planned(program: Program, source: Source, call: cst.Call) -> Iterator[Step]:

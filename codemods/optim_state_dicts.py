@@ -129,7 +129,7 @@ def _step(program: Program, events: Events, wholes: Wholes) -> Step | Left:
         (t, one)
         for t, e in events
         for o in held_in(t, e, e.state.of)
-        for one in fsdp1_models_of(t, o)
+        for one in fsdp1_models_of(t, o, e)
     ]
     if not all(first for _, first in found) and any(in_groups(*one) for one in models):
         kind = kind.in_groups()

@@ -58,7 +58,9 @@ from collections.abc import Iterator
 import libcst as cst
 
 from fsdp2lint.api import (
+    FLATTENERS,
     Account,
+    Called,
     Edit,
     InsertBefore,
     Layout,
@@ -122,7 +124,11 @@ def _of_each_rank(trace: Trace, restored: Restored) -> Step | None:
         return None
     if not isinstance(call, cst.Call) or not isinstance(call.func, cst.Attribute):
         return None
-    if len(call.args) != 1 or call.args[0].star or not fsdp1_models_of(trace, restored.into):
+    if (
+        len(call.args) != 1
+        or call.args[0].star
+        or not fsdp1_models_of(trace, restored.into, restored)
+    ):
         return None
     loads = [
         one
@@ -188,7 +194,7 @@ def _taken(trace: Trace, taken: StateDictTaken) -> Step | None:
     saved = next((s for s in trace.of(Saved) if state in s.states), None)
     if saved is None or saved.via != "torch.save" or not isinstance(call.func, cst.Attribute):
         return None
-    models = fsdp1_models_of(trace, state.of)
+    models = fsdp1_models_of(trace, state.of, taken)
     beside = (t for t in trace.of(StateDictTaken) if t.state in saved.states)
     model = next((m for t in beside if (m := _model(t, models, source, call))), None)
     if model is None:
@@ -232,7 +238,10 @@ def _restored(trace: Trace, restored: Restored) -> Step | None:
         return None
     if len(call.args) != 1 or not any(from_file(trace, o) for o in options(restored.state)):
         return None
-    models = fsdp1_models_of(trace, restored.into)
+    flat = {called.result for called in trace.of(Called) if called.name in FLATTENERS}
+    if flat & set(options(restored.state)):
+        return None  # a state of its own kind, which other runs put in other ways
+    models = fsdp1_models_of(trace, restored.into, restored)
     model = next((m for r in trace.of(Restored) if (m := _into(r, models, source, call))), "")
     if not model or not isinstance(Layout.of(source).parents[call], cst.Expr):
         return None

@@ -410,8 +410,7 @@ def in_module(
     scope = names.owner(root.value, scope_of(Layout.of(source).ancestors(node)))
     for one in names.imports:
         if one.name == root.value and one.scope is scope:
-            level = len(one.target) - len(one.target.lstrip("."))
-            other = _file(program, source, one.target[level:], level)
+            other = _file(program, source, *one.without_dots)
             if other is not None:
                 return list(definitions(program, other, node.attr.value, other.tree))
     return []
@@ -420,6 +419,32 @@ def in_module(
 def returned(function: cst.FunctionDef) -> list[cst.BaseExpression | None]:
     """What a function returns, in the order of the text."""
     return [n.value for n in walk(function.body, into=False) if isinstance(n, cst.Return)]
+
+
+def only_asks(program: Program, source: Source, test: cst.BaseExpression, depth: int = 0) -> bool:
+    """Whether a test surely changes nothing: it asks for classes, or calls a function of the project that only does so."""
+    if depth > MAX_DEPTH or any(isinstance(n, cst.Await | cst.NamedExpr) for n in walk(test)):
+        return False
+    for call in (n for n in walk(test) if isinstance(n, cst.Call)):
+        if dotted(call.func) in ("isinstance", "issubclass", "hasattr", "callable"):
+            continue
+        found: list[tuple[Source, cst.CSTNode]] = []
+        if isinstance(call.func, cst.Name):
+            found = list(definitions(program, source, call.func.value, source.tree))
+        elif isinstance(call.func, cst.Attribute):
+            found = in_module(program, source, call.func)
+        other, function = found[0] if len(found) == 1 else (source, None)
+        if not isinstance(function, cst.FunctionDef):
+            return False
+        if any(isinstance(line, cst.BaseCompoundStatement) for line in function.body.body):
+            return False
+        lines = [one for line in function.body.body for one in getattr(line, "body", ())]
+        *others, last = lines
+        said = last.value if isinstance(last, cst.Return) else None
+        told = [n for n in others if not isinstance(getattr(n, "value", None), cst.BaseString)]
+        if said is None or told or not only_asks(program, other, said, depth + 1):
+            return False
+    return True
 
 
 def definitions(
@@ -433,8 +458,8 @@ def definitions(
         if imported is None or not isinstance(imported.statement, cst.ImportFrom):
             yield source, node
             continue
-        level = len(imported.target) - len(imported.target.lstrip("."))
-        module, _, last = imported.target[level:].rpartition(".")
+        name_there, level = imported.without_dots
+        module, _, last = name_there.rpartition(".")
         other = _file(program, source, module, level)
         if other is None or depth > MAX_DEPTH:
             yield source, node

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain, count, pairwise
 
 import libcst as cst
 
@@ -30,6 +30,17 @@ _FSDP = "torch.distributed.fsdp."
 
 Build = Callable[[str, Naming], str]
 """The text of a function, made of the function's name and how other names are written."""
+
+_INSTEAD = {
+    "broadcast_from_rank0": ("send_from_rank0",),
+    "clip_grad_norm_": ("clip_sharded_grad_norm",),
+    "full_params": ("whole_params",),
+    "hybrid_mesh": ("mesh_of_groups",),
+    "no_sync": ("without_sync", "keep_gradients_back"),
+    "shard_by_policy": ("shard_units",),
+    "sharding_options": ("strategy_options",),
+}
+"""What such a function is called where the file has something else of its first name."""
 
 
 def dots_of(target: str) -> int:
@@ -64,9 +75,8 @@ class Helpers:
 
     def add(self, wanted: str, build: Build) -> str:
         """The name of such a function, which may be there already."""
-        number = 1
-        while True:
-            name = wanted if number == 1 else f"{wanted}_{number}"
+        numbered = (f"{wanted}_{number}" for number in count(2))
+        for name in chain((wanted, *_INSTEAD.get(wanted, ())), numbered):
             edits: list[Edit] = []
             used: set[str] = set()
 
@@ -77,7 +87,6 @@ class Helpers:
 
             text = stepped(build(name, named), Layout.of(self.source).unit)
             if name in used:  # the function would hide what it calls
-                number += 1
                 continue
             if text in self.source.text.replace("\r\n", "\n") or self.texts.get(name) == text:
                 return name
@@ -85,7 +94,7 @@ class Helpers:
                 self.texts[name] = text
                 self.edits += edits
                 return name
-            number += 1
+        raise AssertionError("names are counted without end")
 
     def all_edits(self) -> list[Edit]:
         """The functions and what they import."""

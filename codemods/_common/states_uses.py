@@ -90,15 +90,17 @@ def _for_all(group: Value) -> bool:
 
 
 def wrappers_of(trace: Trace, event: Event, value: Value) -> set[Wrapper]:
-    """What may be around a model at ``event``: where ``state_dict_type`` holds for it, it is FSDP1.
+    """What may be around a model at ``event``: where ``state_dict_type`` holds for it in every run, it is FSDP1.
 
     Unless the whole run shows that it is a plain module, beside the one that the setting is for.
     """
     if is_bare(trace, event, value):
         return {"none"}
-    if context_of(trace, event) is not None or setter_of(trace, event, value) is not None:
-        return {"fsdp1"}
-    return {_wrapper(one) for one in options(value)}
+    found = {_wrapper(one) for one in options(value)}
+    by = context_of(trace, event) or setter_of(trace, event, value)
+    if by is None or ("fsdp1" in found and not event.guards.implies(by.guards)):
+        return found
+    return {"fsdp1"}
 
 
 def is_bare(trace: Trace, event: Event, value: Value) -> bool:
@@ -172,9 +174,11 @@ def is_compiled(trace: Trace, event: Event, model: Value) -> bool:
     )
 
 
-def fsdp1_models_of(trace: Trace, optimizer: Value) -> list[Value]:
-    """The models that FSDP1 wraps whose parameters an optimizer holds."""
-    wrapped = [e for e in trace.of(Wrapping) if e.by == "fsdp1"]
+def fsdp1_models_of(trace: Trace, optimizer: Value, at: Event) -> list[Value]:
+    """The models whose parameters an optimizer holds and that FSDP1 may wrap in the runs that come to an event."""
+    wrapped = [
+        e for e in trace.of(Wrapping) if e.by == "fsdp1" and not e.guards.excludes(at.guards)
+    ]
     found: list[Value] = []
     for one in options(optimizer):
         for parameters in one.over if isinstance(one, Optimizer) else ():

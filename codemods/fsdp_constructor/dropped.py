@@ -123,8 +123,8 @@ def _handed_on(program: Program, source: Source, name: str) -> bool:
     """Whether another file imports the name from this one."""
     for other in program.sources:
         for one in Names.of(other).imports if other is not source else ():
-            level = len(one.target) - len(one.target.lstrip("."))
-            module, _, last = one.target[level:].rpartition(".")
+            target, level = one.without_dots
+            module, _, last = target.rpartition(".")
             path = program.project.resolve(module, level, other) if last == name else None
             if path and program.project.source(path) is source:
                 return True

@@ -24,6 +24,7 @@ from fsdp2lint.api import (
     InsertBefore,
     Layout,
     Left,
+    Names,
     Program,
     Reference,
     Remove,
@@ -134,6 +135,42 @@ _ONLY_IN = {
 """Reads of what the policies of FSDP2 do not have."""
 
 
+def fallbacks(program: Program) -> Iterator[Step]:
+    """``FSDP = None`` where the import of FSDP1 fails, once nothing reads the name any more."""
+    for source in program.sources:
+        layout, names = Layout.of(source), Names.of(source)
+        imported = {i.name: i for i in names.imports if i.target.startswith(_FSDP)}
+        gone: dict[cst.CSTNode, cst.CSTNode] = {}
+        for reference in program.named(source):
+            target = layout.parents[reference.node]
+            if isinstance(target, cst.AssignTarget) and dotted(reference.node) in imported:
+                handled = any(isinstance(a, cst.ExceptHandler) for a in layout.ancestors(target))
+                if handled and not _is_read(program, source, dotted(reference.node)):
+                    gone[layout.parents[target]] = reference.node
+        said = [Account(source, node, "dropped", UNREAD_NAME) for node in gone.values()]
+        idle = {i.statement for i in imported.values() if not names.used(i.name, i.scope)}
+        for tried in {a for one in gone for a in layout.ancestors(one) if isinstance(a, cst.Try)}:
+            blocks = (tried.body, *(one.body for one in tried.handlers))
+            inside = [
+                n for block in blocks for line in block.body for n in getattr(line, "body", ())
+            ]
+            whole = all(one in gone or one in idle for one in inside)
+            removed = [tried] if whole else [one for one in inside if one in gone]
+            edits: list[Edit] = [Remove(source, one, comments="lone") for one in removed]
+            edits += [] if whole else unimports(program, {source})
+            yield Step(tuple(edits), tuple(said))
+
+
+def _is_read(program: Program, source: Source, name: str) -> bool:
+    """Whether any file reads a name that one binds at its top."""
+    word = re.compile(rf"\b{name}\b")
+    return Names.of(source).used(name, source.tree) or any(
+        word.search(other.text) for other in program.sources if other is not source
+    )
+
+
+UNREAD_NAME = "removed: nothing reads the name any more"
+_FSDP = "torch.distributed.fsdp"
 _FP8 = "transformer_engine.pytorch.distributed.prepare_te_modules_for_fsdp"
 """Transformer Engine's function for FSDP1, which asserts that it is given its wrapper
 (transformer_engine/pytorch/distributed.py)."""

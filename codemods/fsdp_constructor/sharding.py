@@ -416,7 +416,8 @@ def resharding(site: Construction, argument: Argument) -> str:
     is_here = argument.home is None or site.call in Layout.of(site.source).ancestors(value)
     if argument.said or not is_here or not _only_chooses(site, value, found):
         text = site.flat(value)
-        text = text if re.fullmatch(r"[\w.\[\]\"']+(\([\w\"']*\))?", text) else f"({text})"
+        if not isinstance(value, cst.Name | cst.Attribute | cst.Call | cst.Subscript):
+            text = f"({text})"
         return f"{text} is not {site.name(STRATEGY)}.SHARD_GRAD_OP"
     inside = {node for node in found if site.call in Layout.of(site.source).ancestors(node)}
     for node, (source, word) in found.items():

@@ -34,7 +34,7 @@ from .derived import HANDED_ON, derived, leave, still_wraps, uncalled
 from .dictionaries import outside
 from .dropped import drop, forget, of_records, unimports
 from .functions import functions
-from .leavings import foreign, leavings
+from .leavings import fallbacks, foreign, leavings
 from .partials import partials
 from .patches import patches
 from .plan import Plan
@@ -95,6 +95,7 @@ def steps(program: Program) -> Iterator[Step | Left | Kept]:
         if not any(program.references(FSDP1, ENABLE)):
             yield from leavings(program)
             yield from foreign(program)
+        yield from fallbacks(program)
         gone = list(patches(program))
         yield from gone
         yield from unreached(program, {one.node for step in gone for one in step.accounts})

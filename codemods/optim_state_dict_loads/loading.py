@@ -24,6 +24,7 @@ from fsdp2lint.api import (
     walk,
 )
 
+from .._common.states_asked import context_of
 from .._common.states_assumed import assumed
 from .._common.states_flattening import (
     Flattening,
@@ -353,8 +354,7 @@ def _otherwise(source: Source, load: cst.Expr, every: Sequence[Flattening]) -> l
         return None
     if isinstance(layout.parents[test], cst.If):
         return None
-    block = list(getattr(layout.parents[test], "body", ()))
-    if layout.line(load) in block[1:] and block[block.index(layout.line(load)) - 1] is test:
+    if _comes_next(layout, test, load) or _comes_next(layout, _context_ended_by(test, every), load):
         unit = layout.unit
         return [
             Remove(source, load),
@@ -363,3 +363,20 @@ def _otherwise(source: Source, load: cst.Expr, every: Sequence[Flattening]) -> l
     asked = text_of(source, test.test)
     simple = isinstance(test.test, cst.Name | cst.Attribute | cst.Call | cst.Subscript)
     return [Wrap(source, load, f"if not {asked}:" if simple else f"if not ({asked}):")]
+
+
+def _comes_next(layout: Layout, statement: cst.CSTNode | None, load: cst.Expr) -> bool:
+    """Whether a load is the line below a statement."""
+    block = list(getattr(layout.parents.get(statement), "body", ())) if statement else []
+    line = layout.line(load)
+    return line in block[1:] and block[block.index(line) - 1] is statement
+
+
+def _context_ended_by(test: cst.If, every: Sequence[Flattening]) -> cst.With | None:
+    """The ``with`` of FSDP1's ``state_dict_type``, which goes, where a choice is the last statement in it."""
+    layout = Layout.of(every[0].source)
+    around = layout.parents.get(layout.parents[test])
+    if not isinstance(around, cst.With) or len(around.items) != 1:
+        return None
+    inside = any(context_of(trace, called) is not None for trace, called in every[0].events)
+    return around if inside and around.body.body[-1] is test else None

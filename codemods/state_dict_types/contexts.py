@@ -32,6 +32,7 @@ from fsdp2lint.api import (
     walk,
 )
 
+from .._common.origins import only_asks
 from .._common.states_asked import (
     CONTEXT,
     FSDP1,
@@ -42,7 +43,7 @@ from .._common.states_asked import (
     is_local,
     no_module,
 )
-from .._common.states_text import argument, function_of, unimports
+from .._common.states_text import argument, asks_already, function_of, unimports
 from .._common.states_uses import is_bare
 
 _WHY = "the state-dict type is now passed to each call"
@@ -111,6 +112,8 @@ def _unreached(program: Program) -> Iterator[Left]:
 def _still_needed(trace: Trace, entered: Called) -> Iterator[str]:
     """Why a context has to stay, if it has."""
     for event in _inside(trace, entered):
+        if _is_asked_about(event):
+            continue
         if isinstance(event, StateDictTaken) and _of_fsdp1(event.state.via):
             plain = event.state.via == ".state_dict"
             if not plain or (
@@ -130,6 +133,15 @@ def _still_needed(trace: Trace, entered: Called) -> Iterator[str]:
                 yield f"`{event.at.code}` in it is FSDP1's still"
         elif isinstance(event, Escaped) and _is_model(entered, event):
             yield f"{event.words()} in it, where it may be asked for its state dict"
+
+
+def _is_asked_about(event: Event) -> bool:
+    """Whether the program asks whether the model is sharded by ``fully_shard``, and comes here if not."""
+    call = event.at.node
+    if not isinstance(call, cst.Call) or not isinstance(call.func, cst.Attribute):
+        return False
+    source = event.at.source
+    return asks_already(source, call, source.code(call.func.value))
 
 
 def _of_others(trace: Trace, taken: StateDictTaken, model: Value) -> bool:
@@ -269,7 +281,11 @@ def _maker(
         return None
     if not all(_only_prepares(line) for line in function.body.body[:-1]):
         return None
-    if layout.block(gives) is not function.body:
+    choice = function.body.body[-1]
+    if isinstance(choice, cst.If) and isinstance(gives, cst.With):
+        if not _yields_either_way(program, source, choice, gives):
+            return None
+    elif layout.block(gives) is not function.body:
         return None
     said = [dotted(one.decorator).rpartition(".")[2] for one in function.decorators]
     if said != (["contextmanager"] if isinstance(gives, cst.With) else []):
@@ -301,9 +317,29 @@ def _yields_inside(source: Source, call: cst.CSTNode) -> cst.With | None:
     holder = parents.get(parents[call])
     if not isinstance(holder, cst.With) or len(holder.items) != 1 or holder.items[0].asname:
         return None
-    lines = [one for line in holder.body.body for one in getattr(line, "body", (line,))]
+    return holder if _only_yields(holder.body) else None
+
+
+def _only_yields(block: cst.BaseSuite) -> bool:
+    lines = [
+        *(
+            one
+            for line in block.body
+            if isinstance(line, cst.SimpleStatementLine)
+            for one in line.body
+        ),
+        *(line for line in block.body if isinstance(line, cst.BaseCompoundStatement)),
+    ]
     bare = len(lines) == 1 and isinstance(lines[0], cst.Expr) and lines[0].value
-    return holder if isinstance(bare, cst.Yield) and bare.value is None else None
+    return isinstance(bare, cst.Yield) and bare.value is None
+
+
+def _yields_either_way(program: Program, source: Source, choice: cst.If, entered: cst.With) -> bool:
+    """Whether a choice only yields on one side, and in the context on the other."""
+    sides = [choice.body, choice.orelse.body] if isinstance(choice.orelse, cst.Else) else []
+    inside = [one for one in sides if list(one.body) == [entered]]
+    plain = [one for one in sides if _only_yields(one)]
+    return len(inside) == len(plain) == 1 and only_asks(program, source, choice.test)
 
 
 def _only_prepares(line: cst.CSTNode) -> bool:

@@ -39,6 +39,15 @@ class Imported:
     statement: cst.Import | cst.ImportFrom
     scope: cst.CSTNode
 
+    @property
+    def without_dots(self) -> tuple[str, int]:
+        """The target without the dots that it begins with, and how many packages up these lead.
+
+        The target of ``from . import name`` has one more: that between the package and the name.
+        """
+        level = len(self.statement.relative) if isinstance(self.statement, cst.ImportFrom) else 0
+        return self.target.lstrip("."), level
+
 
 _BINDING = frozenset(
     {

@@ -66,7 +66,7 @@ def place_for(source: Source, node: cst.CSTNode, module: str, name: str) -> Plac
     ]
     always = [one for one in tried if _always_runs(layout, one)]
     outer = [one for one in always if layout.block(one) is source.tree]
-    for one in always or tried:
+    for one in dict.fromkeys((*always, *tried)):
         if isinstance(one, cst.ImportFrom) and _can_merge(one, module):
             return Place(one, module, merge=one)
     for group in (outer, always, tried):

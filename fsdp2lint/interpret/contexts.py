@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
+from fsdp2lint.interpret import conditions
 from fsdp2lint.interpret.functions import Generator, generate
+from fsdp2lint.model.guards import Clause, Guards
 from fsdp2lint.model.values import Instance, Value
 from fsdp2lint.source.walk import walk
 
@@ -74,31 +76,37 @@ def _suppresses(item: cst.BaseExpression) -> bool:
 def _run_around(
     machine: Machine, context: Generator, inside: Callable[[Value], None], site: Site
 ) -> None:
-    """A ``@contextmanager`` of the project: the body runs in place of its first ``yield`` that can be reached.
+    """A ``@contextmanager`` of the project: the body runs in place of a ``yield`` that can be reached.
 
     One ``yield`` is reached whichever way the tests before it come out: where none of them stands in a ``with``
-    of its own, the body does not depend on which.
+    of its own, the body does not depend on which. Else it runs for each, as some branches of a choice.
     """
-    given: list[Value] = []
     start = machine.here
-    end = [start]
+    reached: list[Guards] = []
+    left: list[tuple[frozenset[Clause] | None, Guards]] = []
+    apart = _yields_within(context.function.node)
 
     def give(value: Value) -> None:
-        if given or (machine.here.impossible and not start.impossible):
+        here = machine.here
+        if here.impossible and not start.impossible:
             return
-        given.append(value)
-        added = machine.here.since(start)
-        if added and not _yields_within(context.function.node):
+        if reached and not (apart and all(here.excludes(one) for one in reached)):
+            return
+        reached.append(here)
+        added = here.since(start)
+        if not apart:
             machine.here = start
         inside(value)
-        end[0] = machine.here
+        left.append((added if apart else frozenset(), machine.here))
         machine.here = machine.here.also(added)
 
     generate(machine, context, give, site)
-    if not given:
+    if not reached:
         inside(machine.unknown())
-        return
-    machine.here = end[0]
+    elif len(left) == 1:
+        machine.here = left[0][1]
+    else:
+        machine.here = conditions.joined(start, left, fatal=not machine.catching)
 
 
 def _yields_within(function: cst.CSTNode) -> bool:

@@ -225,7 +225,7 @@ class Source:
     @property
     def faithful(self) -> bool:
         """Whether the tree gives back the text: only then do places mean anything."""
-        return self._positions.of(self.text)
+        return not self.text or self._positions.of(self.text)  # libcst gives an empty file a line
 
     def derived(self, make: Callable[..., T], *given: Hashable) -> T:
         """What ``make`` makes of this source and what else is ``given``, made once while the source is there."""
