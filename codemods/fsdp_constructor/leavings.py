@@ -292,31 +292,38 @@ def _prefetches(program: Program) -> list[Named]:
     return found
 
 
+def looked_up(
+    source: Source, enumeration: cst.BaseExpression
+) -> tuple[cst.BaseExpression, cst.BaseExpression] | None:
+    """``ShardingStrategy[name]`` or ``getattr(ShardingStrategy, name)`` around the enumeration, and the name."""
+    parents = Layout.of(source).parents
+    around = parents[enumeration]
+    if isinstance(around, cst.Subscript) and around.value is enumeration and len(around.slice) == 1:
+        index = around.slice[0].slice
+        return (around, index.value) if isinstance(index, cst.Index) else None
+    call = parents[around] if isinstance(around, cst.Arg) else None
+    if isinstance(call, cst.Call) and dotted(call.func) == "getattr" and len(call.args) == 2:
+        return (call, call.args[1].value) if call.args[0] is around else None
+    return None
+
+
 def _is_by_name(reference: Reference) -> bool:
-    """Whether this is ``ShardingStrategy[name]``, given to a function or kept."""
-    parents = Layout.of(reference.source).parents
-    parent = parents[reference.node]
-    return (
-        reference.name == STRATEGY
-        and isinstance(parent, cst.Subscript)
-        and parent.value is reference.node
-        and len(parent.slice) == 1
-        and isinstance(parent.slice[0].slice, cst.Index)
-        and (isinstance(parents[parent], cst.Arg) or _is_kept_by_name(reference))
-    )
+    """Whether a member is looked up by its name, and given to a function or kept."""
+    found = looked_up(reference.source, reference.node) if reference.name == STRATEGY else None
+    if found is None:
+        return False
+    given = isinstance(Layout.of(reference.source).parents[found[0]], cst.Arg)
+    return given or _is_kept_by_name(reference)
 
 
 def _is_kept_by_name(reference: Reference) -> bool:
     """Whether this is ``strategy = ShardingStrategy[name]``; not where a name takes the place of itself."""
-    source, parents = reference.source, Layout.of(reference.source).parents
-    looked_up = parents[reference.node]
-    assign = parents[looked_up]
-    if not isinstance(looked_up, cst.Subscript) or not isinstance(assign, cst.Assign):
+    source = reference.source
+    found = looked_up(source, reference.node)
+    assign = Layout.of(source).parents[found[0]] if found is not None else None
+    if found is None or not isinstance(assign, cst.Assign):
         return False
-    name = looked_up.slice[0].slice
-    return isinstance(name, cst.Index) and not any(
-        source.code(target.target) == source.code(name) for target in assign.targets
-    )
+    return not any(source.code(one.target) == source.code(found[1]) for one in assign.targets)
 
 
 def _only_gives(program: Program, source: Source, function: cst.FunctionDef) -> bool:
@@ -388,10 +395,8 @@ def _name(program: Program, reference: Reference) -> Edit | None:
     layout = Layout.of(source)
     parent = layout.parents[node]
     member = reference.name.removeprefix(STRATEGY).removeprefix(".")
-    if isinstance(parent, cst.Subscript) and _is_by_name(reference):
-        index = parent.slice[0].slice
-        assert isinstance(index, cst.Index)
-        return Replace(source, parent, source.text[slice(*layout.whole(index.value))])
+    if _is_by_name(reference) and (found := looked_up(source, node)) is not None:
+        return Replace(source, found[0], source.text[slice(*layout.whole(found[1]))])
     if not member:
         annotation = any(isinstance(one, cst.Annotation) for one in layout.ancestors(node))
         return Replace(source, node, "str") if annotation else None
@@ -429,7 +434,9 @@ def _is_foreign(program: Program, source: Source, call: cst.Call) -> bool:
 def _is_given_away(program: Program) -> bool:
     """Whether some run gives a member to something outside the project."""
     return any(
-        isinstance(one, External) and one.name.startswith(STRATEGY)
+        isinstance(one, External)
+        and one.name.startswith(STRATEGY)
+        and (called.name, one.name) != ("builtins.getattr", STRATEGY)
         for trace in program.traces
         for called in trace.of(Called)
         if called.name != "builtins.print" and not _asks_a_table(called)

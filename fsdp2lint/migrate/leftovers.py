@@ -11,7 +11,7 @@ from fsdp2lint.ask.inventory import Occurrence, imports, inventory
 from fsdp2lint.ask.program import Program
 from fsdp2lint.edits.imports import Unimport
 from fsdp2lint.edits.layout import Layout
-from fsdp2lint.edits.names import Names, imported_module, scope_of
+from fsdp2lint.edits.names import Names, dotted, imported_module, scope_of
 from fsdp2lint.edits.statements import InsertBefore, Remove
 from fsdp2lint.edits.steps import Step
 from fsdp2lint.meanings import fsdp1_symbols as facts
@@ -85,12 +85,20 @@ def _empty_tests(source: Source) -> Iterator[cst.If]:
         if source.text[start:end].strip().lstrip(":").strip() != "pass":
             continue
         is_elif = isinstance(layout.parents.get(node), cst.If)
-        if not is_elif and not any(isinstance(n, _ACTING) for n in walk(node.test)):
+        if not is_elif and not any(_acts(one) for one in walk(node.test)):
             yield node
 
 
-_ACTING = cst.Call | cst.Await | cst.NamedExpr | cst.Yield
-"""What may do something where it is asked."""
+def _acts(node: cst.CSTNode) -> bool:
+    """Whether something may happen where a part of a test is asked."""
+    if isinstance(node, cst.Call):
+        return dotted(node.func).rpartition(".")[2] not in _ASKING_ONLY
+    return isinstance(node, cst.Await | cst.NamedExpr | cst.Yield)
+
+
+_ASKING_ONLY = frozenset(
+    "isinstance hasattr len is_available is_initialized device_count get_rank get_world_size getenv".split()
+)
 
 
 def account_for_the_rest(program: Program, ledger: Ledger) -> None:

@@ -90,7 +90,12 @@ def main(config):
 
 @pytest.mark.parametrize(
     ("test", "stays"),
-    [("config.sharded", False), ("config.kind == 'sharded'", False), ("config.ask()", True)],
+    [
+        ("config.sharded", False),
+        ("config.kind == 'sharded'", False),
+        ("not torch.cuda.is_available()", False),
+        ("config.ask()", True),
+    ],
 )
 def test_a_test_that_the_migration_has_emptied(test: str, stays: bool) -> None:
     text = migrated(EMPTIED.format(test=test))
