@@ -162,6 +162,29 @@ def test_a_broadcast_of_unlike_modules_is_told(tmp_path: Path) -> None:
     }
 
 
+DIVIDED = """
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+dist.init_process_group("nccl")
+torch.manual_seed(0)
+for factor, wanted in ((None, 1.5), (1.0, 3.0), (4.0, 0.75)):
+    model = fully_shard(nn.Linear(2, 2, bias=False))
+    if factor:
+        model.set_gradient_divide_factor(factor)
+    model(torch.full((1, 2), 1.0 + dist.get_rank())).sum().backward()
+    assert torch.equal(model.weight.grad.full_tensor(), torch.full((2, 2), wanted)), factor
+"""
+
+
+def test_gradients_are_divided_by_the_factor_that_is_set(tmp_path: Path) -> None:
+    (tmp_path / "divided.py").write_text(DIVIDED)
+    code, out, err = rehearse(tmp_path, "divided.py")
+    assert code == 0, out + err
+
+
 def test_a_patch_replaces_what_must_be_downloaded(spawning: Path) -> None:
     words = ("-f", "json", "--patch", "fakes:small", "spawning.py", "--", "2")
     code, out, err = rehearse(spawning, *words)

@@ -7,12 +7,14 @@ optimizer's moments share one buffer (``torch/distributed/fsdp/_optim_utils.py``
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from typing import Any
 
 import torch
 from torch import nn
 from torch.distributed.fsdp import CPUOffloadPolicy, FullyShardedDataParallel, _init_utils, api
+from torch.distributed.fsdp._fully_shard import _fsdp_collectives
 
 from fsdp2lint.rehearse.standin.replace import Counted, Function, local_world, wrap
 
@@ -27,6 +29,8 @@ def install(counted: Counted) -> None:
     wrap(CPUOffloadPolicy, "__init__", lambda init: _offload_policy(init, counted))
     # the broadcast itself works over gloo: only this check refuses tensors that are on the CPU
     wrap(_init_utils, "_check_module_states_for_sync_module_states", lambda _: lambda states: None)
+    if hasattr(_fsdp_collectives, "_get_gradient_divide_factors"):
+        wrap(_fsdp_collectives, "_get_gradient_divide_factors", _divided)
     wrap(_init_utils, "_sync_params_and_buffers", _same_states)
     wrap(_init_utils, "_init_intra_and_inter_node_groups", _node_groups)
 
@@ -52,6 +56,21 @@ def _same_states(sync: Function) -> Function:
         sync(process_group, states, *args, **how)
 
     return synced
+
+
+def _divided(factors: Function) -> Function:
+    """``PREMUL_SUM`` is of NCCL alone: what is added up is divided afterwards."""
+    said = inspect.signature(factors)
+
+    def chosen(*args: Any, **how: Any) -> Any:
+        before, after, scatter, reduce = factors(*args, **how)
+        factor = said.bind(*args, **how).arguments.get("factor")
+        kinds = torch.distributed.ReduceOp
+        if factor is None or before or after or scatter in (kinds.AVG, kinds.SUM):
+            return before, after, scatter, reduce
+        return None, factor, kinds.SUM, kinds.SUM
+
+    return chosen
 
 
 def _fsdp1(init: Function, counted: Counted) -> Function:
