@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,3 +21,11 @@ def pairs_of_pictures() -> None:
         return load(file, *args, **how)
 
     module.load = loaded
+
+
+def raw_tokens() -> None:
+    """The file ``tokens.npy`` holds tokens of 16 bits and no header, as programs write them that map it into memory."""
+    passing = Path(f"tokens.{os.getpid()}")
+    tokens = torch.randint(0, 256, (1 << 16,), generator=torch.Generator().manual_seed(0))
+    passing.write_bytes(tokens.to(torch.int16).numpy().tobytes())
+    passing.replace("tokens.npy")

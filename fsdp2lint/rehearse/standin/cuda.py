@@ -10,7 +10,13 @@ from typing import Any
 
 import torch
 
-from fsdp2lint.rehearse.standin.replace import Counted, for_scripts, local_rank, local_world
+from fsdp2lint.rehearse.standin.replace import (
+    Counted,
+    Function,
+    for_scripts,
+    local_rank,
+    local_world,
+)
 
 MEMORY = 80 * 1024**3
 
@@ -18,11 +24,13 @@ _NOTHING = (
     "set_device synchronize empty_cache ipc_collect init manual_seed manual_seed_all seed seed_all "
     "reset_peak_memory_stats reset_max_memory_allocated reset_accumulated_memory_stats "
     "reset_max_memory_cached set_per_process_memory_fraction set_rng_state set_rng_state_all "
-    "set_stream cudart"
+    "set_stream cudart set_sync_debug_mode change_current_allocator check_error caching_allocator_delete "
+    "reset_peak_host_memory_stats reset_accumulated_host_memory_stats"
 ).split()
 _ZERO = (
     "memory_allocated max_memory_allocated memory_reserved max_memory_reserved memory_cached "
-    "max_memory_cached utilization temperature power_draw"
+    "max_memory_cached utilization temperature power_draw clock_rate memory_usage device_memory_used "
+    "get_sync_debug_mode caching_allocator_alloc current_blas_handle"
 ).split()
 
 
@@ -87,24 +95,35 @@ class Event:
 def install(counted: Counted) -> None:
     """Replace ``torch.cuda`` for scripts; PyTorch's own code still hears that there is none."""
     cuda: Any = torch.cuda
-    for name in _NOTHING:
-        for_scripts(cuda, name, lambda *_, **__: None)
-    for name in _ZERO:
-        for_scripts(cuda, name, lambda *_, **__: 0)
-    for_scripts(cuda, "is_available", lambda: _counting(counted, "torch.cuda.is_available()"))
-    for_scripts(cuda, "is_initialized", lambda: True)
-    for_scripts(cuda, "is_current_stream_capturing", lambda: False)
-    for_scripts(cuda, "device_count", local_world)
-    for_scripts(cuda, "current_device", local_rank)
-    for_scripts(cuda, "is_bf16_supported", lambda *_, **__: True)
-    for_scripts(cuda, "get_device_name", lambda *_: "CPU stand-in")
-    for_scripts(cuda, "get_device_capability", lambda *_: (9, 0))
-    for_scripts(cuda, "get_device_properties", _properties)
-    for_scripts(cuda, "mem_get_info", lambda *_: (MEMORY, MEMORY))
-    for_scripts(cuda, "memory_stats", lambda *_: defaultdict(int))
-    for_scripts(cuda, "memory_summary", lambda *_, **__: "")
-    for_scripts(cuda, "get_rng_state", lambda *_: torch.zeros(16, dtype=torch.uint8))
-    for_scripts(cuda, "get_rng_state_all", lambda: [torch.zeros(16, dtype=torch.uint8)])
+    answers: dict[str, Function] = dict.fromkeys(_NOTHING, lambda *_, **__: None)
+    answers |= dict.fromkeys(_ZERO, lambda *_, **__: 0)
+    answers |= {
+        "is_available": lambda: _counting(counted, "torch.cuda.is_available()"),
+        "is_initialized": lambda: True,
+        "is_current_stream_capturing": lambda: False,
+        "device_count": local_world,
+        "current_device": local_rank,
+        "is_bf16_supported": lambda *_, **__: True,
+        "can_device_access_peer": lambda *_: True,
+        "get_device_name": lambda *_: "CPU stand-in",
+        "get_device_capability": lambda *_: (9, 0),
+        "get_device_properties": _properties,
+        "mem_get_info": lambda *_: (MEMORY, MEMORY),
+        "memory_stats": lambda *_: defaultdict(int),
+        "host_memory_stats": lambda *_: defaultdict(int),
+        "memory_summary": lambda *_, **__: "",
+        "memory_snapshot": lambda *_, **__: [],
+        "get_allocator_backend": lambda: "native",
+        "get_per_process_memory_fraction": lambda *_: 1.0,
+        "initial_seed": torch.initial_seed,
+        "get_rng_state": lambda *_: torch.zeros(16, dtype=torch.uint8),
+        "get_rng_state_all": lambda: [torch.zeros(16, dtype=torch.uint8)],
+    }
+    for name, answer in answers.items():
+        for_scripts(cuda, name, answer)
+        for part in (cuda.memory, cuda.random):  # by which some import them
+            if hasattr(part, name):
+                for_scripts(part, name, answer)
     for_scripts(cuda, "current_stream", lambda *_: Stream())
     for_scripts(cuda, "default_stream", lambda *_: Stream())
     for_scripts(cuda, "stream", lambda stream: stream or contextlib.nullcontext())
