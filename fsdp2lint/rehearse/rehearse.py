@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -135,6 +136,7 @@ def _judged(request: Request, run: Run) -> Rehearsal:
     rehearsal = Rehearsal(request, run, judged, notes, doubts)
     if rehearsal.completed and not rehearsal.steps:
         notes.append("the script made no optimizer step: what training would show was not checked")
+    notes.extend(_own_rows_wanted(run.ranks))
     return rehearsal
 
 
@@ -148,6 +150,26 @@ def _numbers(ranks: Sequence[RankReport]) -> Iterator[str]:
                 f"first in step {lost[0]}: were all parameters initialised?"
             )
             return
+
+
+_OF_A_FORM = ("AssertionError", "IndexError", "KeyError", "TypeError", "ValueError", "ZeroDivisionError")  # fmt: skip
+_MADE_UP = re.compile(
+    r"made up: ((?:load_|from_)\w+\(.*|.+\.(?:jsonl?|ndjson|csv|tsv|txt|bin|npy|parquet))$"
+)
+
+
+def _own_rows_wanted(ranks: Sequence[RankReport]) -> Iterator[str]:
+    """The way round, where an error may come of data that were made up in another form than the script reads."""
+    dead = first_dead(ranks)
+    if dead is None or not any(name in dead.error for name in _OF_A_FORM):
+        return
+    names = [match[1] for match in map(_MADE_UP.match, dead.replaced) if match]
+    if names:
+        shown = ", ".join(f"`{name}`" for name in names[:3])
+        yield (
+            f"data were made up ({shown}) and may not have the form that the script reads: give it a few rows of "
+            "your own, or put them in place by --patch MODULE:FUNCTION"
+        )
 
 
 def _seen(steps: Sequence[Step]) -> Seen:

@@ -185,6 +185,29 @@ def test_gradients_are_divided_by_the_factor_that_is_set(tmp_path: Path) -> None
     assert code == 0, out + err
 
 
+SPLITTING = """
+import json, os
+import torch.distributed as dist
+
+dist.init_process_group("nccl")
+if not os.path.exists("data.jsonl"):
+    raise SystemExit("no data")
+with open("data.jsonl") as file:
+    answers = [json.loads(line)["text"].split("Answer:")[1] for line in file]
+"""
+
+
+def test_rows_of_another_form_are_told_with_the_way_round(tmp_path: Path) -> None:
+    (tmp_path / "splitting.py").write_text(SPLITTING)
+    code, out, _ = rehearse(tmp_path, "--fake", "-f", "json", "splitting.py")
+    told = json.loads(out)
+    assert code == 2
+    assert told["notes"] == [
+        "data were made up (`data.jsonl`) and may not have the form that the script reads: give it a few rows of "
+        "your own, or put them in place by --patch MODULE:FUNCTION"
+    ]
+
+
 def test_a_patch_replaces_what_must_be_downloaded(spawning: Path) -> None:
     words = ("-f", "json", "--patch", "fakes:small", "spawning.py", "--", "2")
     code, out, err = rehearse(spawning, *words)
