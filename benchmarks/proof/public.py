@@ -64,9 +64,10 @@ class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def name(self) -> str:
         """The repository and the script or module."""
         words = shlex.split(self.run)
-        if "-m" in words:
-            return f"{self.repository} {words[words.index('-m') + 1]}"
-        script = next(word for word in words if word.endswith(".py"))
+        at = next((n for n, word in enumerate(words) if word == "-m" or word.endswith(".py")), 0)
+        if words[at] == "-m":
+            return f"{self.repository} {words[at + 1]}"
+        script = words[at]
         return f"{self.repository} {os.path.normpath(f'{self.folder}/{script}')}"
 
 
