@@ -18,6 +18,7 @@ import libcst as cst
 
 from fsdp2lint.api import (
     Arguments,
+    Edit,
     Kept,
     Layout,
     Names,
@@ -442,13 +443,24 @@ def become_policy(site: Construction, one: Settings) -> None:
                 args.rename(name, "cast_forward_inputs")
         elif name not in FIELDS[:2]:
             args.remove(arg)
-    site.elsewhere[one.call] = (
-        Replace(one.source, one.call.func, found.text),
-        args,
-        *found.edits,
-    )
+    said: tuple[Edit, ...] = (Replace(one.source, one.call.func, found.text), args)
+    if short := _on_one_line(one, found.text):
+        said = (Replace(one.source, one.call, short),)
+    site.elsewhere[one.call] = (*said, *found.edits)
     why = "replaced by `MixedPrecisionPolicy`; its other fields are handled at the call"
     site.account(one.call, "changed", why, one.source)
+
+
+def _on_one_line(one: Settings, named: str) -> str:
+    """The policy on one line, where its arguments had one of their own that has room for all of it now; else empty."""
+    layout = Layout.of(one.source)
+    start, end = layout.span(one.call)
+    text = one.source.text[start:end]
+    ends = one.call.args[-1].comma if one.call.args else None
+    said = one.policy(named)
+    if text.count("\n") != 2 or "#" in text or isinstance(ends, cst.Comma) or "\n" in said:
+        return ""
+    return said if layout.place(start)[1] + len(said) <= 88 else ""
 
 
 def _at_run_time(site: Construction, plan: Plan, helpers: Helpers, argument: Argument) -> Precision:
