@@ -168,6 +168,8 @@ def _putting_together(name: str, named: Naming) -> str:
     return f'''def {name}(state, optimizer):
     """Shard the states that FSDP1 wrote, parts of flat tensors in a file of each rank."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    if not isinstance(parameters[0], {dtensor}):
+        return state
     for index, param in enumerate(parameters):
         parts = [None] * {dist}get_world_size()
         {dist}all_gather_object(parts, state["state"].get(index, {{}}))

@@ -65,17 +65,20 @@ _NEEDLESS = ("backward_prefetch", "forward_prefetch", "limit_all_gathers", "use_
 """Settings of FSDP1 for which FSDP2 has none."""
 
 
-def leavings(program: Program) -> Iterator[Step]:
-    """Members of the enumeration of strategies as their names; no fields any more that only FSDP1 needs."""
+def leavings(program: Program, group: frozenset[Source]) -> Iterator[Step]:
+    """Members of the enumeration of strategies as their names; no fields any more that only FSDP1 needs.
+
+    ``group`` are files that imports join, none of which wraps by FSDP1 any more.
+    """
     edits: dict[Source, list[Edit]] = {}
     accounts: list[Account] = []
-    names, helpers = _names(program)
+    names, helpers = _names(program, group)
     for source, node, edit in names:
         edits.setdefault(source, []).append(edit)
         accounts.append(Account(source, node, "changed", NAMED))
     for function, (source, line) in helpers.items():
         edits[source].append(InsertBefore(source, function.body.body[1], line))
-    for source, node, edit in _prefetches(program):
+    for source, node, edit in _prefetches(program, group):
         edits.setdefault(source, []).append(edit)
         if isinstance(edit, Remove):
             why = UNCALLED if isinstance(edit.statement, cst.FunctionDef) else UNREAD_ENTRY
@@ -86,9 +89,9 @@ def leavings(program: Program) -> Iterator[Step]:
         every = [edit for one in edits.values() for edit in one]
         yield Step((*every, *unimports(program, set(edits))), tuple(accounts))
     else:
-        yield from tables(program, _MEMBERS)
+        yield from tables(program, group, _MEMBERS)
     for source in program.sources:
-        gone = list(_fields(program, source))
+        gone = list(_fields(program, source)) if source in group else []
         if gone:
             removed = [Remove(source, one, comments="lone") for one in gone]
             said = tuple(Account(source, one, "dropped", UNREAD) for one in gone)
@@ -187,9 +190,7 @@ def foreign(program: Program) -> Iterator[Left]:
             yield Left(reference.source, reference.node, why, todo)
 
 
-def _names(
-    program: Program,
-) -> tuple[list[Named], Asking]:
+def _names(program: Program, group: frozenset[Source]) -> tuple[list[Named], Asking]:
     """What is written for each use of the enumeration; nothing where one of them needs more than a name.
 
     And the functions of the migration that code outside of the project may give a member, or the run any name.
@@ -197,11 +198,11 @@ def _names(
     found: list[Named] = []
     helpers: Asking = {}
     nothing: tuple[list[Named], Asking] = [], {}
-    references = list(program.references(STRATEGY, f"{STRATEGY}.*"))
+    references = [r for r in program.references(STRATEGY, f"{STRATEGY}.*") if r.source in group]
     written = any(_makes_options(f) for f in map(_function_of, references) if f is not None)
-    if not references or (program.framework and not written) or _is_given_away(program):
+    if not references or (program.framework and not written) or _is_given_away(program, group):
         return nothing
-    if any(_ASKED.search(source.text) for source in program.sources):
+    if any(_ASKED.search(source.text) for source in group):
         return nothing
     by_name = any(_is_by_name(reference) for reference in references)
     chosen_here = by_name
@@ -265,11 +266,13 @@ def is_uncalled(program: Program, source: Source, function: cst.FunctionDef) -> 
     )
 
 
-def _prefetches(program: Program) -> list[Named]:
+def _prefetches(program: Program, group: frozenset[Source]) -> list[Named]:
     """The same for ``BackwardPrefetch``, where it is only kept in tables and fields, and nothing tests it."""
     found: list[Named] = []
     for reference in program.references(PREFETCH, f"{PREFETCH}.*"):
         source, layout = reference.source, Layout.of(reference.source)
+        if source not in group:
+            continue
         function = function_scope(source, reference.node)
         made = function if isinstance(function, cst.FunctionDef) else None
         if made and _only_gives(program, source, made) and is_uncalled(program, source, made):
@@ -431,8 +434,9 @@ def _is_foreign(program: Program, source: Source, call: cst.Call) -> bool:
     )
 
 
-def _is_given_away(program: Program) -> bool:
-    """Whether some run gives a member to something outside the project."""
+def _is_given_away(program: Program, group: frozenset[Source]) -> bool:
+    """Whether some run gives a member to something outside the project, in these files or in one that is only read."""
+    others = frozenset(program.sources) - group
     return any(
         isinstance(one, External)
         and one.name.startswith(STRATEGY)
@@ -440,6 +444,7 @@ def _is_given_away(program: Program) -> bool:
         for trace in program.traces
         for called in trace.of(Called)
         if called.name != "builtins.print" and not _asks_a_table(called)
+        if called.at.source not in others
         for value in (*called.arguments, *called.keywords.values())
         for one in options(value)
     )

@@ -92,8 +92,11 @@ def steps(program: Program) -> Iterator[Step | Left | Kept]:
         yield from asked(program)
         yield from leave(program)
         yield from sweep(program)
-        if not any(program.references(FSDP1, ENABLE)):
-            yield from leavings(program)
+        wrap = {one.source for one in program.references(FSDP1, ENABLE)}
+        for group in program.groups:
+            if wrap.isdisjoint(group):
+                yield from leavings(program, group)
+        if not wrap:
             yield from foreign(program)
         yield from fallbacks(program)
         gone = list(patches(program))

@@ -20,10 +20,10 @@ from .._common.names import function_scope
 _IDENTITY = re.compile(r"""(["'])(_?[A-Z_0-9]+)\1\s*:\s*(["'])\2\3""")
 
 
-def tables(program: Program, members: tuple[str, ...]) -> Iterator[Step]:
-    """Each such table that is only asked for what an option of the command line gives."""
+def tables(program: Program, group: frozenset[Source], members: tuple[str, ...]) -> Iterator[Step]:
+    """Each such table in some files that is only asked for what an option of the command line gives."""
     for source in program.sources:
-        if not _IDENTITY.search(source.text):
+        if source not in group or not _IDENTITY.search(source.text):
             continue
         for node in walk(source.tree):
             if isinstance(node, cst.Assign) and len(node.targets) == 1:

@@ -246,6 +246,34 @@ class Program:
                     return True
         return False
 
+    def connected(self, source: Source) -> frozenset[Source]:
+        """The sources that imports join to one, whichever way they lead; what is in others never meets it."""
+        return next(group for group in self.groups if source in group)
+
+    @cached_property
+    def groups(self) -> tuple[frozenset[Source], ...]:
+        """The sources in groups that no import joins, in the order of the text."""
+        met: dict[str, set[str]] = {}
+        waiting = [self.project.path_of(source) for source in self.sources]
+        while waiting:
+            path = waiting.pop()
+            if path in met:
+                continue
+            source = self.project.passed_through(path)
+            met[path] = {*self.project.imported_by(source)} if source is not None else set()
+            waiting += met[path]
+        joined: list[set[str]] = []
+        for path, others in met.items():
+            mine = {path, *others}
+            touched = [one for one in joined if not one.isdisjoint(mine)]
+            joined = [one for one in joined if one.isdisjoint(mine)]
+            joined.append(mine.union(*touched))
+        of_path = {path: number for number, group in enumerate(joined) for path in group}
+        found: dict[int, list[Source]] = {}
+        for source in self.sources:
+            found.setdefault(of_path[self.project.path_of(source)], []).append(source)
+        return tuple(map(frozenset, found.values()))
+
     def references(self, *names: str) -> Iterator[Reference]:
         """Every place outside of imports that names one of ``names`` (canonical; ``prefix.*`` for all below)."""
         for source in self.sources:

@@ -109,8 +109,8 @@ def account_for_the_rest(program: Program, ledger: Ledger) -> None:
     now = inventory(program)
     ledger.entries += ledger.missing(now)
     symbols = (one for one in now if one.kind == "symbol" and one.symbol == WRAPPER)
-    wraps = [one for one in symbols if _wraps(one)]
-    asks = any(one.symbol in _ASKING for one in now)
+    every = [one for one in symbols if _wraps(one)]
+    asking = {one.source for one in now if one.symbol in _ASKING}
     by_path = {source.path: source for source in program.sources}
     stands = {(one.source.path, one.start) for one in now}
     for entry in ledger.entries:
@@ -118,6 +118,9 @@ def account_for_the_rest(program: Program, ledger: Ledger) -> None:
             entry.account("changed", "what is called here shards the module now", entry.by, 0)
         if entry.fate == "open" and entry.kind != "import":
             plain = entry.symbol.partition(".")[0] in facts.PLAIN_VALUES
+            beside = program.connected(by_path[entry.path])
+            wraps = [one for one in every if one.source in beside]
+            asks = not asking.isdisjoint(beside)
             read = wraps or (asks and "StateDict" in entry.symbol)
             if plain and not read:
                 entry.account(

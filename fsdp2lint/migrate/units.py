@@ -57,6 +57,8 @@ class Held:
     free: frozenset[Line]
     files: frozenset[str]
     """Files whose models stay although no run shows where they go."""
+    apart: frozenset[str]
+    """Files that no import joins to one of the places."""
     why: str
     stuck: tuple[Stuck, ...]
 
@@ -73,7 +75,9 @@ class Held:
 
     def holds(self, line: Line) -> bool:
         """Whether a line must stay as it is."""
-        return line in self.lines or line[0] in self.files or line not in self.free
+        if line in self.lines or line[0] in self.files:
+            return True
+        return line not in self.free and line[0] not in self.apart
 
 
 _BREAKS = "as FSDP2, "
@@ -132,6 +136,11 @@ def held(program: Program, stuck: Iterable[Stuck]) -> Held:
     of_held = frozenset[Line]().union(*(runs[number][0] for number in stays))
     free = (run for number, (run, wraps) in enumerate(runs) if wraps and number not in stays)
     files = {one.path for one in places if one.builds and begin[one] not in of_held}
+    at = {one.path for one in places}
+    beside: frozenset[Source] = frozenset().union(
+        *(group for group in program.groups if any(source.path in at for source in group))
+    )
+    apart = frozenset(source.path for source in mine - beside)
     builds = [one for one in places if one.builds] or places
     names = list(dict.fromkeys(one.shown for one in sorted(builds, key=lambda s: (s.path, s.line))))
     shown = " and ".join(names[:2]) + (" (and others)" if len(names) > 2 else "")
@@ -141,7 +150,7 @@ def held(program: Program, stuck: Iterable[Stuck]) -> Held:
         else f"kept as FSDP1: migrated, it would break a rule of FSDP2 at {shown}"
     )
     others = frozenset[Line]().union(*free) - of_held
-    return Held(of_held, others, frozenset(files), because, tuple(places))
+    return Held(of_held, others, frozenset(files), apart, because, tuple(places))
 
 
 @dataclass(frozen=True, slots=True)
