@@ -10,14 +10,28 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from fsdp2lint.api import Called, Instance, Literal, Moved, Trace, Value, Wrapping, options
+import libcst as cst
+
+from fsdp2lint.api import (
+    Called,
+    Function,
+    Instance,
+    Literal,
+    Moved,
+    Trace,
+    Value,
+    Wrapping,
+    dotted,
+    options,
+    walk,
+)
 
 from .._common.names import class_of, is_none
 from .._common.shared import Helpers, Naming
 from .devices import device_of
 from .helpers import FSDP, inside, taken
 from .plan import Plan
-from .site import Construction
+from .site import Argument, Construction
 
 
 def initialise(site: Construction, plan: Plan, helpers: Helpers) -> bool:
@@ -33,11 +47,27 @@ def initialise(site: Construction, plan: Plan, helpers: Helpers) -> bool:
     plan.prepare.append(
         f"{helpers.add('materialize_unit', materialize_helper)}({{module}}, {text})"
     )
+    plan.draws = not _only_memory(site, argument)
     why = (
         "it is called on the modules of each unit that is on the meta device, before it is sharded"
     )
     site.account(argument.node, "changed", why)
     return True
+
+
+def _only_memory(site: Construction, argument: Argument) -> bool:
+    """Whether a function gives modules memory and no values: it calls ``to_empty`` and names a device."""
+    given = [one for one in argument.values if not is_none(one)]
+    functions = [one.node for one in given if isinstance(one, Function)]
+    if len(functions) < len(given):
+        return False
+    called = {
+        node.func.attr.value if isinstance(node.func, cst.Attribute) else dotted(node.func)
+        for function in functions
+        for node in walk(function)
+        if isinstance(node, cst.Call)
+    }
+    return "to_empty" in called and called <= {"to_empty", "device", "current_device"}
 
 
 def materialize_helper(name: str, named: Naming) -> str:
@@ -128,6 +158,7 @@ def _by_default(site: Construction, plan: Plan, helpers: Helpers) -> bool:
     if on_meta:
         given = "" if device.startswith('"') else f", {device}"
         plan.prepare.append(f"{helpers.add('materialize_unit', helper)}({{module}}{given})")
+        plan.draws = True
     if argument is not None:
         why = (
             "without it FSDP1 calls `reset_parameters` on the meta device: so does a small function"

@@ -31,5 +31,7 @@ class Plan:
     """Statements after the last sharding."""
     prepare: list[str] = field(default_factory=list)
     """Statements right before each sharding. ``{module}`` stands for what is sharded."""
+    draws: bool = False
+    """Whether values may be drawn there: then modules come in the order of FSDP1."""
     group: str = ""
     """What says the process group that is given, once it has a name."""

@@ -367,7 +367,7 @@ class Writer:
         lines += [f"{word} {chosen} and {module} is not {model}:"]
         lines += self._unit(module, self.plan.inner)
         each = f"reversed(list({model}.modules()))"
-        if any("materialize" in line for line in self.plan.prepare):  # drawn in the order of FSDP1
+        if self.plan.draws:
             each = f"dict.fromkeys({self.helpers.add('children_first', children_first)}({model}))"
         self.lines.append(f"for {module} in {each}:")
         self.lines += (f"    {line}" for line in lines)

@@ -253,7 +253,8 @@ def _means_it(layout: Layout, names: Names, one: Imported, at: cst.CSTNode) -> b
     """
     if names.owner(one.name, at) is not one.scope:
         return False
-    same = {i.alias for i in names.imports if (i.name, i.target) == (one.name, one.target)}
+    means = canonical(one.target)
+    same = {i.alias for i in names.imports if i.name == one.name and canonical(i.target) == means}
     tried = next((a for a in layout.ancestors(one.alias) if isinstance(a, cst.Try)), None)
     return all(
         node in same or (tried is not None and tried in layout.ancestors(node))

@@ -97,7 +97,8 @@ the model's values. A device by position becomes a keyword; that fix is safe.
 ## Known limits
 
 Silent when the model is initialised or loaded between the two: then it is whole on purpose (all ranks draw
-the same values, or a plain state dict is loaded). Allocation of a part of a model is left alone.
+the same values, or a plain state dict is loaded). Allocation of a part of a model is left alone, and
+so is `recurse=False`, which gives memory to the parameters of one module and not to those of its parts.
 
 ## References
 
@@ -117,6 +118,7 @@ from fsdp2lint.api import (
     Replace,
     Restored,
     Trace,
+    dotted,
     rule,
     unwrapped,
 )
@@ -138,6 +140,8 @@ def check(trace: Trace) -> Iterator[Finding]:
                 message="`to_empty` takes its device as the keyword `device`: by position it raises TypeError",
                 fix=_keyword(moved),
             )
+            continue
+        if _own_only(moved):
             continue
         module = unwrapped(moved.module)
         later = _shards_it(trace, moved)
@@ -162,6 +166,14 @@ def _by_position(moved: Moved) -> bool:
         and call.args[0].keyword is None
         and not call.args[0].star
     )
+
+
+def _own_only(moved: Moved) -> bool:
+    """Whether a module's own parameters alone get memory, and not those of its parts."""
+    call = call_of(moved.at)
+    args = call.args if call is not None else ()
+    given = {arg.keyword.value: arg.value for arg in args if arg.keyword is not None}
+    return "recurse" in given and dotted(given["recurse"]) == "False"
 
 
 def _keyword(moved: Moved) -> Fix | None:
