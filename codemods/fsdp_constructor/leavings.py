@@ -224,7 +224,17 @@ def _names(program: Program, group: frozenset[Source]) -> tuple[list[Named], Ask
         elif isinstance(function, cst.FunctionDef) and makes_options and by_name:
             kept = any(_is_by_name(one) and _is_kept_by_name(one) for one in references)
             helpers[function] = reference.source, REFUSED_OR_NONE if kept else REFUSED
+    found += _quoted(program, group, STRATEGY)
     return (found, helpers) if chosen_here or helpers else nothing
+
+
+def _quoted(program: Program, group: frozenset[Source], enumeration: str) -> Iterator[Named]:
+    """What is written for an enumeration in quoted annotations."""
+    for one in quotations(program, enumeration):
+        if one.source in group:
+            alone = one.node.raw_value == one.source.text[one.start : one.end]
+            inside = Splice(one.source, one.start, one.end, "str")
+            yield one.source, one.node, Replace(one.source, one.node, "str") if alone else inside
 
 
 Asking = dict[cst.FunctionDef, tuple[Source, str]]
@@ -255,12 +265,11 @@ def _makes_options(function: cst.FunctionDef) -> bool:
 
 
 def is_uncalled(program: Program, source: Source, function: cst.FunctionDef) -> bool:
-    """Whether nothing in the project names a function of a module; a decorator may have kept it."""
+    """Whether nothing in the project names a function or a method; a decorator may have kept it."""
     name = function.name.value
     word = re.compile(rf"\b{name}\b")
-    is_of_module = function_scope(source, function) is source.tree
     return (
-        is_of_module
+        not isinstance(function_scope(source, function), cst.FunctionDef)
         and not function.decorators
         and sum(len(word.findall(one.text)) for one in program.sources) == 1
     )
@@ -292,7 +301,7 @@ def _prefetches(program: Program, group: frozenset[Source]) -> list[Named]:
             found.append((source, reference.node, Replace(source, reference.node, "str")))
         else:
             return []
-    return found
+    return [*found, *_quoted(program, group, PREFETCH)] if found else []
 
 
 def looked_up(
@@ -330,11 +339,19 @@ def _is_kept_by_name(reference: Reference) -> bool:
 
 
 def _only_gives(program: Program, source: Source, function: cst.FunctionDef) -> bool:
-    """Whether a function returns members of ``BackwardPrefetch`` and nothing else: it was there for FSDP1."""
+    """Whether a function returns members of ``BackwardPrefetch``, or of a table of them, or None: it was there for FSDP1."""
     members = {r.node for r in program.named(source) if r.name.startswith(PREFETCH)}
+    tables = {
+        node.targets[0].target.value
+        for node in walk(function.body)
+        if isinstance(node, cst.Assign) and isinstance(node.targets[0].target, cst.Name)
+        if not members.isdisjoint(walk(node.value))
+    }
     returned = [one.value for one in walk(function.body) if isinstance(one, cst.Return)]
-    return bool(returned) and all(
-        value is not None and not members.isdisjoint(walk(value)) for value in returned
+    given = [one for one in returned if one is not None and dotted(one) != "None"]
+    return bool(given) and all(
+        any(n in members or (isinstance(n, cst.Name) and n.value in tables) for n in walk(value))
+        for value in given
     )
 
 
