@@ -204,9 +204,11 @@ def _leaf(value: Value) -> Value | None:
         return None
     if isinstance(owner, Parameters):
         return owner.of
+    of_a_group = False
     while isinstance(owner, Part):
+        of_a_group |= owner.key == "['params']"
         owner = owner.owner
-    return owner if isinstance(owner, Optimizer) else None
+    return owner if of_a_group and isinstance(owner, Optimizer) else None
 
 
 def _models(value: Value) -> list[Value]:
