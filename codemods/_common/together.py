@@ -27,8 +27,8 @@ from .shared import Helpers, Naming
 
 NAMES = frozenset(
     "CompiledLoadPlanner broadcast_from_rank0 broadcast_in_group children_first clip_grads full_params hybrid_mesh"
-    " materialize no_sync own_parameters precision_policy shard_by_policy sharding_options unsharded unsharded_mesh"
-    " whole_on_cpu without_prefix".split()
+    " local_shard materialize_unit no_sync own_parameters precision_policy shard_by_policy sharding_options unsharded"
+    " unsharded_mesh whole_on_cpu whole_optimizer_states without_prefix".split()
 )
 """What the functions and classes are called that a migration brings into files."""
 _NUMBER = re.compile(r"_\d+$")
