@@ -120,7 +120,7 @@ def lay_out(checkouts: Path, program: Program, folder: Path) -> None:
 
 
 def _unpack(clone: Path, program: Program, folder: Path) -> None:
-    command = ["git", "-C", str(clone), "archive", program.commit]
+    command = ["git", "-C", str(clone), "archive", program.commit, "--", "*.py"]
     run = subprocess.run(command, capture_output=True, check=False)
     if run.returncode:
         raise Unseen(f"{program.repository}: {run.stderr.decode(errors='replace').strip()}")

@@ -241,6 +241,9 @@ def _is_enumeration(cls: Class) -> bool:
     return any(base.name in _ENUMERATIONS for base in outside(cls))
 
 
+_NAMED_TUPLES = ("typing.NamedTuple", "typing_extensions.NamedTuple")
+
+
 def loosen(machine: Machine, made: Instance, given: Iterable[str] = ()) -> None:
     """Which settings are unpacked or set shows at run time (``Config(**yaml.safe_load(f))``): its defaults are not
     certain, nor those of settings inside it that are there by default.
@@ -279,10 +282,13 @@ def _fill_fields(
         default = None if name in given else find(machine, cls, name)
         if default is not None and not isinstance(default, Function):
             given[name] = default
+    is_tuple = any(base.name in _NAMED_TUPLES for base in outside(cls))
     for name, value in given.items():
         value = as_field(machine, cls, name, value)
         machine.memory.write(made, f".{name}", machine.here, value)
         value.sit(made, f".{name}")
+        if is_tuple and name in fields:  # `model, optimizer = loaded`
+            machine.memory.write(made, f"[{fields.index(name)}]", machine.here, value)
     post = find(machine, cls, "__post_init__")
     if isinstance(post, Function):
         machine.call(post, (made,), {}, made.born or Site(cls.scope.source, cls.node, cls.node))

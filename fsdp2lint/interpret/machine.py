@@ -195,6 +195,8 @@ class Machine:
         self.frames: list[Frame] = []
         self.call_path: tuple[Site, ...] = ()
         self.running: tuple[Function, ...] = ()
+        self.escaped: dict[Value, list[Guards]] = {}
+        """Under which conditions what is out of sight has gone there: those that are told."""
         self.within: tuple[Value, ...] = ()
         self.modules_known: set[Value] = set()
         self.namespaces: dict[str, Namespace] = {}
@@ -259,8 +261,17 @@ class Machine:
         """``value`` goes out of sight: code that cannot be followed gets hold of it."""
         if isinstance(value, (Literal, External)) or self.here.impossible:
             return
-        if self.memory.escape(value) and isinstance(value, _TOLD_WHEN_ESCAPED):
-            self.record(Escaped(self.moment(site), value, to))
+        every = value.options if isinstance(value, Either) else ((ALWAYS, value),)
+        told = [(guards, one) for guards, one in every if isinstance(one, _TOLD_WHEN_ESCAPED)]
+        self.memory.escape(value)
+        here = self.here
+        for guards, one in told:
+            self.here = here.and_(guards)
+            known = self.escaped.setdefault(one, [])
+            if not any(map(self.here.implies, known)):
+                known.append(self.here)
+                self.record(Escaped(self.moment(site), one, to))
+        self.here = here
 
     # -- making values -------------------------------------------------------------------------
 

@@ -182,7 +182,7 @@ class Trace:
     def escapes(self, value: Value) -> Iterator[Escaped]:
         """Where ``value`` or something that holds it went out of sight."""
         holders = set(self.memory.holders(value))
-        return (e for e in self.of(Escaped) if e.value in holders)
+        return (e for e in self.of(Escaped) if holders.intersection((e.value, unwrapped(e.value))))
 
     def inside(self, part: Value, whole: Value) -> bool:
         """Whether ``part`` is ``whole`` or one of its submodules, as far as the script shows."""

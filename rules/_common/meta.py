@@ -86,7 +86,9 @@ _DTYPE = re.compile(r"torch\.(b?float\d+\w*|half|float|double)")
 
 _EMPTY_INITS = ("accelerate.init_empty_weights", "accelerate.big_modeling.init_empty_weights")
 
-LIBRARY_MODELS = re.compile(r"transformers\.(\w+\.)*\w+\.(from_config|_from_config)")
+LIBRARY_MODELS = re.compile(
+    r"transformers\.(\w+\.)*(\w+\.(from_config|_from_config)|[A-Z]\w*(For[A-Z]\w+|LMHeadModel))"
+)
 """Calls that build a whole model of a library, with parameters, on the device of the context."""
 
 

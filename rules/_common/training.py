@@ -33,12 +33,11 @@ _BY_HAND = ("all_reduce", "all_gather", "broadcast", "reduce")
 def kept_in_step_by_groups(
     trace: Trace, forward: Forward, model: Value, ways: Iterable[Guards]
 ) -> bool:
-    """Whether a model is surely trained, and by nothing but ``fully_shard`` kept in step.
+    """Whether a model is surely trained, and by nothing but ``fully_shard`` kept in step, as long as no code that cannot
+    be followed holds it (:func:`untold`).
 
     What wraps it where its parts are not sharded (``ways`` say where they are) does not matter.
     """
-    if not trace.known(model):
-        return False
     if any(wrapped_before(trace, forward, model, "ddp", "fsdp1", where=way) for way in ways):
         return False
     if any(
@@ -47,6 +46,18 @@ def kept_in_step_by_groups(
     ):
         return False
     return next(trace.after(forward, Backward), None) is not None
+
+
+def untold(trace: Trace, model: Value) -> list[Event] | None:
+    """Where code that cannot be followed gets a model: nowhere, at these events, or (None) nobody knows where."""
+    if trace.known(model):
+        return []
+    told: list[Event] = list(trace.escapes(model))
+    memory = trace.memory
+    beyond = memory.foreign | memory.lent
+    if trace.truncated or not told or any(one in beyond for one in memory.holders(model)):
+        return None
+    return told
 
 
 def may_be_frozen(trace: Trace, layer: Value) -> bool:

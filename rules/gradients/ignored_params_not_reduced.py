@@ -197,7 +197,7 @@ def _trained(
 ) -> Iterator[tuple[Forward, OptimizerBuilt]]:
     """Where a model that holds the layer runs forward, and the optimizer that takes all of its parameters."""
     root = unwrapped(sharded.module)
-    if not trace.inside(layer, root) or layer is root:
+    if not trace.inside(layer, root) or layer is root or not trace.known(root):
         return
     for built in trace.of(OptimizerBuilt):
         if not together(built.guards, sharded.guards):

@@ -231,14 +231,15 @@ def _asked_of_fsdp1(trace: Trace, event: Called | Read) -> bool:
 
 
 def _in_a_test(read: Read) -> bool:
-    """Whether an attribute is read where an ``if`` has asked what its owner is, in a loop too."""
-    source = read.at.source
-    around = [a for a in Layout.of(source).ancestors(read.at.node) if isinstance(a, cst.If)]
-    tests = " ".join(source.code(one.test) for one in around)
+    """Whether an attribute is read where a test has asked what its owner is, or whether it has it, in a loop too."""
+    source, node = read.at.source, read.at.node
+    around = (*Layout.of(source).ancestors(node), *walk(node))
+    tests = " ".join(source.code(one.test) for one in around if isinstance(one, cst.If | cst.IfExp))
     return any(
-        f"isinstance({source.code(node.value)}," in tests
-        for node in walk(read.at.node)
-        if isinstance(node, cst.Attribute) and node.attr.value == read.name
+        f"{asked}({source.code(one.value)}," in tests
+        for one in walk(node)
+        if isinstance(one, cst.Attribute) and one.attr.value == read.name
+        for asked in ("isinstance", "hasattr")
     )
 
 

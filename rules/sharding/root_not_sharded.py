@@ -172,7 +172,7 @@ from .._common.shared import (
     shards_before,
     together,
 )
-from .._common.training import freezing, kept_in_step_by_groups
+from .._common.training import freezing, kept_in_step_by_groups, untold
 from .._common.walks import reached, walk_of
 
 _PARAMETER = "torch.nn.Parameter"
@@ -222,14 +222,17 @@ def _left_over(trace: Trace, said: set[Value]) -> Iterator[Finding]:
 def _trained(
     trace: Trace, root: Value, parts: list[Shard], forward: Forward, way: Guards
 ) -> Iterator[tuple[Value, Guards]]:
-    """What of a model is in no group, and a path on which nothing freezes it."""
+    """What of a model is in no group, and a path on which nothing freezes it, nor gets the model unseen."""
+    handed = untold(trace, root)
+    if handed is None:
+        return
     if is_transformer(root) and all(_holds_blocks_only(trace, part, root) for part in parts):
         left: Iterable[Value] = (root.part(".get_input_embeddings()"),)
     else:
         covered = _covered(trace, parts)
         left = () if covered is None else _uncovered(trace, root, covered, forward, way)
     for one in left:
-        path = way_around(trace, forward, list(freezing(trace, one)), root, way)
+        path = way_around(trace, forward, [*handed, *freezing(trace, one)], root, way)
         if path is not None:
             yield one, path.also(way.clauses)
 

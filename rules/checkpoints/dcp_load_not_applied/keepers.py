@@ -125,7 +125,7 @@ def _never_given(trace: Trace, keeper: Value) -> bool:
         return False
     for called in trace.calls(".load_state_dict", ".__setstate__"):
         for one in _receivers(called):
-            if not isinstance(unwrapped(one), _OWNERS) and (_same(one, keeper) or not _kind(one)):
+            if not isinstance(unwrapped(one), (*_OWNERS, Instance)) or _same(one, keeper):
                 return False
     if any(
         loaded.into is not None and keeper in _inside(trace, loaded.into)

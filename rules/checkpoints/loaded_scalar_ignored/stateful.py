@@ -36,7 +36,9 @@ def given_and_not_taken(trace: Trace, loaded: Loaded) -> Iterator[tuple[str, str
             if read is None:
                 continue
             for key, kept in _kept(given[1]):
-                if key not in read and not _set(taking[1], kept) and _is_counted(trace, kept):
+                if key in read or _set(taking[1], kept):
+                    continue
+                if _begins_at_zero(one, kept) or _is_counted(trace, kept):
                     yield given[0], kept, key
 
 
@@ -104,6 +106,28 @@ def _set(function: cst.FunctionDef, attribute: str) -> bool:
         and n.target.attr.value == attribute
         for n in walk(function)
     )
+
+
+def _begins_at_zero(value: Value, attribute: str) -> bool:
+    """Whether the class of an object says that an attribute begins with 0: a field, or in its ``__init__``."""
+    for cls in lineage(value.cls) if isinstance(value, Instance) else ():
+        for node in walk(cls.node.body) if isinstance(cls, Class) else ():
+            targets: list[cst.BaseExpression] = []
+            if isinstance(node, cst.AnnAssign):
+                targets = [node.target]
+            elif isinstance(node, cst.Assign):
+                targets = [one.target for one in node.targets]
+            named = any(is_name(t, attribute) or _is_own(t, attribute) for t in targets)
+            begun = getattr(node, "value", None) if named else None
+            if isinstance(begun, cst.Integer) and begun.value == "0":
+                return True
+    return False
+
+
+def _is_own(target: cst.BaseExpression, attribute: str) -> bool:
+    if not isinstance(target, cst.Attribute) or target.attr.value != attribute:
+        return False
+    return is_name(target.value, "self")
 
 
 def _is_counted(trace: Trace, attribute: str) -> bool:
