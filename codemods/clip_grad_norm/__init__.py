@@ -61,12 +61,14 @@ from fsdp2lint.api import (
     BOTH_CLASSES,
     Account,
     Arguments,
+    Assigned,
     Clipped,
     Edit,
     InsertAfter,
     InsertBefore,
     Layout,
     Left,
+    Module,
     Name,
     Program,
     Replace,
@@ -80,8 +82,10 @@ from fsdp2lint.api import (
     is_of_the_project,
     kinds,
     name_for,
+    options,
     told_apart,
     unseen_methods,
+    unwrapped,
     walk,
     wrapper,
 )
@@ -157,7 +161,11 @@ def rewrite(program: Program) -> Iterator[Step | Left]:
                 yield _by_function(program, source, call, call.func in unbound)
         elif not models and call.func in functions:
             over = [p.of for _, e in events for p in e.parameters if not told_apart(e, p.of)]
-            own = _over_meshes(source, call, over) if _parallel(events) else None
+            own = None
+            if _parallel(events):
+                own = _by_one_norm(source, call, over, of_meshes(), _PARALLEL)
+            elif _has_plain_parts(program, events, over):
+                own = _by_one_norm(source, call, over, of_shards_and_whole(), _MIXED)
             if own is not None:
                 apart.setdefault(source, []).append(own)
             else:
@@ -199,8 +207,27 @@ def _parallel(events: Sequence[tuple[Trace, Clipped]]) -> bool:
     return any(True for trace, _ in events for _ in trace.calls(PARALLELIZE))
 
 
-def _over_meshes(source: Source, call: cst.Call, over: Sequence[Value]) -> _Own | None:
-    """The same for ``torch.nn.utils.clip_grad_norm_(model.parameters(), …)`` of a tensor parallel model."""
+def _has_plain_parts(
+    program: Program, events: Sequence[tuple[Trace, Clipped]], over: Sequence[Value]
+) -> bool:
+    """Whether some parameters of a model are no shards: it was told to leave them, or they came in after the sharding."""
+    if ignores_some(program, over):
+        return True
+    models = {unwrapped(one) for model in over for one in options(model)}
+    return any(
+        isinstance(new, Module) and unwrapped(assigned.owner) in models
+        for trace, clipped in events
+        for wrapping in trace.before(clipped, Wrapping)
+        if wrapping.by == "fsdp1" and unwrapped(wrapping.module) in models
+        for assigned in trace.after(wrapping, Assigned)
+        for new in options(assigned.value)
+    )
+
+
+def _by_one_norm(
+    source: Source, call: cst.Call, over: Sequence[Value], function: Build, why: str
+) -> _Own | None:
+    """A function in place of ``torch.nn.utils.clip_grad_norm_(model.parameters(), …)``, which takes no mixed gradients."""
     names = ("parameters", "max_norm", "norm_type")
     given = {
         names[min(i, 2)] if a.keyword is None else a.keyword.value: a.value
@@ -215,7 +242,7 @@ def _over_meshes(source: Source, call: cst.Call, over: Sequence[Value]) -> _Own 
         return None
     rest = (text_of(source, given[name]) for name in names[1:] if name in given)
     model = text_of(source, first.func.value)
-    return _Own(call, METHOD, of_meshes(), (model, *rest), _PARALLEL, plain=True)
+    return _Own(call, METHOD, function, (model, *rest), why, plain=True)
 
 
 def _own_function(
@@ -246,8 +273,7 @@ def _own_function(
     if parallel:
         return _Own(call, METHOD, of_meshes(), (model, *rest), _PARALLEL)
     if ignores_some(program, models):
-        why = "torch.nn.utils cannot clip DTensor and plain gradients together; a helper in this file does"
-        return _Own(call, METHOD, of_shards_and_whole(), (model, *rest), why)
+        return _Own(call, METHOD, of_shards_and_whole(), (model, *rest), _MIXED)
     return None
 
 
@@ -261,6 +287,9 @@ def _by_class(source: Source, call: cst.Call, unbound: bool) -> _Own | None:
     return _Own(call, "clip_grad_norm", by_class(), tuple(said), BOTH_CLASSES)
 
 
+_MIXED = (
+    "torch.nn.utils cannot clip DTensor and plain gradients together; a helper in this file does"
+)
 _PARALLEL = (
     "not the same norm: under tensor parallelism FSDP1 gave each tensor parallel rank that of its own part,"
     " this helper gives one over all ranks"
