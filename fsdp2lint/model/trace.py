@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, wraps
 from heapq import merge
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -65,6 +65,8 @@ class Trace:
         self._by_kind: dict[type[Event], list[Event]] = {}
         self._places: dict[str, list[int]] = {}
         self._indexed = 0
+        self._giving: dict[Value, list[Called]] = {}
+        self._asked_of = 0
         self._excluded: dict[Guards, dict[Guards, bool]] = {}
         self.answers: dict[object, Any] = {}
         """What questions marked with :func:`once` came to."""
@@ -99,7 +101,8 @@ class Trace:
         self.events = []
         self.visited = set()
         self._indexed = 0
-        for known in (self._by_kind, self._places, self._excluded, self.answers):
+        self._asked_of = 0
+        for known in (self._by_kind, self._places, self._giving, self._excluded, self.answers):
             known.clear()
 
     @cached_property
@@ -131,6 +134,14 @@ class Trace:
             self._places.setdefault(called[place].name, []).append(place)
         self._indexed = len(called)
         return self._places
+
+    def giving(self, value: Value | None) -> Sequence[Called]:
+        """The calls that gave ``value``, in order."""
+        called = self.of(Called)
+        for place in range(self._asked_of, len(called)):
+            self._giving.setdefault(called[place].result, []).append(called[place])
+        self._asked_of = len(called)
+        return () if value is None else self._giving.get(value, ())
 
     def before(self, event: Event, kind: type[E]) -> Iterator[E]:
         """Events of a kind that surely precede ``event`` on a path they share, latest first."""

@@ -85,15 +85,14 @@ def _refused(trace: Trace) -> tuple[Value, ...]:
 
 def loose(trace: Trace, module: Value, shard: Shard) -> bool:
     """Whether ``module`` holds a layer that was built after ``shard`` and that no sharding took since."""
-    whole = set(below(trace, module))
     return any(
         called.order > shard.order
-        and called.result in whole
         and has_parameters(trace, called.result, 0)
         and not _taken(trace, called)
         and not frozen(trace, called.result)
         and not reduced_by_hand(trace, called.result)
-        for called in trace.of(Called)
+        for one in below(trace, module)
+        for called in trace.giving(one)
     )
 
 

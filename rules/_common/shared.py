@@ -268,8 +268,9 @@ def wrapped_before(
     return any(
         w.by in wrappers
         and trace.inside(module, w.module)
+        and trace.precedes(w, event)
         and not (where is not None and w.guards.excludes(where))
-        for w in trace.before(event, Wrapping)
+        for w in trace.of(Wrapping)
     )
 
 

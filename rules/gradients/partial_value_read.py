@@ -461,7 +461,7 @@ def _is_plain(trace: Trace, reduction: Called, tensor: Value) -> bool:
         return True
     value: Value | None = tensor
     while isinstance(value, Part):
-        made = [called for called in trace.of(Called) if called.result is value]
+        made = trace.giving(value)
         if made and all(any(map(_says_plain, called.guards)) for called in made):
             return True
         value = value.owner

@@ -121,7 +121,6 @@ from collections.abc import Iterator
 import libcst as cst
 
 from fsdp2lint.api import (
-    Called,
     Edit,
     Event,
     Finding,
@@ -198,11 +197,12 @@ def _stepped(trace: Trace, event: Event, state: StateDict) -> bool:
     """
     taken = next((e for e in trace.of(StateDictTaken) if e.state is state), event)
     return any(
-        state.of in options(stepped.optimizer) for stepped in trace.before(taken, Stepped)
+        state.of in options(stepped.optimizer) and trace.precedes(stepped, taken)
+        for stepped in trace.of(Stepped)
     ) or any(
-        called.name.endswith("._init_optim_state")
-        and any(state.of in options(given) for given in called.arguments)
-        for called in trace.before(taken, Called)
+        any(state.of in options(given) for given in called.arguments)
+        and trace.precedes(called, taken)
+        for called in trace.calls_named(lambda name: name.endswith("._init_optim_state"))
     )
 
 

@@ -157,7 +157,7 @@ def check(trace: Trace) -> Iterator[Finding]:
         policy = policy_of(shard)
         if policy is None or policy in said or not _trained(trace, shard):
             continue
-        made = next((c for c in trace.of(Called) if c.result is policy), None)
+        made = next(iter(trace.giving(policy)), None)
         dtype = None if made is None else _summed_in(made, policy)
         if made is None or dtype is None:
             continue

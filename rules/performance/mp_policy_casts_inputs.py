@@ -181,7 +181,7 @@ def check(trace: Trace) -> Iterator[Finding]:
 
 def _cast_to(trace: Trace, policy: Value | None, here: Guards) -> str | None:
     """The low dtype to which a policy casts inputs, on every path or on one."""
-    made = next((c for c in trace.of(Called) if c.result is policy), None)
+    made = next(iter(trace.giving(policy)), None)
     low = low_of(policy, "param_dtype", here)
     if made is None or made.open or low is None:
         return None

@@ -202,7 +202,7 @@ because a rank has left out a backward (a counter of steps) is not reported agai
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from fsdp2lint.api import (
     Called,
@@ -325,23 +325,33 @@ def _skipped(trace: Trace, units: list[Guard], event: Event) -> tuple[Guard, str
     What is left out because of the loss is FSDP414. A rank that meets the others before it goes on has told them.
     """
     for guard in units:
-        left = next(
-            (e for e in _continues(trace) if ~guard in e.guards and e.order < event.order), None
-        )
-        if left is not None and any(
-            ~guard in told.event.guards and told.event.order < left.order
-            for told in meetings(trace)
-        ):
+        left = _continues(trace).get(~guard)
+        if left is None or left > event.order or _met(trace).get(~guard, left) < left:
             continue
-        found = None if left is None else differing_guard(trace, [guard], event.order, "disk")
+        found = differing_guard(trace, [guard], event.order, "disk")
         if found is not None and found[1] != OWN["loss"]:
             return found
     return None
 
 
 @once
-def _continues(trace: Trace) -> tuple[Exited, ...]:
-    return tuple(e for e in trace.of(Exited) if e.how == "continue")
+def _continues(trace: Trace) -> dict[Guard, int]:
+    """When a loop first goes on with its next round under each test."""
+    return _first(e for e in trace.of(Exited) if e.how == "continue")
+
+
+@once
+def _met(trace: Trace) -> dict[Guard, int]:
+    """When the ranks first meet under each test."""
+    return _first(meeting.event for meeting in meetings(trace))
+
+
+def _first(events: Iterable[Event]) -> dict[Guard, int]:
+    found: dict[Guard, int] = {}
+    for event in sorted(events, key=lambda one: one.order):
+        for guard in event.guards:
+            found.setdefault(guard, event.order)
+    return found
 
 
 def _asked_at(guard: Guard, event: Event) -> Site:

@@ -512,7 +512,7 @@ def _made(trace: Trace, value: Value) -> Called | None:
     """The call that gave a value, or that of which it is an entry: ``load_dataset(…)["train"]``."""
     while isinstance(value, Part) and isinstance(value.key, str) and value.key.startswith("["):
         value = value.owner
-    return next((c for c in trace.of(Called) if c.result is value), None)
+    return next(iter(trace.giving(value)), None)
 
 
 def _is_given_the_same(made: Called) -> bool:

@@ -209,7 +209,7 @@ def _are_few(trace: Trace, blocks: Module) -> bool:
     """Whether a list surely holds two blocks or fewer."""
     children = parts_of(trace, blocks)
     if class_name(blocks) in _STACKS:
-        built = next((c for c in trace.of(Called) if c.result is blocks), None)
+        built = next(iter(trace.giving(blocks)), None)
         return built is not None and _is_small(built.argument(1, "num_layers"))
     if len(children) > _FEW:
         return False

@@ -474,9 +474,10 @@ def _reads_own_share(trace: Trace, test: Value, until: int) -> bool:
 
 def _reads_flag_of_rank(trace: Trace, test: Value, until: int) -> bool:
     """Whether a test reads a tensor of a flag that only some ranks set, and that nobody has sent to the others."""
-    tensors = {one.result for one in trace.calls(*_MAKING)}
     asked = list(_origins(trace).of(test, until, beyond=False, wide=False))
-    return any(one in tensors for one in asked) and any(map(_is_flag_of_rank, asked))
+    return any(map(_is_flag_of_rank, asked)) and any(
+        called.name in _MAKING for one in asked for called in trace.giving(one)
+    )
 
 
 _MAKING = ("torch.tensor", "torch.as_tensor", "torch.BoolTensor", "torch.IntTensor")

@@ -109,7 +109,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fsdp2lint.api import (
-    Called,
     Container,
     Either,
     External,
@@ -200,10 +199,7 @@ def _takes_state_itself(trace: Trace, saved: Saved) -> bool:
     libraries = ("transformers.", "diffusers.")
     known = [c for c in lineage(model.cls) if isinstance(c, External)]
     return any(c.name.startswith(libraries) for c in known) and not any(
-        name in call.keywords
-        for call in trace.of(Called)
-        if call.result is model
-        for name in _GATHERING
+        name in call.keywords for call in trace.giving(model) for name in _GATHERING
     )
 
 
@@ -212,7 +208,6 @@ _KEEPING = (".detach", ".cpu", ".clone", ".to", ".contiguous", ".half", ".float"
 
 def _inside(trace: Trace, saved: Saved) -> Iterator[StateDict]:
     """The state dicts whose tensors are in what was saved, shards as they are."""
-    results = {c.result: c for c in trace.of(Called) if c.name in _KEEPING}
     todo, seen = [saved.what], {saved.what}
     while todo:
         one = todo.pop()
@@ -223,12 +218,18 @@ def _inside(trace: Trace, saved: Saved) -> Iterator[StateDict]:
             yield one
         elif isinstance(one, Container):
             inner = [entry for _, entry in trace.memory.entries(one, saved.guards)]
-        elif one in results and results[one].receiver is not one:
-            inner = [v for v in (results[one].receiver,) if v is not None]
+        elif (kept := _receiver(trace, one)) is not None:
+            inner = [kept]
         elif isinstance(one, Part) and _keeps(one):
             inner = [one.owner]
         todo += [v for v in inner if v not in seen]
         seen.update(inner)
+
+
+def _receiver(trace: Trace, value: Value) -> Value | None:
+    """The value with the same shards of which a call made this one: ``state.cpu()``."""
+    made = [call for call in trace.giving(value) if call.name in _KEEPING]
+    return made[-1].receiver if made and made[-1].receiver is not value else None
 
 
 def _is_gathered(value: Value) -> bool:

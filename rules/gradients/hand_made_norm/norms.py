@@ -5,7 +5,6 @@ from __future__ import annotations
 import libcst as cst
 
 from fsdp2lint.api import (
-    Called,
     Collective,
     Container,
     Edit,
@@ -45,7 +44,7 @@ def _made_here(trace: Trace, collective: Collective, value: Value, depth: int) -
     """Whether a value is made of nothing but norms that the function which sums has asked for itself."""
     if depth == 0 or isinstance(value, Literal):
         return depth > 0
-    made = [c for c in trace.of(Called) if c.result is value]
+    made = trace.giving(value)
     if any(c.name in _MAKING for c in made):
         return all(c.moment.calls == collective.moment.calls for c in made)
     parts: list[Value] = []
