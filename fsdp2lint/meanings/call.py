@@ -110,8 +110,12 @@ class Call:
         return value is not None and self.machine.is_module(value)
 
     def use_as_module(self, value: Value) -> None:
-        """Remember that ``value`` is an ``nn.Module``: only those have what was asked of it."""
-        self.machine.modules_known.add(value)
+        """Remember that ``value`` is an ``nn.Module``: only those have what was asked of it.
+
+        A constant is none: where ``None`` stands, the program does not come here.
+        """
+        if not isinstance(value, Literal):
+            self.machine.modules_known.add(value)
 
     def run(self, function: Value, *args: Value, **keywords: Value) -> Value:
         """Call something that the script handed over (``mp.spawn(f)`` calls ``f``)."""
