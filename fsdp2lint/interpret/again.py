@@ -52,6 +52,10 @@ class Reached:
             self.asked.setdefault(node, answer)
         return answer
 
+    def knows(self, node: cst.CSTNode) -> bool:
+        """Whether some run has reached a body, asked by nobody who depends on it."""
+        return node in self._bodies
+
     def add(self, bodies: Iterable[cst.CSTNode]) -> None:
         """The run that goes on has reached these."""
         self.added.update(bodies)

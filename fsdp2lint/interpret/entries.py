@@ -14,6 +14,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -63,9 +64,9 @@ def traces(project: Project, runs: Runs | None = None, *, passing: bool = False)
     """
     load()
     reached = Reached()
-    mains = in_order(project, [*filter(_is_main, project.asked), *project.programs])
+    mains = in_order(project, [*filter(_is_main, project.asked), *project.programs], reached)
     others = sorted(project.asked, key=workers_first)
-    todo = [(_program, source) for source in mains] + [(_rest, source) for source in others]
+    todo = chain(((_program, source) for source in mains), ((_rest, source) for source in others))
     yield from _of_settings(project)
     with _deep_recursion():
         for way, source in todo:

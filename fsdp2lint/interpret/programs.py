@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from fsdp2lint.interpret.imports import copied_from_torch
 from fsdp2lint.project.links import is_second_rate
+from fsdp2lint.source.deferred import defined
 
 if TYPE_CHECKING:
+    import libcst as cst
+
+    from fsdp2lint.interpret.again import Reached
     from fsdp2lint.project.project import Project
     from fsdp2lint.source.source import Source
 
@@ -24,25 +29,35 @@ _TRAINS = re.compile(
 )
 """What a file says that holds a part of the training."""
 
+_HEAD = re.compile(r"^[ \t]*(?:async[ \t]+)?def[ \t]+(\w+)", re.MULTILINE)
 
-def in_order(project: Project, programs: Iterable[Source]) -> list[Source]:
-    """Training programs before others, tests last, those nearest to the root first.
 
-    Of the training programs those come first that lead to files of the training to which none before leads: the
-    variants of a program, which differ in settings, tell little that it did not tell.
+def in_order(
+    project: Project, programs: Iterable[Source], reached: Reached | None = None
+) -> Iterator[Source]:
+    """Training programs before others, tests last.
+
+    Of the training programs that one comes next that leads to most of the training which no run has ``reached`` by
+    then: the variants of a program, which differ in settings, tell little that it did not tell. What a program led to
+    and did not reach counts half the next time, a third after another one: perhaps nothing reaches it.
     """
     ordered = sorted(programs, key=_training_first)
     if len(ordered) <= FEW:
-        return ordered
+        yield from ordered
+        return
     training = _Training(project)
-    led = {source: training.led_to(source) for source in ordered if _training_first(source)[0] == 0}
-    seen: set[str] = set()
-    first = []
-    for source in sorted(led, key=lambda one: (_training_first(one), -len(led[one]))):
-        if not led[source] <= seen:
-            first.append(source)
-            seen |= led[source]
-    return [*first, *(source for source in ordered if source not in first)]
+    left = {
+        source: training.led_to(source) for source in ordered if _training_first(source)[0] == 0
+    }
+    times: Counter[str] = Counter()
+    while left:
+        every = dict.fromkeys(path for paths in left.values() for path in paths)
+        new = {path: training.unreached(path, reached) / 2 ** times[path] for path in every}
+        more = {source: sum(map(new.__getitem__, paths)) for source, paths in left.items()}
+        following = min(left, key=lambda one: (-more[one], _training_first(one)))
+        yield following
+        times.update(left.pop(following))
+    yield from (source for source in ordered if _training_first(source)[0] != 0)
 
 
 def _training_first(source: Source) -> tuple[int, int]:
@@ -73,9 +88,10 @@ class _Training:
     def __init__(self, project: Project) -> None:
         self._project = project
         self._imports: dict[str, tuple[str, ...]] = {}
-        self._trains: dict[str, bool] = {}
+        self._trains: dict[str, frozenset[str]] = {}
+        self._nodes: dict[str, list[cst.FunctionDef]] = {}
 
-    def led_to(self, program: Source) -> frozenset[str]:
+    def led_to(self, program: Source) -> tuple[str, ...]:
         """The files of the training to which the imports of a program lead, without its own."""
         start = self._project.path_of(program)
         seen = dict.fromkeys(self._imported_by(start, program))
@@ -87,15 +103,35 @@ class _Training:
                 if other not in seen:
                     seen[other] = None
                     waiting.append(other)
-        return frozenset(path for path in seen if path != start and self._holds_training(path))
+        return tuple(path for path in seen if path != start and self._functions(path))
+
+    def unreached(self, path: str, reached: Reached | None) -> int:
+        """How many functions of a file that hold a part of the training no run has reached."""
+        functions = self._functions(path)
+        source = self._project.passed_through(path)
+        if reached is None or source is None or not source.is_parsed:  # nothing of it has run
+            return len(functions)
+        if path not in self._nodes:
+            self._nodes[path] = [n for n in defined(source.tree) if n.name.value in functions]
+        return len(functions - {n.name.value for n in self._nodes[path] if reached.knows(n)})
 
     def _imported_by(self, path: str, source: Source) -> tuple[str, ...]:
         if path not in self._imports:
             self._imports[path] = tuple(self._project.imported_by(source))
         return self._imports[path]
 
-    def _holds_training(self, path: str) -> bool:
+    def _functions(self, path: str) -> frozenset[str]:
+        """The names of the functions of a file in which a part of the training stands; "" for the module."""
         if path not in self._trains:
             source = self._project.passed_through(path)
-            self._trains[path] = source is not None and _TRAINS.search(source.text) is not None
+            self._trains[path] = frozenset() if source is None else _training_functions(source.text)
         return self._trains[path]
+
+
+def _training_functions(text: str) -> frozenset[str]:
+    found, heads, at = set(), [""], 0
+    for match in _TRAINS.finditer(text):
+        heads += _HEAD.findall(text, at, match.start())
+        found.add(heads[-1])
+        at = match.start()
+    return frozenset(found)

@@ -26,7 +26,7 @@ TOTAL_STEPS = 330_000
 PROGRAM_STEPS = 5
 """So many times the usual steps a program may take, as long as all together have taken no more than these:"""
 
-ALL_PROGRAMS_STEPS = 600_000
+ALL_PROGRAMS_STEPS = 1_000_000
 
 SHARDING_STEPS = 10
 """So many times the usual steps a program may take that has sharded a model by then: how it trains comes next."""

@@ -100,7 +100,7 @@ def outlined(text: str, parse: Parse) -> cst.Module | None:
     if not short:
         return None
     tree = parse("".join((*short, text[at:])))
-    found = list(_defined(tree))
+    found = list(defined(tree))
     if [node.name.value for node in found] != [node.name for node in outer]:
         return None
     newline = tree.default_newline
@@ -122,7 +122,7 @@ def in_pieces(text: str, parse: Parse) -> cst.Module | None:
         tree = outlined(text, parse)
     except Exception:  # libcst lets several exception types out of its native parser
         return None
-    if tree is None or any(unread(node) for node in _defined(tree)):
+    if tree is None or any(unread(node) for node in defined(tree)):
         return None
     return tree
 
@@ -152,8 +152,8 @@ def _functions(body: Sequence[ast.AST]) -> Iterator[_AstFunction]:
                 yield from _functions(held)
 
 
-def _defined(tree: cst.Module) -> Iterator[cst.FunctionDef]:
-    """The same functions in libcst's tree."""
+def defined(tree: cst.Module) -> Iterator[cst.FunctionDef]:
+    """The functions of a file that stand in no other, in the order of the text."""
     todo: list[cst.CSTNode] = [tree]
     while todo:
         node = todo.pop()

@@ -212,6 +212,11 @@ class Source:
 
         return parse(self)
 
+    @property
+    def is_parsed(self) -> bool:
+        """Whether somebody has asked for the tree, and it is there."""
+        return "tree" in self.__dict__
+
     def range(self, node: cst.CSTNode) -> Range:
         """Where ``node`` stands in the text."""
         return self._positions.range(node) or Range(1, 1, 1, 1)

@@ -222,8 +222,8 @@ def test_programs_that_lead_to_more_of_the_training_come_first(
     }
     known = project(tmp_path, **files, **programs)
     sources = [Source(f"{name}.py", text) for name, text in programs.items()]
-    assert names(in_order(known, sources)) == ["b", "c", "a0", "a1", "a2"]
-    assert names(in_order(known, sources[:2])) == ["a0", "a1"]
+    assert names([*in_order(known, sources)]) == ["b", "c", "a0", "a1", "a2"]
+    assert names([*in_order(known, sources[:2])]) == ["a0", "a1"]
 
 
 def test_files_that_shard_and_train_are_lived_first() -> None:
