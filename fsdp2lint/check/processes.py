@@ -5,12 +5,16 @@ from __future__ import annotations
 import multiprocessing
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from fsdp2lint.check.stored import pack, unpack
+from fsdp2lint.system.signals import ENDING
 
 if TYPE_CHECKING:
     from fsdp2lint.catalogue.declare import Rule
@@ -43,8 +47,9 @@ def in_processes(
     given = None if METHOD == "fork" else work
     workers = min(means.jobs, len(units))
     read = means.files().read
-    with ProcessPoolExecutor(workers, context, _begin, (given,)) as pool:
-        pending = [(tasks, pool.submit(_one, tasks)) for tasks in units]
+    with _ended_together(), ProcessPoolExecutor(workers, context, _begin, (given,)) as pool:
+        with _undisturbed():
+            pending = [(tasks, pool.submit(_one, tasks)) for tasks in units]
         try:
             for tasks, future in pending:
                 try:
@@ -57,13 +62,53 @@ def in_processes(
             pool.shutdown(wait=False, cancel_futures=True)  # nobody waits for what is left
 
 
+@contextmanager
+def _ended_together() -> Iterator[None]:
+    """What ends this process from outside ends its processes first: they would go on alone."""
+    here = threading.current_thread() is threading.main_thread()
+    heard = [number for number in ENDING if here and signal.getsignal(number) == signal.SIG_DFL]
+    for number in heard:
+        signal.signal(number, _end)
+    try:
+        yield
+    finally:
+        for number in heard:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _end(number: int, _: FrameType | None) -> None:
+    children = multiprocessing.active_children()
+    for process in children:
+        process.terminate()
+    for process in children:
+        process.join(1)
+    signal.signal(number, signal.SIG_DFL)
+    signal.raise_signal(number)
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """No signal ends this process while it makes others, of which it knows only when they are made."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _begin(work: Work | None) -> None:
     """Whatever a forked process knows it has from its parent; another one is told.
 
-    An interrupt ends the process at once and without a word: its parent says what there is to say.
+    A signal ends the process at once and without a word: its parent says what there is to say.
     """
     global _work
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    for number in ENDING:
+        signal.signal(number, signal.SIG_DFL)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
     if work is not None:
         _work = work
 

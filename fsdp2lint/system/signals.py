@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-_ENDING = [
+ENDING = [
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 ]
 
@@ -30,7 +30,7 @@ class Endings:
 
     def __enter__(self) -> Endings:
         if threading.current_thread() is threading.main_thread():
-            heard = [number for number in _ENDING if signal.getsignal(number) != signal.SIG_IGN]
+            heard = [number for number in ENDING if signal.getsignal(number) != signal.SIG_IGN]
             self._before = {number: signal.signal(number, self._hear) for number in heard}
         return self
 

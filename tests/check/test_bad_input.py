@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -157,22 +158,49 @@ def test_a_reader_that_has_enough(tmp_path: Path, words: str) -> None:
 def test_an_interrupt_ends_all_processes_without_a_word_of_python(
     tmp_path: Path, words: str
 ) -> None:
+    running = amid_the_analysis(tmp_path, words)
+    os.killpg(running.pid, signal.SIGINT)
+    _, errors = running.communicate(timeout=60)
+    assert (running.returncode, errors.strip()) == (130, "interrupted")
+    with pytest.raises(ProcessLookupError):
+        os.killpg(running.pid, 0)
+
+
+@POSIX
+@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("end", [os.kill, os.killpg])
+def test_when_it_is_ended_so_are_its_processes(
+    tmp_path: Path, jobs: int, end: Callable[[int, int], None]
+) -> None:
+    running = amid_the_analysis(tmp_path, f"check -n -j {jobs}")
+    children = Path(f"/proc/{running.pid}/task/{running.pid}/children")
+    while jobs > 1 and children.exists() and not children.read_text():
+        time.sleep(0.05)
+    end(running.pid, signal.SIGTERM)
+    _, errors = running.communicate(timeout=60)
+    assert (running.returncode % 128, errors) in ((15, ""), (-15 % 128, ""))
+    with pytest.raises(ProcessLookupError):
+        os.killpg(running.pid, 0)
+
+
+def amid_the_analysis(folder: Path, words: str) -> subprocess.Popen[str]:
+    """The program in a group of its own, one second after it has begun to analyse files that take much longer."""
     shard, more = ("FSDP", OLD) if words == "migrate" else ("fully_shard", "")
     body = "".join(f"def part_{n}(model):\n    {shard}(model.layers[{n}])\n" for n in range(1200))
     for n in range(8):
-        (tmp_path / f"late{n}.py").write_text(
+        (folder / f"late{n}.py").write_text(
             LATE.replace("\n\ndef main", f"\n{more}{body}\n\ndef main", 1)
         )
-    begun = tmp_path / "begun"
-    (tmp_path / "hooks").mkdir()
-    (tmp_path / "hooks" / "sitecustomize.py").write_text(
+    begun = folder / "begun"
+    (folder / "hooks").mkdir()
+    (folder / "hooks" / "sitecustomize.py").write_text(
         "import sys\n"
         f"sys.addaudithook(lambda event, given: event == 'import' and given[0] == 'libcst' and open({str(begun)!r}, 'w'))\n"
     )
     running = subprocess.Popen(
         [sys.executable, "-m", "fsdp2lint", *words.split()],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join((str(tmp_path / "hooks"), str(ROOT)))},
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join((str(folder / "hooks"), str(ROOT)))},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -181,12 +209,8 @@ def test_an_interrupt_ends_all_processes_without_a_word_of_python(
     )
     while not begun.exists() and running.poll() is None:
         time.sleep(0.05)
-    time.sleep(1)  # any moment from here on will do: the analysis takes many times as long
-    os.killpg(running.pid, signal.SIGINT)
-    _, errors = running.communicate(timeout=60)
-    assert (running.returncode, errors.strip()) == (130, "interrupted")
-    with pytest.raises(ProcessLookupError):
-        os.killpg(running.pid, 0)
+    time.sleep(1)
+    return running
 
 
 @POSIX
