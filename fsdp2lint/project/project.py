@@ -26,7 +26,8 @@ TOTAL_STEPS = 330_000
 PROGRAM_STEPS = 5
 """So many times the usual steps a program may take, as long as all together have taken no more than these:"""
 
-ALL_PROGRAMS_STEPS = 1_000_000
+ALL_PROGRAMS_STEPS = 600_000
+"""Those that have sharded a model have as many of their own: others of the project take nothing of it."""
 
 SHARDING_STEPS = 10
 """So many times the usual steps a program may take that has sharded a model by then: how it trains comes next."""
@@ -81,7 +82,7 @@ class Ration:
     @property
     def pool(self) -> Pool:
         """What it is taken from."""
-        return self.program, self.interest
+        return self.program, self.interest, self.shards
 
     def share_of(self, left: int) -> int:
         """How many steps it comes to when so many are left for all.
@@ -116,8 +117,8 @@ class Ration:
 Interest = Literal["about", "near", "aside"]
 INTERESTS: tuple[Interest, ...] = get_args(Interest)
 """How much the work is about what begins in a file: about it, near to what it is about, or not at all."""
-Pool = tuple[bool, Interest]
-"""Whether it is for programs, and of what interest."""
+Pool = tuple[bool, Interest, bool]
+"""Whether it is for programs, of what interest, and whether for those that have sharded a model."""
 
 
 class Budget:
@@ -131,9 +132,10 @@ class Budget:
 
     def __init__(self, total: int = TOTAL_STEPS, patience: int = 1) -> None:
         self.left: dict[Pool, int] = {
-            (program, interest): steps * (patience if interest == "about" else 1)
+            (program, interest, shards): steps * (patience if interest == "about" else 1)
             for program, steps in ((True, ALL_PROGRAMS_STEPS), (False, total))
             for interest in INTERESTS
+            for shards in (False, True)
         }
         """What programs and other entries have left."""
         self.patience = patience

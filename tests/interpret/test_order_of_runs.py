@@ -10,14 +10,18 @@ import pytest
 from fsdp2lint.check.coverage import Program
 from fsdp2lint.check.runner import Batch, check
 from fsdp2lint.interpret import machine
+from fsdp2lint.interpret.again import Reached
 from fsdp2lint.interpret.programs import in_order, workers_first
 from fsdp2lint.project.project import (
     ALL_PROGRAMS_STEPS,
+    INTERESTS,
     PROGRAM_STEPS,
     SHARDING_STEPS,
     Budget,
+    Interest,
     Project,
 )
+from fsdp2lint.source.deferred import defined
 from fsdp2lint.source.source import Source
 from tests.check.test_budgets import HEAD
 
@@ -196,6 +200,17 @@ def test_what_has_sharded_takes_no_more_than_is_left_for_programs() -> None:
     assert Budget().allows([worker])
 
 
+@pytest.mark.parametrize("interest", INTERESTS)
+def test_what_has_sharded_has_steps_that_others_do_not_take(interest: Interest) -> None:
+    """Programs that never shard, however many, leave it to the workers that do."""
+    budget = Budget()
+    while budget.left[True, interest, False]:
+        steps = budget.ration(35_000, program=True, interest=interest).steps
+        budget.spend(steps or ALL_PROGRAMS_STEPS)
+    worker = budget.ration(35_000, interest=interest)
+    assert budget.for_sharding(worker, 35_000).steps == 35_000 * SHARDING_STEPS
+
+
 def project(folder: Path, **files: str) -> Project:
     for name, text in files.items():
         path = folder / f"{name.replace('__', '/')}.py"
@@ -224,6 +239,39 @@ def test_programs_that_lead_to_more_of_the_training_come_first(
     sources = [Source(f"{name}.py", text) for name, text in programs.items()]
     assert names([*in_order(known, sources)]) == ["b", "c", "a0", "a1", "a2"]
     assert names([*in_order(known, sources[:2])]) == ["a0", "a1"]
+
+
+def test_what_no_run_has_reached_comes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A base class trains otherwise than the class that overrides it: who runs it is no variant."""
+    monkeypatch.chdir(tmp_path)
+    step = "def {}(optimizer):\n    optimizer.step()\n"
+    files = {
+        "base": "".join(map(step.format, ("train", "warm", "cool"))),
+        "derived": step.format("train") + step.format("finish"),
+    }
+    main = "import {}\n# optimizer\nif __name__ == '__main__':\n    main()\n"
+    programs = {
+        "a": main.format("base, derived"),
+        "b": main.format("derived"),
+        "c": main.format("base"),
+        "d": "# optimizer\n",
+    }
+    known = project(tmp_path, **files, **programs)
+    sources = [Source(f"{name}.py", text) for name, text in programs.items()]
+
+    def order(ran: str) -> list[str]:
+        reached = Reached()
+        following = in_order(known, sources, reached)
+        first = next(following)
+        read = known.followed(str(tmp_path / f"{ran}.py"))
+        assert read is not None
+        reached.add([*defined(read.tree)])
+        return names([first, *following])
+
+    assert order("derived") == ["a", "c", "b", "d"]
+    assert order("base") == ["a", "b", "c", "d"]
 
 
 def test_files_that_shard_and_train_are_lived_first() -> None:

@@ -149,3 +149,23 @@ def test_a_flag_is_asked_each_time() -> None:
     calls = "print(is_ready())\n" * OFTEN
     last = "ready = True\nif is_ready():\n    fully_shard(nn.Linear(8, 8))\n"
     assert traced(dedent(text) + calls + last).of(Sharded)
+
+
+NO_MODEL = """
+def report(row):
+    print(torch.tensor(row["ids"]))
+
+def sizes(model):
+    return [one.numel() for one in model.parameters()]
+
+teacher = None
+if input():
+    {used}
+"""
+
+
+@pytest.mark.parametrize("used", ["sizes(teacher)", "teacher.eval()", "teacher.state_dict()"])
+def test_none_is_no_model_where_one_may_stand(used: str) -> None:
+    """What gives nothing gives no model then."""
+    trace = traced(NO_MODEL.format(used=used) + "report(input())\n" * OFTEN)
+    assert times(trace, ".tensor") == IDLE_RUNS
