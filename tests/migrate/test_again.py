@@ -236,7 +236,7 @@ def test_what_is_repeated_is_spent() -> None:
         one.ration(35_000)
         one.spend(steps)
     other.repeat(one.rations)
-    assert other.left[False, "about"] == one.left[False, "about"] == 50_000
+    assert other.left[False, "about", False] == one.left[False, "about", False] == 50_000
 
 
 def test_a_program_has_its_usual_steps_whatever_others_took() -> None:
