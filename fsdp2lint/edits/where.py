@@ -66,7 +66,7 @@ def place_for(source: Source, node: cst.CSTNode, module: str, name: str) -> Plac
     ]
     always = [one for one in tried if _always_runs(layout, one)]
     outer = [one for one in always if layout.block(one) is source.tree]
-    for one in dict.fromkeys((*always, *tried)):
+    for one in dict.fromkeys((*always, *(one for one in tried if _is_told(layout, one)))) or tried:
         if isinstance(one, cst.ImportFrom) and _can_merge(one, module):
             return Place(one, module, merge=one)
     for group in (outer, always, tried):
@@ -101,6 +101,16 @@ def runs_before(layout: Layout, statement: cst.CSTNode, node: cst.CSTNode) -> bo
     if isinstance(around_block, cst.Try | cst.With) and around_block.body is block:
         return runs_before(layout, around_block, node)
     return False
+
+
+def _is_told(layout: Layout, statement: cst.CSTNode) -> bool:
+    """Whether the ``try`` that an import is in keeps in a name that the import worked: it stays, whatever is imported."""
+    block = layout.block(statement)
+    tried = layout.parents.get(block)
+    if not isinstance(tried, cst.Try) or not isinstance(block, cst.IndentedBlock):
+        return False
+    lines = (one for one in block.body if isinstance(one, cst.SimpleStatementLine))
+    return any(isinstance(one, cst.Assign) for line in lines for one in line.body)
 
 
 def _always_runs(layout: Layout, statement: cst.CSTNode) -> bool:
