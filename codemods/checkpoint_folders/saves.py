@@ -29,6 +29,7 @@ from fsdp2lint.api import (
     walk,
 )
 
+from .._common.origins import meaning, origins
 from .._common.states_text import HOME, argument, fitted, function_of, names_in, text_of
 from .._common.states_uses import on_first_rank
 from .paths import folder_text
@@ -105,6 +106,10 @@ def _read(program: Program, save: Save, also_others: bool) -> str:
         save.entries = dict(_entries(shown))
         if len(save.entries) != len(shown.elements):
             return "the keys of what it saves are not all constants"
+        if key := next((k for k, v in save.entries.items() if _is_tensor(program, save, v)), ""):
+            return (
+                f"`{key}` is a tensor of the rank that writes, which a folder takes from any rank"
+            )
     elif save.unclear:
         return "what it saves is put together elsewhere"
     for trace, event in save.events:
@@ -121,6 +126,30 @@ def _read(program: Program, save: Save, also_others: bool) -> str:
             if any(state in s.states and s.at.node is not call for s in trace.of(Saved)):
                 return "its states are saved elsewhere too"
     return _find_test(save)
+
+
+def _is_tensor(program: Program, save: Save, value: cst.BaseExpression) -> bool:
+    """Whether an entry is surely a tensor of torch's own making: the state of a random generator, a loss.
+
+    ``dcp.save`` writes plain tensors once, from the rank that has the least to write, and ``dcp.load`` has to be given one
+    of the same shape (torch/distributed/checkpoint/default_planner.py, planner_helpers.py, torch 2.13).
+    """
+    source = save.source
+    if isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute):
+        if value.func.attr.value in ("detach", "cpu", "clone"):
+            return _is_tensor(program, save, value.func.value)
+    if isinstance(value, cst.Name | cst.Attribute):
+        said = f"{source.code(value)}.backward"
+        for node in walk(function_of(source, save.call)):
+            if isinstance(node, cst.Call) and source.code(node.func) == said:
+                return True
+    made = [one.node for one in origins(program, source, value)]
+    return bool(made) and all(
+        isinstance(one, cst.Call) and meaning(program, source, one.func) in _TENSORS for one in made
+    )
+
+
+_TENSORS = ("torch.get_rng_state", "torch.cuda.get_rng_state", "torch.tensor", "torch.zeros")
 
 
 def _is_state(save: Save) -> bool:

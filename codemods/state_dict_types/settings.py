@@ -190,7 +190,7 @@ def _made(layout: Layout, node: cst.CSTNode) -> cst.CSTNode:
 
 
 def _held(layout: Layout, value: cst.CSTNode, wanted: Mapping[cst.CSTNode, Source]) -> cst.CSTNode:
-    """The tuple, list or dictionary that a value is in, where it holds only such configurations and kinds."""
+    """The tuple, list or dictionary that a value is in, where it holds only such configurations and kinds, and names."""
     element = layout.parents[value]
     around = layout.parents.get(element)
     if not isinstance(element, cst.Element | cst.DictElement):
@@ -198,7 +198,7 @@ def _held(layout: Layout, value: cst.CSTNode, wanted: Mapping[cst.CSTNode, Sourc
     if not isinstance(around, cst.Tuple | cst.List | cst.Dict):
         return value
     each = [getattr(one.value, "func", one.value) for one in around.elements]
-    return around if all(one in wanted for one in each) else value
+    return around if all(one in wanted or isinstance(one, cst.Name) for one in each) else value
 
 
 def _is_idle(program: Program, source: Source, target: cst.BaseExpression) -> bool:
