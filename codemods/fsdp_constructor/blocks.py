@@ -167,10 +167,11 @@ def units_below(trace: Trace, model: Value) -> tuple[set[Value], Blocks | None]:
 
 
 def _wrapped_below(
-    trace: Trace, module: Value, path: str, within: str
+    trace: Trace, module: Value, path: str, within: str, above: tuple[Value, ...] = ()
 ) -> Iterator[tuple[Value, str, str]]:
     """FSDP1's modules below one, each with its path, or that of the list that holds them alone."""
-    children = list(trace.memory.children(module))
+    above = (*above, module)
+    children = [(k, v) for k, v in trace.memory.children(module) if unwrapped(v) not in above]
     sure = {one for _, one in trace.memory.entries(module) if isinstance(one, Module | Wrapped)}
     kind, whole = class_of(module), all(_is_unit(one) and one in sure for _, one in children)
     for key, child in children:
@@ -181,7 +182,7 @@ def _wrapped_below(
             around = f"{path}.values()" if kind == _DICT else path
         if _is_unit(child):
             yield child, here, around
-        yield from _wrapped_below(trace, unwrapped(child), here, "" if here else "inside")
+        yield from _wrapped_below(trace, unwrapped(child), here, "" if here else "inside", above)
 
 
 def _is_unit(value: Value) -> bool:
@@ -200,12 +201,16 @@ def has_no_buffers(site: Construction) -> bool:
     )
 
 
-def _every(trace: Trace, model: Value) -> Iterator[Value]:
+def _every(trace: Trace, model: Value) -> list[Value]:
     """A module and all that are known below it, wrapped or not."""
-    module = unwrapped(model)
-    yield module
-    for _, child in trace.memory.children(module):
-        yield from _every(trace, child)
+    found = dict.fromkeys([unwrapped(model)])
+    waiting = list(found)
+    while waiting:
+        children = (unwrapped(one) for _, one in trace.memory.children(waiting.pop()))
+        more = [one for one in children if one not in found]
+        found |= dict.fromkeys(more)
+        waiting += more
+    return list(found)
 
 
 def _is_without_buffers(trace: Trace, module: Value, program: Program) -> bool:

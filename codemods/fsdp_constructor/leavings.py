@@ -152,7 +152,8 @@ def fallbacks(program: Program) -> Iterator[Step]:
                     gone[layout.parents[target]] = reference.node
         said = [Account(source, node, "dropped", UNREAD_NAME) for node in gone.values()]
         idle = {i.statement for i in imported.values() if not names.used(i.name, i.scope)}
-        for tried in {a for one in gone for a in layout.ancestors(one) if isinstance(a, cst.Try)}:
+        around = (a for one in gone for a in layout.ancestors(one))
+        for tried in dict.fromkeys(a for a in around if isinstance(a, cst.Try)):
             blocks = (tried.body, *(one.body for one in tried.handlers))
             inside = [
                 n for block in blocks for line in block.body for n in getattr(line, "body", ())

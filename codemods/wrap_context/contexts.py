@@ -69,7 +69,7 @@ def _built_inside(
     program: Program, inside: dict[cst.WithItem, list[Events]], outside: list[Events]
 ) -> Iterator[Step | Left]:
     """The model is built inside of the context by what calls ``wrap`` in another function."""
-    around = {item for events in outside for item in _contexts_of(events)}
+    around = dict.fromkeys(item for events in outside for item in _contexts_of(events))
     made = [_with_units(program, item, inside.get(item, []), outside) for item in around if item]
     steps = [one for one in made if isinstance(one, Step)]
     if None not in around and len(steps) == len(made):
