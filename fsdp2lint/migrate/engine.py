@@ -59,6 +59,8 @@ WORTH_COLLECTING = 3_000_000
 
 Nearly all goes by itself, and in a large project one look takes as long as tracing it again.
 """
+REQUIREMENT = "torch-requirement"
+_OF_FSDP2 = ("torch.distributed.fsdp.fully_shard", "torch.distributed.fsdp.FSDPModule")
 RAISES = "FSDP229"
 """A context or helper of FSDP1 around a model of FSDP2 raises, whatever is to be done about it by hand."""
 _INSIDE = re.compile(
@@ -468,6 +470,7 @@ class _Run:
                 source = next(one for one in self.program.sources if one.path == entry.path)
                 if self._holds(source, statement_at(source, entry.at)):
                     self._leave_held(entry, "")
+        self._ask_for_no_release()
         account_for_the_rest(self.program, self.ledger)
         while self._apply([(s, IMPORTS) for s in emptied_tests(self._pairs())]):
             pass
@@ -479,6 +482,19 @@ class _Run:
         account_for_imports(self.program, self.ledger)
         self._apply([(s, "") for s in comments(self.program, self.ledger)])
         self._remember(IMPORTS, first, [])
+
+    def _ask_for_no_release(self) -> None:
+        """Take requirements of torch back where everything stays FSDP1's: no release is needed for that."""
+        if self.held is None or any(self.program.references(*_OF_FSDP2)):
+            return
+        old = {one.path: one for one in self.before}
+        raised = {one.path for one in self.ledger.entries if one.by == REQUIREMENT}
+        texts = [
+            one.with_text(old[one.path].text) if one.path in raised else one
+            for one in self.program.texts
+        ]
+        self.program = self.program.with_texts(texts)
+        self.ledger.entries = [one for one in self.ledger.entries if one.by != REQUIREMENT]
 
     def _pairs(self) -> Iterator[tuple[Source, Source]]:
         """The files of Python as they were and as they are."""

@@ -37,3 +37,14 @@ def test_torch_stays_beside_a_library_for_an_older_one(torch: str, pinned: str) 
 )
 def test_torch_is_raised_beside_others(other: str) -> None:
     assert migrated(f"torch>=1.13.1\n{other}\n") == (f"torch>=2.6\n{other}\n", 0)
+
+
+def test_torch_stays_where_everything_stays_fsdp1() -> None:
+    script = SCRIPT.replace("nn.Linear(8, 8)", "nn.Linear(8, 8), **load()").replace(
+        "model =", "from settings import load\n\nmodel ="
+    )
+    texts = (Source("requirements.txt", "torch>=1.13.1\n"),)
+    made = migrate((Source("train.py", script),), knowledge.codemods(), texts=texts)
+    assert made.after[-1].text == "torch>=1.13.1\n"
+    assert [one.path for one in made.ledger.entries if one.path != "train.py"] == []
+    assert list(made.ledger.manual) != []
