@@ -226,9 +226,9 @@ def _of_a_helper(trace: Trace, loaded: Loaded, into: Container) -> Iterator[Find
         return  # what is read of its result is FSDP304
     for entry, _ in list(trace.memory.entries(into)):
         key = entry[1:-1] if isinstance(entry, str) and entry.startswith(("['", '["')) else ""
-        if key and _is_start(trace, loaded, into, (f'"{key}"',)):
-            if _counts(trace, loaded, (f'"{key}"',)) and _dropped(loaded, name, key):
-                yield _left_inside(loaded, (f'"{key}"',))
+        if key and _is_start(trace, loaded, into, (key,)):
+            if _counts(trace, loaded, (key,)) and _dropped(loaded, name, key):
+                yield _left_inside(loaded, (key,))
 
 
 def _display(site: Site) -> tuple[cst.Dict | None, str]:
