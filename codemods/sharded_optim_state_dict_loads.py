@@ -131,7 +131,7 @@ def _load(source: Source, call: cst.CSTNode, head: str, parts: list[str]) -> str
         lines = (line for part in parts for line in f"{part},".splitlines())
         unit = Layout.of(source).unit
         return "\n".join([f"{head}(", *(unit + line for line in lines), ")"])
-    return one if len(one) < 80 else fitted(source, call, head, parts)
+    return one if len(one) < 80 else fitted(source, call, head, parts, inserted=True)
 
 
 def _outdented(source: Source, node: cst.CSTNode) -> str:

@@ -12,8 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import libcst as cst
+
 from fsdp2lint.catalogue import knowledge
 from fsdp2lint.catalogue.findings import Finding
+from fsdp2lint.edits.layout import Layout
 from fsdp2lint.edits.steps import Account, Kept, Step
 from fsdp2lint.meanings.fsdp1 import FSDP1
 from fsdp2lint.model.events import OptimizerBuilt, Saved, StateDictTaken, Wrapping
@@ -58,6 +61,8 @@ class Before:
     said: Counter[Said] = field(default_factory=Counter)
     wrong: frozenset[tuple[Said, str]] = frozenset()
     """Each with words that a finding about it has."""
+    hangs: frozenset[tuple[str, str, int]] = frozenset()
+    """The rule and file of each call that some ranks never came to, and the line of the test that it is below."""
 
 
 def findings(program: Program) -> Iterator[tuple[Rule, Finding]]:
@@ -88,7 +93,18 @@ def _of(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
 def before(program: Program) -> Before:
     """What is wrong with a program, without the events that it is said of."""
     said = Counter(_said(rule, finding) for rule, finding in findings(program))
-    return Before(said, frozenset((*_built_too_early(program), *_files_of_shards(program))))
+    hangs = frozenset(
+        (rule.code, site.source.path, site.source.range(test_around(site)).line)
+        for rule, finding in findings(program)
+        if rule.code in _HANGING
+        for site in (site_of(finding),)
+    )
+    wrong = frozenset((*_built_too_early(program), *_files_of_shards(program)))
+    return Before(said, wrong, hangs)
+
+
+_HANGING = ("FSDP401", "FSDP402")
+"""What makes a program of FSDP1 hang as well, by whatever name it makes the call."""
 
 
 def _built_too_early(program: Program) -> Iterator[tuple[Said, str]]:
@@ -188,6 +204,12 @@ def advice(rule: Rule, finding: Finding) -> Kept:
 def site_of(finding: Finding) -> Site:
     """Where a finding stands."""
     return finding.at if isinstance(finding.at, Site) else finding.at.at
+
+
+def test_around(site: Site) -> cst.CSTNode:
+    """The ``if`` that a place is in; the place itself where it is in none."""
+    around = Layout.of(site.source).ancestors(site.node)
+    return next((one for one in around if isinstance(one, cst.If)), site.node)
 
 
 def _said(rule: Rule, finding: Finding) -> Said:

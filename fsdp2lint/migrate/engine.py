@@ -23,7 +23,15 @@ from fsdp2lint.edits.layout import Layout
 from fsdp2lint.edits.long_lines import broken_lines
 from fsdp2lint.edits.steps import Account, Kept, Left, Respelling, Step
 from fsdp2lint.edits.unbound import unbound_in
-from fsdp2lint.migrate.contract import Before, advice, fixes, holds_anyway, new_findings, site_of
+from fsdp2lint.migrate.contract import (
+    Before,
+    advice,
+    fixes,
+    holds_anyway,
+    new_findings,
+    site_of,
+    test_around,
+)
 from fsdp2lint.migrate.contract import before as wrong_before
 from fsdp2lint.migrate.ledger import Entry, Ledger, Place, Todo
 from fsdp2lint.migrate.leftovers import (
@@ -440,15 +448,23 @@ class _Run:
 
     def _keep_the_contract_once(self, known: Before) -> bool:
         found = new_findings(known, self.program)
-        self.remaining = [one for one in found if not holds_anyway(known, *one)]
+        anyway = [
+            one for one in found if holds_anyway(known, *one) or self._hung_before(known, *one)
+        ]
+        self.remaining = [one for one in found if one not in anyway]
         if self._apply(
             [(s, CONTRACT) for s in fixes(self.remaining) if self._is_free(s, CONTRACT)]
         ):
             return True
-        for rule, finding in found:
-            if holds_anyway(known, rule, finding):
-                self._keep(advice(rule, finding), CONTRACT)
+        for rule, finding in anyway:
+            self._keep(advice(rule, finding), CONTRACT)
         return False
+
+    def _hung_before(self, known: Before, rule: Rule, finding: Finding) -> bool:
+        """Whether ranks are missing at a call below a test that kept them from one under FSDP1 as well."""
+        site = site_of(finding)
+        line = self.ledger.place(site.source, test_around(site))[0]
+        return (rule.code, site.source.path, line) in known.hangs
 
     def _remember(self, name: str, first: Sequence[Source], entries: list[Entry]) -> bool:
         """Keep what a stage did; False when whoever is asked does not want it."""
