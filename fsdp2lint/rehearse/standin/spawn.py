@@ -11,6 +11,9 @@ import torch.multiprocessing as mp
 from fsdp2lint.rehearse.standin.replace import Counted, Function, local_rank, local_world
 
 context: Any = _context
+multiprocessing: Any = mp
+_SAVER = "torch.distributed.checkpoint._async_process_executor"
+"""What ``async_save`` starts in a process of its own, which imports the script anew and needs no stand-in."""
 
 
 class WrongNumber(RuntimeError):
@@ -36,8 +39,16 @@ def install(counted: Counted) -> None:
     programs want that for CUDA's sake.
     """
     forking = context._concrete_contexts.get("fork")
+    beginning_anew = context._concrete_contexts.get("spawn")
+
+    def get_context(method: str | None = None) -> Any:
+        if method == "spawn" and sys._getframe(1).f_globals.get("__name__") == _SAVER:
+            return beginning_anew
+        return context._default_context.get_context(method)
+
     if forking is not None:
         context._concrete_contexts.update(spawn=forking, forkserver=forking)
+        multiprocessing.get_context = get_context
 
     def spawned(
         fn: Function, args: Any = (), nprocs: int = 1, join: bool = True, *_: object, **__: object
