@@ -438,7 +438,7 @@ def only_asks(program: Program, source: Source, test: cst.BaseExpression, depth:
             return False
         if any(isinstance(line, cst.BaseCompoundStatement) for line in function.body.body):
             return False
-        lines = [one for line in function.body.body for one in getattr(line, "body", ())]
+        lines = [one for line in function.body.body for one in getattr(line, "body", (line,))]
         *others, last = lines
         said = last.value if isinstance(last, cst.Return) else None
         told = [n for n in others if not isinstance(getattr(n, "value", None), cst.BaseString)]

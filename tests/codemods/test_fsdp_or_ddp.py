@@ -138,6 +138,15 @@ def test_what_serves_fsdp1_alone_goes() -> None:
     assert "    else:\n        optimizer.load_state_dict(optim)\n" in after["train.py"]
 
 
+def test_a_function_of_one_line_that_asks() -> None:
+    asks = "def is_fsdp(model):\n    return HAS_FSDP and isinstance(model, FSDP)\n"
+    tools = TOOLS.replace(asks, asks.replace("\n    return", " return"))
+    assert tools != TOOLS
+    made = migrate((Source("tools.py", tools), Source("train.py", TRAIN)), knowledge.codemods())
+    assert made.failures == []
+    assert "full_state(" not in made.after[1].text
+
+
 @pytest.mark.ranks
 @pytest.mark.skipif(find_spec("torch") is None, reason="running needs torch")
 @pytest.mark.parametrize("how", ["fsdp", "ddp"])
