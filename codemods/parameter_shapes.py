@@ -29,8 +29,8 @@ written into that is lost.
 
 ## What it leaves
 
-All of it: to keep what FSDP1 did would be to keep a mistake. Rows that are written while `summon_full_params` has
-gathered the parameters are those of whole tensors, before and after. Numbers that are only added up (`sum(p.numel() …)`)
+All of it: to keep what FSDP1 did would be to keep a mistake. Where `summon_full_params` has gathered the parameters,
+they are whole before and after: tests of their shape, counts and rows that are written there stay. Numbers that are only added up (`sum(p.numel() …)`)
 stay too; the ledger says that they count the whole model now. A test that skips empty shards (`if p.numel():`) stays and
 is true of all. A dictionary whose keys are the names of `named_parameters()` stays: the ledger says that FSDP1's names
 were others.
@@ -114,8 +114,9 @@ def rewrite(program: Program) -> Iterator[Step | Left]:
         if called.name not in _TAKEN or not isinstance(called.at.node, cst.Call):
             continue
         if any(_are_flat(trace, one) for trace, one in events):
-            yield from _choices(called.at.source, called.at.node)
-            yield from _counts(called.at.source, called.at.node)
+            if not all(_is_gathered(one) for _, one in events):
+                yield from _choices(called.at.source, called.at.node)
+                yield from _counts(called.at.source, called.at.node)
             if called.name == ".named_parameters":
                 yield from _names(called.at.source, called.at.node, events)
     yield from _row_writes(program)

@@ -234,6 +234,26 @@ def _of_call(
             yield Origin(other, cst.Name("None"))
 
 
+def callee(
+    program: Program, source: Source, call: cst.Call
+) -> tuple[Source, cst.FunctionDef] | None:
+    """The one function of the project that a call runs, as far as the text says it."""
+    func, found = call.func, list[tuple[Source, cst.CSTNode]]()
+    if isinstance(func, cst.Name):
+        scope = Names.of(source).owner(func.value, scope_of(Layout.of(source).ancestors(call)))
+        found = list(definitions(program, source, func.value, scope or source.tree))
+    elif isinstance(func, cst.Attribute):
+        found = in_module(program, source, func)
+        cls = _class_around(source, func.value) if isinstance(func.value, cst.Name) else None
+        if not found and cls is not None and not _is_set_elsewhere(program, cls, func.attr.value):
+            bound = Names.of(source).bindings.get(cls, {}).get(func.attr.value, ())
+            found = [(source, one) for one in bound]
+        found = found or _only_method(program, call)
+    if len(found) != 1 or not isinstance(found[0][1], cst.FunctionDef):
+        return None
+    return found[0][0], found[0][1]
+
+
 def _only_method(program: Program, call: cst.Call) -> list[tuple[Source, cst.CSTNode]]:
     """The method that some object's call runs, where no other of the project has its name.
 
@@ -505,4 +525,13 @@ def _bound_value(
     return assign.value, None
 
 
-__all__ = ["Origin", "definitions", "in_module", "meaning", "origins", "own_values", "returned"]
+__all__ = [
+    "Origin",
+    "callee",
+    "definitions",
+    "in_module",
+    "meaning",
+    "origins",
+    "own_values",
+    "returned",
+]

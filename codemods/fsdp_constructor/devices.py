@@ -267,7 +267,7 @@ def _is_device(site: Construction, argument: Argument) -> bool:
 def _asked(site: Construction, argument: Argument) -> str:
     """The expression that says the kind at run time."""
     text = site.text(argument.value)
-    if _PATH.fullmatch(text) and _is_device(site, argument):
+    if _PATH.fullmatch(text.removesuffix("()")) and _is_device(site, argument):
         return f"{text}.type"
     if any(is_none(one) for one in argument.values):
         text = f'{text} or "cuda"'  # without one FSDP1 wants an accelerator

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import libcst as cst
@@ -11,6 +11,7 @@ import libcst as cst
 from fsdp2lint.api import Arguments, Edit, InsertBefore, Remove, Replace, dotted, walk
 
 from .._common.shared import Helpers, stepped
+from .blocks import has_no_batch_norms
 from .custom import Mapped
 from .devices import device_of
 from .dropped import WHY, drop
@@ -59,17 +60,30 @@ def _rewritten_there(site: Construction, plan: Plan) -> Outside | str:
         return "its keywords come in several dictionaries that are built elsewhere"
     if display in site.fixed:
         return "the dictionary of its keywords is used by another call as it is"
-    inside = Construction(
-        site.program, source, display, site.events, display, there, fixed=site.fixed
-    )
     helpers = Helpers.above(source, display)
-    made = Plan()
-    found = _planned(inside, made, helpers)
-    if isinstance(found, str):
-        return found
-    policy, precision, entries = found
+    again = {name for name, a in there.items() if a.before}
+    rounds = []
+    for number in range(1 + max(len(a.before) for a in there.values())):
+        given = {n: a for n, a in ((n, _of_round(a, number)) for n, a in there.items()) if a}
+        inside = Construction(
+            site.program, source, display, site.events, display, given, fixed=site.fixed
+        )
+        planned = _planned(inside, helpers, again)
+        if isinstance(planned, str):
+            return planned
+        rounds.append(planned)
+    now, *earlier = rounds
+    inside, made, policy, precision, entries = (
+        now.inside,
+        now.made,
+        now.policy,
+        now.precision,
+        now.entries,
+    )
     added = [a for a in there.values() if a.added is not None]
     if added and (why := _why_not_added(inside, added, made, precision)):
+        return why
+    if why := _why_not_again(now, earlier):
         return why
     if "device_id" in there:
         site.device = device_of(inside).text
@@ -77,14 +91,26 @@ def _rewritten_there(site: Construction, plan: Plan) -> Outside | str:
         if name != "sync_module_states":
             del site.arguments[name]
     lines = _taken_from(entries, added)
-    apart = POLICY in site.arguments or _is_asked_for(policy, precision)
-    if any(a.name == "mixed_precision" for a in added) and apart:
-        entries["mp_policy"] = f"{inside.name(NEW)}()"
+    for before in earlier:
+        for place, said in _of_earlier(before).items():
+            if place is display:
+                entries |= said
+            else:
+                lines.setdefault(place, {}).update(said)
+    lines |= {void.statement: {} for a in there.values() for void in a.voids}
+    apart = _is_apart(site, precision)
+    asked = apart or _is_asked_for(policy, precision)
+    if any(a.name == "mixed_precision" and a.sometimes for a in there.values()) and asked:
+        entries.setdefault("mp_policy", f"{inside.name(NEW)}()")
         if precision is not None and precision.buffers:
-            entries[BUFFERS] = "None"
+            entries.setdefault(BUFFERS, "None")
     edits = _rewritten(inside, made, entries)
-    edits += _added_anew(inside, lines)
+    edits += _added_anew(inside, lines, added)
     site.elsewhere |= inside.elsewhere
+    for before in earlier:
+        inside.edits += before.inside.edits
+        inside.accounts += before.inside.accounts
+        site.elsewhere |= before.inside.elsewhere
     site.elsewhere[display] = (*edits, *inside.edits)
     for one in site.arguments.values():
         if one.always is not None:  # the call says it itself now
@@ -93,16 +119,68 @@ def _rewritten_there(site: Construction, plan: Plan) -> Outside | str:
         site.elsewhere[helpers.place] = tuple(helpers.all_edits())
     site.accounts += inside.accounts
     beside = source is site.source and _is_beside(site, display)
-    known = _at_the_call(site, plan, first.spread, policy, precision, beside=beside)
+    known = _at_the_call(site, plan, first.spread, policy, precision, beside=beside, apart=apart)
     if "device_id" in site.arguments and "mesh" not in made.shared and not made.spread:
         plan.unmeshed += plan.spread
     return known
 
 
-def _planned(
-    inside: Construction, made: Plan, helpers: Helpers
-) -> tuple[Policy, Precision | None, dict[str, str]] | str:
-    """The policy and the precision of a dictionary, and what its entries become."""
+@dataclass
+class _Round:
+    """What a dictionary comes to with one of the values that each entry gets on the way to the call."""
+
+    inside: Construction
+    made: Plan
+    policy: Policy
+    precision: Precision | None
+    entries: dict[str, str]
+
+
+def _of_round(argument: Argument, number: int) -> Argument | None:
+    """What an entry is in the end, or was before that: the last value for 0, the one before it for 1."""
+    every = (*argument.before, argument)
+    return every[-1 - number] if number < len(every) else None
+
+
+_ANEW = ("mixed_precision", "cpu_offload", "sharding_strategy")
+"""Arguments of which an entry may be written more than once."""
+
+
+def _why_not_again(now: _Round, earlier: list[_Round]) -> str:
+    """Why entries that are written more than once cannot be rewritten at each place; empty if they can."""
+    for one in earlier:
+        plain = all(n in _ANEW or n in _GONE for n in one.inside.arguments)
+        if not plain or now.made.before or one.made.before or now.made.spread:
+            return "an entry of its dictionary is written more than once"
+        if "mixed_precision" in one.inside.arguments:
+            both = (now.precision, one.precision)
+            kinds = {
+                (p.inner_casts, p.run_time, bool(p.buffers)) if p is not None else () for p in both
+            }
+            if len(kinds) != 1:
+                return "the settings of mixed precision that its dictionary may hold differ in kind"
+    return ""
+
+
+def _of_earlier(one: _Round) -> dict[cst.CSTNode, dict[str, str]]:
+    """The new entries of an earlier value of each argument, by the statement or the dictionary that writes it."""
+    found: dict[cst.CSTNode, dict[str, str]] = {}
+    for name, argument in one.inside.arguments.items():
+        place = _place(argument) or one.inside.call
+        mine = found.setdefault(place, {})
+        mine |= {key: text for key, text in one.entries.items() if _FROM.get(key) == name}
+    return found
+
+
+def _place(argument: Argument) -> cst.CSTNode | None:
+    """What writes an entry after its dictionary was made: a statement, or the display of another that is added."""
+    added = argument.added
+    return (added.display or added.statement) if added is not None else None
+
+
+def _planned(inside: Construction, helpers: Helpers, again: set[str]) -> _Round | str:
+    """The policy and the precision of a dictionary, and what its entries become; some are written ``again``."""
+    made = Plan()
     if isinstance(inside.scope, cst.Module) and _makes_mesh(inside):
         return "a mesh cannot be made at the top of a file, where the dictionary of its keywords is built"
     if "param_init_fn" in inside.arguments:
@@ -134,7 +212,9 @@ def _planned(
         if found.run_time and not isinstance(policy, Nothing):
             return "the mixed precision of its dictionary is known at run time only"
         entries |= _precise(inside, found)
-    return policy, found, entries
+    if "sharding_strategy" in again & inside.arguments.keys():
+        entries.setdefault(RESHARD, "True")
+    return _Round(inside, made, policy, found, entries)
 
 
 def _precise(inside: Construction, found: Precision) -> dict[str, str]:
@@ -183,36 +263,95 @@ def _why_not_added(
     return ""
 
 
+def _is_apart(site: Construction, precision: Precision | None) -> bool:
+    """Whether units that the call chooses get another policy of mixed precision than the model."""
+    if POLICY not in site.arguments or precision is None:
+        return False
+    same = precision.inner_casts == "True" and not precision.run_time
+    return not same or not has_no_batch_norms(site)
+
+
 def _is_asked_for(policy: Policy, precision: Precision | None) -> bool:
     """Whether the call asks the dictionary for its policy of mixed precision."""
     return not isinstance(policy, Nothing) or (precision is not None and bool(precision.buffers))
 
 
-def _taken_from(entries: dict[str, str], added: list[Argument]) -> dict[cst.CSTNode, list[str]]:
-    """Take out of the entries what statements add, as the lines that stand for each of these."""
-    found: dict[cst.CSTNode, list[str]] = {}
+def _taken_from(
+    entries: dict[str, str], added: list[Argument]
+) -> dict[cst.CSTNode, dict[str, str]]:
+    """Take out of the entries what other places add to the dictionary, by these."""
+    found: dict[cst.CSTNode, dict[str, str]] = {}
     for one in added:
-        assert one.added is not None
-        lines = found.setdefault(one.added.statement, [])
-        for key in [key for key in entries if _FROM.get(key) == one.name]:
-            lines.append(f'["{key}"] = {entries.pop(key)}')
+        place = _place(one)
+        assert place is not None
+        mine = found.setdefault(place, {})
+        mine |= {k: entries.pop(k) for k in list(entries) if _FROM.get(k) == one.name}
     return found
 
 
-def _added_anew(inside: Construction, lines: dict[cst.CSTNode, list[str]]) -> Iterator[Edit]:
-    """The statements that add to the dictionary, each for the entries of ``fully_shard``."""
+def _added_anew(
+    inside: Construction, lines: dict[cst.CSTNode, dict[str, str]], added: list[Argument]
+) -> Iterator[Edit]:
+    """The places that add to the dictionary, each for the entries of ``fully_shard``."""
     layout = inside.layout
-    made = layout.parents[inside.call]
-    target = made.target if isinstance(made, cst.AnnAssign) else None
-    if isinstance(made, cst.Assign):
-        target = made.targets[0].target
-    name = dotted(target) if target is not None else ""
-    for statement, said in lines.items():
-        if said:
-            indent = layout.newline + layout.indentation(layout.line(statement))
-            yield Replace(inside.source, statement, indent.join(f"{name}{one}" for one in said))
+    whole = {a.added.display: a.added.statement for a in added if a.added and a.added.display}
+    for place, said in lines.items():
+        if isinstance(place, cst.BaseExpression) and said:
+            yield Replace(inside.source, place, _display(inside, place, said))
+        elif isinstance(place, cst.BaseExpression):
+            yield Remove(inside.source, _with_its_test(inside, whole[place]), comments="lone")
+            yield from _unused(inside, place)
+        elif said:
+            indent = layout.newline + layout.indentation(layout.line(place))
+            name = _name_of(place)
+            each = (f'{name}["{key}"] = {text}' for key, text in said.items())
+            yield Replace(inside.source, place, indent.join(each))
         else:
-            yield Remove(inside.source, _with_its_test(inside, statement), comments="lone")
+            yield Remove(inside.source, _with_its_test(inside, place), comments="lone")
+
+
+def _name_of(statement: cst.CSTNode) -> str:
+    """The dictionary that ``name["key"] = value`` or ``name.update(…)`` changes."""
+    if isinstance(statement, cst.Assign):
+        target = statement.targets[0].target
+        return dotted(target.value) if isinstance(target, cst.Subscript) else ""
+    call = statement.value if isinstance(statement, cst.Expr) else None
+    func = call.func if isinstance(call, cst.Call) else None
+    return dotted(func.value) if isinstance(func, cst.Attribute) else ""
+
+
+def _unused(inside: Construction, display: cst.BaseExpression) -> Iterator[Edit]:
+    """The function that did nothing but return a dictionary, once nothing calls it."""
+    around = inside.layout.ancestors(display)
+    function = next((one for one in around if isinstance(one, cst.FunctionDef)), None)
+    if function is None or function.decorators or len(function.body.body) != 1:
+        return
+    named = [
+        node
+        for source in inside.program.sources
+        if function.name.value in source.text
+        for node in walk(source.tree)
+        if isinstance(node, cst.Name) and node.value == function.name.value
+    ]
+    if len(named) == 2:  # itself and its call
+        yield Remove(inside.source, function)
+
+
+def _display(
+    inside: Construction,
+    display: cst.BaseExpression,
+    said: dict[str, str],
+    spread: Sequence[str] = (),
+) -> str:
+    """The text of a dictionary in its place, in the way that it was written in."""
+    more = [f"**{one}" for one in spread]
+    if isinstance(display, cst.Call):
+        text = _lines("dict(", [*(f"{name}={one}" for name, one in said.items()), *more], ")")
+    else:
+        text = _lines("{", [*(f'"{name}": {one}' for name, one in said.items()), *more], "}")
+    layout = inside.layout
+    indent = layout.newline + layout.indentation(layout.line(layout.statement(display)))
+    return re.sub(r"\r?\n", indent, stepped(text, layout.unit))
 
 
 def _with_its_test(inside: Construction, statement: cst.CSTNode) -> cst.CSTNode:
@@ -241,18 +380,9 @@ def _rewritten(inside: Construction, made: Plan, entries: dict[str, str]) -> lis
     display = inside.call
     if isinstance(display, cst.Call) and _is_handed_on(display):
         return _handed_on(inside, display, made, entries)
-    if isinstance(display, cst.Call):
-        said = [f"{name}={text}" for name, text in entries.items()]
-        said += [f"**{one}" for one in made.spread]
-        text = _lines("dict(", said, ")")
-    else:
-        said = [f'"{name}": {text}' for name, text in entries.items()]
-        said += [f"**{one}" for one in made.spread]
-        text = _lines("{", said, "}")
     layout = inside.layout
     statement = layout.statement(display)
-    indent = layout.newline + layout.indentation(layout.line(statement))
-    text = re.sub(r"\r?\n", indent, stepped(text, layout.unit))
+    text = _display(inside, display, entries, made.spread)
     found: list[Edit] = [Replace(inside.source, display, text)]
     if made.before:
         found.append(InsertBefore(inside.source, statement, "\n".join(made.before)))
@@ -305,11 +435,11 @@ def _at_the_call(
     precision: Precision | None,
     *,
     beside: bool,
+    apart: bool,
 ) -> Outside:
     """Take out of the dictionary what the call has to know; of a copy, unless it is there for the call alone."""
     text = site.text(spread.value)
     chosen = not isinstance(policy, Nothing)
-    apart = POLICY in site.arguments  # its units get another policy of precision
     if not chosen and (precision is None or not (precision.buffers or apart)):
         plan.spread.append(text)
         plan.own = text if beside else ""

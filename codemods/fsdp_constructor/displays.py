@@ -9,7 +9,7 @@ import libcst as cst
 
 from fsdp2lint.api import Layout, Names, Program, Source, Trace, Wrapping, dotted, scope_of, walk
 
-from .._common.origins import Origin, origins
+from .._common.origins import Origin, callee, origins, returned
 
 Entries = list[tuple[str, cst.CSTNode, cst.BaseExpression]]
 Events = Sequence[tuple[Trace, Wrapping]]
@@ -25,24 +25,39 @@ class HandedOn(Origin):
 def display_of(
     program: Program, source: Source, node: cst.BaseExpression, events: Events, out: int = 1
 ) -> Origin | None:
-    """The one display that an expression has its value from; None when it is not known.
+    """The one display that an expression has its value from; None when it is not known, or what else is in it.
 
     ``out`` says how many functions further out than the events its parameters are given.
     """
+    one = _display_of(program, source, node, events, out)
+    if one is None or isinstance(one, HandedOn) or one.node is None:
+        return one
+    beside = isinstance(node, cst.Name) and one.source is source and _same_scope(source, node, one)
+    if beside or additions(one.source, one.node) is not None:
+        return one
+    return one if additions_along(program, source, node, one, events) is not None else None
+
+
+def _display_of(
+    program: Program, source: Source, node: cst.BaseExpression, events: Events, out: int
+) -> Origin | None:
     found = origins(program, source, node)
     if len(found) == 1 and found[0].node is None and isinstance(node, cst.Name):
-        given = {one.node: one for one in _given(node.value, source, events, out)}
-        if len(given) == 1 and (only := next(iter(given.values()))).node is not None:
-            if isinstance(only, HandedOn):
-                return only if only.source in program.sources else None
-            return display_of(program, only.source, only.node, events, out + 1)
+        displays: dict[cst.CSTNode | None, Origin | None] = {}
+        for one, led in _given(node.value, source, events, out):
+            shown: Origin | None = None
+            if isinstance(one, HandedOn):
+                shown = one if one.source in program.sources else None
+            elif one.node is not None:
+                shown = _display_of(program, one.source, one.node, led, out + 1)
+            displays[shown.node if shown is not None else None] = shown
+        return next(iter(displays.values())) if len(displays) == 1 else None
     if len(found) != 1 or not isinstance(found[0].node, cst.Dict | cst.Call):
         return None
     one = found[0]
     made = found[0].node
     known = one.source in program.sources and entries_of(made) is not None
-    beside = isinstance(node, cst.Name) and one.source is source and _same_scope(source, node, one)
-    return one if known and (beside or additions(one.source, made) is not None) else None
+    return one if known else None
 
 
 def _same_scope(source: Source, node: cst.BaseExpression, one: Origin) -> bool:
@@ -51,13 +66,13 @@ def _same_scope(source: Source, node: cst.BaseExpression, one: Origin) -> bool:
     return scope_of(layout.ancestors(node)) is scope_of(layout.ancestors(one.node))
 
 
-def _given(name: str, source: Source, events: Events, out: int) -> list[Origin]:
-    """What the calls that led to the events give for a parameter of the function that they are in.
+def _given(name: str, source: Source, events: Events, out: int) -> list[tuple[Origin, Events]]:
+    """What the calls that led to the events give for a parameter of the function that they are in, and which led to what.
 
     Where some run calls the function, its lives without a caller in sight do not count.
     """
-    found: list[Origin] = []
-    for _, event in events:
+    found: dict[cst.CSTNode | None, tuple[Origin, list[tuple[Trace, Wrapping]]]] = {}
+    for trace, event in events:
         if len(event.moment.inside) < out:
             return []
         if len(event.calls) < out:
@@ -66,17 +81,20 @@ def _given(name: str, source: Source, events: Events, out: int) -> list[Origin]:
         params = [p.name.value for p in function.node.params.params]
         if function.scope.source is not source:
             return []
+        given: list[Origin] = []
         if name == _star_kwarg(function.node):
-            found += _handed_on(source, function.node, name, call.source, call.node)
-            continue
-        if name not in params:
+            given += _handed_on(source, function.node, name, call.source, call.node)
+        elif name not in params:
             return []
-        at = params.index(name) - (params[0] in ("self", "cls"))
-        value = _argument(call.node, name, at)
-        if value is None:
-            return []
-        found.append(Origin(call.source, value))
-    return found
+        else:
+            at = params.index(name) - (params[0] in ("self", "cls"))
+            value = _argument(call.node, name, at)
+            if value is None:
+                return []
+            given.append(Origin(call.source, value))
+        for one in given:
+            found.setdefault(one.node, (one, []))[1].append((trace, event))
+    return list(found.values())
 
 
 def given_by_callers(program: Program, source: Source, node: cst.BaseExpression) -> list[Origin]:
@@ -220,6 +238,8 @@ class Write:
     statement: cst.Assign | cst.Expr
     value: cst.BaseExpression
     sometimes: bool
+    display: cst.BaseExpression | None = None
+    """The dictionary in another function that holds the entry, where ``name.update(function())`` adds all of it."""
 
 
 def additions(
@@ -264,8 +284,106 @@ def _is_only_returned(
     return True
 
 
-def writes_of(source: Source, display: cst.BaseExpression, call: cst.CSTNode) -> list[Write] | None:
-    """What is written into a dictionary after it was made, by key; None when that is not known."""
+def additions_along(
+    program: Program,
+    source: Source,
+    node: cst.BaseExpression,
+    display: Origin,
+    events: Events,
+    call: cst.CSTNode | None = None,
+    out: int = 1,
+) -> list[Write] | None:
+    """What is added to a dictionary on its way from where it is made to an expression, in the order of the run.
+
+    None where more is done with it, or in another file. Only ``call`` may take what the expression gives.
+    """
+    if node is display.node:
+        return []
+    if isinstance(node, cst.Call):
+        ran = callee(program, source, node)
+        given = returned(ran[1]) if ran is not None else []
+        if ran is None or len(given) != 1 or given[0] is None:
+            return None
+        return additions_along(program, ran[0], given[0], display, events, None, out)
+    if not isinstance(node, cst.Name):
+        return None
+    call = call or Layout.of(source).parents.get(Layout.of(source).parents[node])
+    bound = _bound(source, node)
+    if bound is None:
+        return _added_by_callers(program, source, node, display, events, out)
+    before = additions_along(program, source, bound, display, events, None, out)
+    here = writes_of(source, bound, node, program)
+    if before is None or here is None or (here and source is not display.source):
+        return None
+    statement = Layout.of(source).parents[bound]
+    assert isinstance(statement, cst.Assign | cst.AnnAssign)
+    taken = call if isinstance(call, cst.Call) else None
+    if here and not _is_only_returned(source, statement, taken):
+        return None
+    return before + here
+
+
+def _bound(source: Source, node: cst.Name) -> cst.BaseExpression | None:
+    """What the one assignment of a name in a function gives it."""
+    layout, names = Layout.of(source), Names.of(source)
+    scope = scope_of(layout.ancestors(node))
+    bound = names.bindings.get(scope, {}).get(node.value, []) if scope is not None else []
+    if len(bound) != 1:
+        return None
+    if isinstance(bound[0], cst.AnnAssign):
+        return bound[0].value
+    assign = layout.parents[bound[0]]
+    if not isinstance(assign, cst.Assign) or not isinstance(_only_target(assign), cst.Name):
+        return None
+    return assign.value
+
+
+def _added_by_callers(
+    program: Program,
+    source: Source,
+    node: cst.Name,
+    display: Origin,
+    events: Events,
+    out: int,
+) -> list[Write] | None:
+    """What the callers of a function add to a dictionary that they give it."""
+    found: dict[cst.CSTNode, Write] = {}
+    for one, led in _given(node.value, source, events, out):
+        if one.node is None:
+            return None
+        more = additions_along(program, one.source, one.node, display, led, None, out + 1)
+        if more is None:
+            return None
+        found |= {each.node: each for each in more}
+    return list(found.values())
+
+
+def _merged(
+    program: Program,
+    source: Source,
+    taken: cst.BaseExpression,
+    statement: cst.Expr,
+    sometimes: bool,
+) -> list[Write] | None:
+    """The entries of the dictionary that ``name.update(taken)`` adds; None where they are not known."""
+    found = origins(program, source, taken)
+    shown = found[0].node if len(found) == 1 and found[0].source is source else None
+    entries = entries_of(shown)
+    if shown is None or entries is None or additions(source, shown) != []:
+        return None
+    return [Write(key, one, statement, value, sometimes, shown) for key, one, value in entries]
+
+
+def writes_of(
+    source: Source,
+    display: cst.BaseExpression,
+    call: cst.CSTNode,
+    program: Program | None = None,
+) -> list[Write] | None:
+    """What is written into a dictionary after it was made, by key; None when that is not known.
+
+    With the program, dictionaries from elsewhere may be added to it.
+    """
     layout, names = Layout.of(source), Names.of(source)
     statement = layout.parents.get(display)
     if not isinstance(statement, cst.Assign | cst.AnnAssign):
@@ -285,12 +403,29 @@ def writes_of(source: Source, display: cst.BaseExpression, call: cst.CSTNode) ->
         more: list[Write] | None = []
         if isinstance(node, cst.Attribute) and node.attr.value in _CHANGING:
             more = _updates(layout, node, around)
+            if more is None and program is not None:
+                more = _takes_over(program, source, node, around)
         elif isinstance(node, cst.Subscript):
             more = _write(layout, node, around)
         if more is None:
             return None
         found += more
     return found
+
+
+def in_other_branches(source: Source, one: cst.CSTNode, other: cst.CSTNode) -> bool:
+    """Whether two statements are in branches of one ``if`` of which a run takes only one."""
+    layout = Layout.of(source)
+    above = [*layout.ancestors(one)]
+    for choice in above:
+        if isinstance(choice, cst.If) and choice.orelse is not None:
+            first = choice.body in above
+            there = [*layout.ancestors(other)]
+            if (first and choice.orelse in there) or (
+                choice.orelse in above and choice.body in there
+            ):
+                return True
+    return False
 
 
 def _only_target(statement: cst.Assign) -> cst.BaseExpression | None:
@@ -309,6 +444,21 @@ def _write(layout: Layout, node: cst.Subscript, around: set[cst.CSTNode]) -> lis
         return None
     sometimes = layout.block(assign) not in around
     return [Write(str(key.evaluated_value), assign, assign, assign.value, sometimes)]
+
+
+def _takes_over(
+    program: Program, source: Source, node: cst.Attribute, around: set[cst.CSTNode]
+) -> list[Write] | None:
+    """What a statement ``name.update(other)`` writes."""
+    layout = Layout.of(source)
+    call = layout.parents[node]
+    statement = layout.parents[call]
+    if node.attr.value != "update" or not isinstance(statement, cst.Expr):
+        return None
+    if not isinstance(call, cst.Call) or len(call.args) != 1 or call.args[0].keyword is not None:
+        return None
+    sometimes = layout.block(statement) not in around
+    return _merged(program, source, call.args[0].value, statement, sometimes)
 
 
 def _updates(layout: Layout, node: cst.Attribute, around: set[cst.CSTNode]) -> list[Write] | None:

@@ -11,6 +11,7 @@ Whoever sets an entry for one run (``base.settings["sharding_strategy"] = …``)
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeGuard
 
 import libcst as cst
 
@@ -75,7 +76,7 @@ def _display(program: Program, name: str) -> Origin | None:
                 displays.append(Origin(source, value))
             elif _may_do_more(node, name):
                 return None
-            elif isinstance(node, cst.Attribute) and node.attr.value == name:
+            elif _names_field(node, name):
                 parent = Layout.of(source).parents[node]
                 spread = isinstance(parent, cst.Arg) and parent.star == "**"
                 set_here = isinstance(parent, cst.AssignTarget | cst.AnnAssign)
@@ -130,10 +131,10 @@ def _field(program: Program, name: str) -> Field | None:
         for node in walk(source.tree):
             value = given_to_field(source, node, name)
             if value is not None:
-                displays.append((source, value))
+                displays.append((source, _default(value)))
             elif _may_do_more(node, name):
                 return None
-            elif isinstance(node, cst.Attribute) and node.attr.value == name:
+            elif _names_field(node, name):
                 use = _use(source, node)
                 if use is None:
                     return None
@@ -151,6 +152,22 @@ def _field(program: Program, name: str) -> Field | None:
         )
         for key, node, value in entries
     }
+
+
+def _names_field(node: cst.CSTNode, name: str) -> TypeGuard[cst.Attribute]:
+    """Whether a node names a field of some object: not `torch.distributed.fsdp`."""
+    named = isinstance(node, cst.Attribute) and node.attr.value == name
+    return named and not dotted(node).startswith("torch.")
+
+
+def _default(value: cst.BaseExpression) -> cst.BaseExpression:
+    """What a field of a dataclass is at first: ``field(default_factory=lambda: …)``."""
+    if isinstance(value, cst.Call) and dotted(value.func).rpartition(".")[2] == "field":
+        for arg in value.args:
+            named = arg.keyword is not None and arg.keyword.value == "default_factory"
+            if named and isinstance(arg.value, cst.Lambda):
+                return arg.value.body
+    return value
 
 
 def _may_do_more(node: cst.CSTNode, name: str) -> bool:

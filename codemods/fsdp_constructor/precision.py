@@ -416,7 +416,7 @@ def _common_buffers(
 ) -> str | None:
     """The dtype of buffers for all of these settings, as an expression at the call; None if there is none."""
     said = {one.text("buffer_dtype") for one in made}
-    if said == {"None"}:
+    if said == {"None"} or has_no_buffers(site):
         return ""
     if all(one.text("buffer_dtype") == one.text("param_dtype") for one in made):
         return "{policy}.param_dtype"

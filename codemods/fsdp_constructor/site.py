@@ -37,7 +37,9 @@ from .displays import (
     HandedOn,
     Write,
     additions,
+    additions_along,
     display_of,
+    in_other_branches,
     keywords_of,
     writes_of,
 )
@@ -75,12 +77,32 @@ class Argument:
     """Whether the program asks for that entry too."""
     added: Write | None = None
     """What adds it to a dictionary that is built elsewhere."""
+    before: tuple[Argument, ...] = ()
+    """What the same dictionary may hold for it instead, in the order of the text."""
+    voids: tuple[Write, ...] = ()
+    """What writes None for it where nothing else does."""
     beside: bool = False
     """Whether that dictionary is filled beside the call."""
     entries: tuple[Origin, ...] = ()
     """All that is written for it into that dictionary; None where it may be left out."""
     always: cst.CSTNode | None = None
     """The statement that adds it in every run to a dictionary that others fill in some."""
+
+    @property
+    def sometimes(self) -> bool:
+        """Whether some runs may leave it out of the dictionary."""
+        return all(a.added is not None and a.added.sometimes for a in (*self.before, self))
+
+    def add(self, write: Write, before: Argument | None) -> None:
+        """Note what adds it to a dictionary that is built elsewhere, and what that may hold for it instead."""
+        self.added = write
+        if before is None or before.spread is not self.spread:
+            return
+        self.voids = before.voids
+        if before.added is not None and dotted(before.value) == "None":
+            self.voids += (before.added,)  # written again after it, or in the other branch
+        else:
+            self.before = (*before.before, before)
 
     def asked(self, said: str, *, only: bool) -> None:
         """Know it only through ``said``, which is None where it is not given."""
@@ -315,7 +337,13 @@ def arguments(
             shown = display.node
             assert shown is not None
             home = _home(source, call, display)
-            writes = writes_of(source, shown, call) if home is None else additions(*home) or []
+            along = additions_along(program, source, arg.value, display, events, call)
+            if home is None:
+                writes = writes_of(source, shown, call)
+                if writes is None and along is not None:
+                    home, writes = (source, shown), along
+            else:
+                writes = along if along is not None else additions(*home) or []
             filled = _filled_beside(source, call, display) if home is None else None
             if writes is None:
                 return "the dictionary of its keywords is changed after it was made"
@@ -324,11 +352,18 @@ def arguments(
                 found[name] = Argument(name, node, value, values, arg, home)
             for one in writes:
                 values = _values(program, display.source, events, one.key, one.value)
-                only = one.key not in found
+                before = found.get(one.key)
+                if (
+                    home is not None
+                    and before is not None
+                    and _is_nothing_else(source, before, one)
+                ):
+                    before.voids += (one,)
+                    continue
                 found[one.key] = Argument(one.key, one.node, one.value, values, arg, home)
                 found[one.key].entries = _written_into(display.source, one.key, entries, writes)
                 if home is not None:
-                    found[one.key].added = one
+                    found[one.key].add(one, before)
                 elif filled is not None and one.sometimes:
                     found[one.key].home, found[one.key].added = filled, one
                     found[one.key].beside = True
@@ -336,7 +371,7 @@ def arguments(
                     found[one.key].always = one.statement
                 elif one.sometimes:
                     said = f'{dotted(arg.value)}.get("{one.key}")'
-                    found[one.key].asked(said, only=only)
+                    found[one.key].asked(said, only=before is None)
             continue
         name = arg.keyword.value if arg.keyword is not None else ""
         if not name:
@@ -350,6 +385,13 @@ def arguments(
     known = (*POSITIONS, "wrapper_cls")  # the class itself, which `enable_wrap` takes
     foreign = next((name for name in found if name not in known), "")
     return f"FSDP1 has no argument named `{foreign}`" if foreign else found
+
+
+def _is_nothing_else(source: Source, before: Argument, write: Write) -> bool:
+    """Whether a statement writes None where the one that writes an entry does not run: in the other branch."""
+    if before.added is None or dotted(write.value) != "None":
+        return False
+    return in_other_branches(source, before.added.statement, write.statement)
 
 
 def _unknown_keywords(program: Program, source: Source, node: cst.BaseExpression) -> str:

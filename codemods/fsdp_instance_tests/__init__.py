@@ -78,7 +78,7 @@ from .._common.loop_quoted import quotations
 from .._common.loop_text import text_of
 from .._common.shared import unimports
 from .apart import beside_fsdp2, tests_apart
-from .both import both_classes
+from .both import both_classes, listed
 from .exact import exact_types, type_names
 from .sharded import sharded_tensors
 
@@ -254,7 +254,7 @@ def _listed(program: Program, source: Source, call: cst.Call, sure: bool) -> Ste
     model = text_of(source, call.args[0].value)
     if len(call.args) == 1 or text_of(source, call.args[1].value) == "False":
         name = name_for(source, call, FSDP_MODULE)
-        text = f"[m for m in {model}.modules() if isinstance(m, {name.text})]"
+        text = listed(model, name.text)
         edits = (Replace(source, call, text), *name.edits, *unimports(program, source, FSDP1))
         return Step(edits, (Account(source, call, "changed", WHY),))
     if sure:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import libcst as cst
@@ -79,6 +80,12 @@ def _with(source: Source, node: cst.BaseExpression, other: str) -> str:
     return f"{text} | {other}"
 
 
+def listed(model: str, classes: str) -> str:
+    """The text of a list of those modules of a model that are of some classes."""
+    one = "module" if re.search(r"\bm\b", model) else "m"
+    return f"[{one} for {one} in {model}.modules() if isinstance({one}, {classes})]"
+
+
 def _listed(source: Source, call: cst.Call) -> Step | Left:
     """The modules of both kinds in place of ``FSDP.fsdp_modules(model)``."""
     if len(call.args) != 1 or call.args[0].star or call.args[0].keyword is not None:
@@ -86,6 +93,6 @@ def _listed(source: Source, call: cst.Call) -> Step | Left:
         return Left(source, call, why, "list the models that are sharded last")
     both = [name_for(source, call, one) for one in (FSDP1, FSDP_MODULE)]
     model, classes = text_of(source, call.args[0].value), ", ".join(one.text for one in both)
-    text = f"[m for m in {model}.modules() if isinstance(m, ({classes}))]"
+    text = listed(model, f"({classes})")
     edits = (Replace(source, call, text), *(edit for one in both for edit in one.edits))
     return Step(edits, (Account(source, call, "changed", BOTH_CLASSES),))

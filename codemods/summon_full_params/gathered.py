@@ -37,6 +37,7 @@ from fsdp2lint.api import (
 )
 
 from .._common.loop_text import text_of
+from .._common.origins import callee
 
 STATES = "torch.distributed.checkpoint.state_dict.get_model_state_dict"
 _LOOKING = frozenset(
@@ -45,6 +46,7 @@ _LOOKING = frozenset(
     " zero_grad".split()
 )
 """Methods of a module that run no layer."""
+_SWITCHES = frozenset({"requires_grad_", "retain_grad_"})
 
 
 _OF_LAYERS = frozenset("weight bias data init parameters named_parameters reset_parameters".split())
@@ -72,12 +74,30 @@ def uses(program: Program, source: Source, call: cst.Call, model: str) -> Uses:
         for event in _inside(trace, call):
             _note(found, event)
     block = block_of(source, call)
-    for node in walk(block.body) if block is not None else ():
-        if isinstance(node, cst.AugAssign):
-            found.writes = True
-        elif isinstance(node, cst.Call) and _runs(source, node, model):
-            found.computes = True
+    text = list(walk(block.body)) if block is not None else []
+    calls = [node for node in text if isinstance(node, cst.Call)]
+    found.computes |= any(_runs(source, node, model) for node in calls)
+    if not found.computes:
+        called = [callee(program, source, node) for node in calls]
+        text += [node for one in called if one is not None for node in walk(one[1].body)]
+    found.writes |= any(map(_may_write, text))
     return found
+
+
+def _may_write(node: cst.CSTNode) -> bool:
+    """Whether a piece of text changes something in place: whose value that is need not be known."""
+    if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+        name = node.func.attr.value
+        return name.endswith("_") and not name.endswith("__") and name not in _SWITCHES
+    if isinstance(node, cst.AssignTarget):
+        target = node.target.value if isinstance(node.target, cst.Subscript) else node.target
+        return isinstance(target, cst.Attribute) and target.attr.value == "data"
+    return isinstance(node, cst.AugAssign) and not _is_own(node.target)
+
+
+def _is_own(target: cst.CSTNode) -> bool:
+    """Whether a target is an attribute of an object: what a module keeps there beside its parameters is a number."""
+    return isinstance(target, cst.Attribute) and target.attr.value != "data"
 
 
 def block_of(source: Source, call: cst.Call) -> cst.With | None:

@@ -14,6 +14,7 @@ from fsdp2lint.edits.layout import Layout
 from fsdp2lint.edits.names import Names, dotted, imported_module, scope_of
 from fsdp2lint.edits.statements import InsertBefore, Remove
 from fsdp2lint.edits.steps import Step
+from fsdp2lint.edits.text import Edit, Splice
 from fsdp2lint.meanings import fsdp1_symbols as facts
 from fsdp2lint.meanings.registry import canonical
 from fsdp2lint.migrate.ledger import Entry, Ledger, Todo, place
@@ -60,33 +61,48 @@ def idle_imports(program: Program, pairs: Iterable[tuple[Source, Source]]) -> It
 
 
 def emptied_tests(pairs: Iterable[tuple[Source, Source]]) -> Iterator[Step]:
-    """Removals of each ``if`` without an ``else`` in which the migration left nothing but ``pass``.
+    """Removals of each ``if``, and of each last branch of one, in which the migration left nothing but ``pass``.
 
     ``pairs`` are the files as they were and as they are.
     """
     for old, new in pairs:
         if old.text != new.text:
-            before = Counter(old.code(one.test) for one in _empty_tests(old))
-            for one in _empty_tests(new):
-                test = new.code(one.test)
-                if before[test] > 0:
-                    before[test] -= 1
+            before = Counter(said for said, _ in _empty_branches(old))
+            for said, edit in _empty_branches(new):
+                if before[said] > 0:
+                    before[said] -= 1
                 else:
-                    yield Step((Remove(new, one, comments="lone"),), ())
+                    yield Step((edit,), ())
 
 
-def _empty_tests(source: Source) -> Iterator[cst.If]:
-    """Each ``if`` that does nothing, whatever its test says."""
+def _empty_branches(source: Source) -> Iterator[tuple[str, Edit]]:
+    """Each ``if`` or last branch that does nothing, whatever its test says: what it is known by, and how it goes."""
     layout = Layout.of(source)
     for node in walk(source.tree):
-        if not isinstance(node, cst.If) or node.orelse is not None:
+        if not isinstance(node, cst.If) or isinstance(layout.parents.get(node), cst.If):
             continue
-        start, end = layout.span(node.body)
-        if source.text[start:end].strip().lstrip(":").strip() != "pass":
-            continue
-        is_elif = isinstance(layout.parents.get(node), cst.If)
-        if not is_elif and not any(_acts(one) for one in walk(node.test)):
-            yield node
+        branches: list[cst.If | cst.Else] = [node]
+        while isinstance(branches[-1], cst.If) and branches[-1].orelse is not None:
+            branches.append(branches[-1].orelse)
+        tests = [one.test for one in branches if isinstance(one, cst.If)]
+        last = branches[-1]
+        if all(_does_nothing(source, one) for one in branches):
+            if not any(map(_acts, (part for test in tests for part in walk(test)))):
+                yield source.code(node.test), Remove(source, node, comments="lone")
+        elif _does_nothing(source, last) and len(branches) > 1:
+            if isinstance(last, cst.Else) or not any(map(_acts, walk(last.test))):
+                start, end = layout.top(last), layout.bottom(last)
+                yield f"else of {source.code(tests[-1])}", Splice(source, start, end, "")
+
+
+def _does_nothing(source: Source, branch: cst.If | cst.Else) -> bool:
+    """Whether a branch holds nothing but ``pass``: no comment either."""
+    layout = Layout.of(source)
+    start, end = layout.span(branch.body)
+    if source.text[start:end].strip().lstrip(":").strip() != "pass":
+        return False
+    first = branch.body.body[0]
+    return layout.comments_above(first) == layout.top(first)
 
 
 def _acts(node: cst.CSTNode) -> bool:

@@ -152,3 +152,43 @@ shard(nn.Linear(8, 8), False)
 @pytest.mark.parametrize(("annotation", "said"), [(": bool", "full"), ("", "bool(full)")])
 def test_an_annotated_bool_is_one(annotation: str, said: str) -> None:
     assert f"= {said}\n" in migrated(BOOL.format(annotation=annotation))
+
+
+BRANCHES = """\
+import torch
+from torch import nn
+from torch.distributed.fsdp import BackwardPrefetch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+def keywords(args):
+    kwargs = {{"device_id": torch.cuda.current_device()}}
+    if args.first:
+        {first}
+    elif args.second:
+        kwargs["backward_prefetch"] = BackwardPrefetch.BACKWARD_PRE
+    {last}
+    return kwargs
+
+
+def prepare(args):
+    return FSDP(nn.Linear(8, 8), **keywords(args))
+"""
+POST = 'kwargs["backward_prefetch"] = BackwardPrefetch.BACKWARD_POST'
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "kept"),
+    [
+        (POST, f"else:\n        {POST}", ""),
+        (POST, "", ""),
+        ("print(1)", "", "    if args.first:\n        print(1)\n    return"),
+        (POST, "else:\n        print(2)", "print(2)"),
+        (POST, "else:\n        # never\n        pass", "pass"),
+    ],
+)
+def test_branches_that_the_migration_empties_go(first: str, last: str, kept: str) -> None:
+    text = migrated(BRANCHES.format(first=first, last=last).replace("    \n", ""))
+    assert "FSDP(" not in text
+    assert kept in text
+    assert ("args." in text) == bool(kept)
