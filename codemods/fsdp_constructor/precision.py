@@ -416,7 +416,7 @@ def _common_buffers(
 ) -> str | None:
     """The dtype of buffers for all of these settings, as an expression at the call; None if there is none."""
     said = {one.text("buffer_dtype") for one in made}
-    if said == {"None"} or has_no_buffers(site):
+    if said == {"None"}:
         return ""
     if all(one.text("buffer_dtype") == one.text("param_dtype") for one in made):
         return "{policy}.param_dtype"
@@ -429,7 +429,9 @@ def _common_buffers(
         return text
     node = argument.value
     local = isinstance(node, cst.Name) and only_binding(site.source, node) is not None
-    return text if len(made) == 1 and local and not maybe else None
+    if len(made) == 1 and local and not maybe:
+        return text
+    return "" if has_no_buffers(site) else None
 
 
 def become_policy(site: Construction, one: Settings) -> None:
