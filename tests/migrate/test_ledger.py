@@ -625,6 +625,7 @@ def test_an_entry_for_fsdp1_that_something_reads_stays_as_a_word() -> None:
     more = ', kwargs.get("backward_prefetch")'
     after = made(HEAD + KWARGS.format(prefetch=PREFETCH, more=more)).after[0].text
     assert 'kwargs["backward_prefetch"] = "BACKWARD_PRE"' in after
-    chosen = f"if args.other:\n        pass\n    elif args.prefetch:\n        {PREFETCH}"
+    chosen = f"if args.other:\n        print()\n    elif args.prefetch:\n        {PREFETCH}"
     after = made(HEAD + KWARGS.format(prefetch=chosen, more="")).after[0].text
-    assert "elif args.prefetch:\n        pass" in after
+    assert "if args.other:\n        print()\n" in after
+    assert "args.prefetch" not in after
