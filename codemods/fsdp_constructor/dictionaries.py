@@ -8,12 +8,14 @@ from dataclasses import dataclass, replace
 
 import libcst as cst
 
-from fsdp2lint.api import Arguments, Edit, InsertBefore, Remove, Replace, dotted, walk
+from fsdp2lint.api import Arguments, Edit, InsertBefore, Remove, Replace, Source, dotted, walk
 
+from .._common.origins import origins
 from .._common.shared import Helpers, stepped
 from .blocks import has_no_batch_norms
 from .custom import Mapped
 from .devices import device_of
+from .displays import stars_of
 from .dropped import WHY, drop
 from .plan import Plan
 from .policies import Asked, Chosen, Nothing, Policy, policy_of
@@ -49,15 +51,27 @@ def outside(site: Construction, plan: Plan) -> Outside | str:
 
 
 def _rewritten_there(site: Construction, plan: Plan) -> Outside | str:
-    there = {n: a for n, a in site.arguments.items() if a.home is not None}
-    if not there:
-        return Outside(Nothing(), None)
+    known = Outside(Nothing(), None)
+    for home in dict.fromkeys(a.home for a in site.arguments.values()):
+        there = {n: a for n, a in site.arguments.items() if a.home == home}
+        one = _one_there(site, plan, home, there) if home is not None else known
+        if isinstance(one, str):
+            return one
+        policy = one.policy if isinstance(known.policy, Nothing) else known.policy
+        known = Outside(policy, one.precision or known.precision)
+    return known
+
+
+def _one_there(
+    site: Construction,
+    plan: Plan,
+    home: tuple[Source, cst.BaseExpression],
+    there: dict[str, Argument],
+) -> Outside | str:
+    """The same of one of the dictionaries that a call takes."""
     first = next(iter(there.values()))
-    assert first.home is not None
     assert first.spread is not None
-    source, display = first.home
-    if any(a.home != first.home for a in there.values()):
-        return "its keywords come in several dictionaries that are built elsewhere"
+    source, display = home
     if display in site.fixed:
         return "the dictionary of its keywords is used by another call as it is"
     helpers = Helpers.above(source, display)
@@ -104,7 +118,9 @@ def _rewritten_there(site: Construction, plan: Plan) -> Outside | str:
         entries.setdefault("mp_policy", f"{inside.name(NEW)}()")
         if precision is not None and precision.buffers:
             entries.setdefault(BUFFERS, "None")
-    edits = _rewritten(inside, made, entries)
+    filled = [place for place, said in lines.items() if said]
+    is_empty = not (entries or filled or made.spread or made.before)
+    edits = _rewritten(inside, made, entries, filled) if not _goes(inside, is_empty) else []
     edits += _added_anew(inside, lines, added)
     site.elsewhere |= inside.elsewhere
     for before in earlier:
@@ -119,10 +135,20 @@ def _rewritten_there(site: Construction, plan: Plan) -> Outside | str:
         site.elsewhere[helpers.place] = tuple(helpers.all_edits())
     site.accounts += inside.accounts
     beside = source is site.source and _is_beside(site, display)
+    if is_empty and not beside:
+        return Outside(policy, precision)
+    already = len(plan.spread)
     known = _at_the_call(site, plan, first.spread, policy, precision, beside=beside, apart=apart)
     if "device_id" in site.arguments and "mesh" not in made.shared and not made.spread:
-        plan.unmeshed += plan.spread
+        plan.unmeshed += plan.spread[already:]
     return known
+
+
+def _goes(inside: Construction, is_empty: bool) -> bool:
+    """Whether a dictionary at the top of a file holds nothing any more: it goes as a whole, if nothing else reads it."""
+    made = inside.layout.parents[inside.call]
+    top = isinstance(made, cst.Assign | cst.AnnAssign) and isinstance(inside.scope, cst.Module)
+    return is_empty and top
 
 
 @dataclass
@@ -297,9 +323,11 @@ def _added_anew(
     whole = {a.added.display: a.added.statement for a in added if a.added and a.added.display}
     for place, said in lines.items():
         if isinstance(place, cst.BaseExpression) and said:
-            yield Replace(inside.source, place, _display(inside, place, said))
+            new = _display(inside, place, said)  # other calls may take it as it is
+            inside.elsewhere[place] = (Replace(inside.source, place, new),)
         elif isinstance(place, cst.BaseExpression):
-            yield Remove(inside.source, _with_its_test(inside, whole[place]), comments="lone")
+            if isinstance(whole[place], cst.BaseSmallStatement):
+                yield Remove(inside.source, _with_its_test(inside, whole[place]), comments="lone")
             yield from _unused(inside, place)
         elif said:
             indent = layout.newline + layout.indentation(layout.line(place))
@@ -342,13 +370,13 @@ def _display(
     display: cst.BaseExpression,
     said: dict[str, str],
     spread: Sequence[str] = (),
+    first: Sequence[str] = (),
 ) -> str:
     """The text of a dictionary in its place, in the way that it was written in."""
-    more = [f"**{one}" for one in spread]
-    if isinstance(display, cst.Call):
-        text = _lines("dict(", [*(f"{name}={one}" for name, one in said.items()), *more], ")")
-    else:
-        text = _lines("{", [*(f'"{name}": {one}' for name, one in said.items()), *more], "}")
+    called = isinstance(display, cst.Call)
+    each = (f"{name}={one}" if called else f'"{name}": {one}' for name, one in said.items())
+    whole = [*first, *each, *(f"**{one}" for one in spread)]
+    text = _lines("dict(", whole, ")") if called else _lines("{", whole, "}")
     layout = inside.layout
     indent = layout.newline + layout.indentation(layout.line(layout.statement(display)))
     return re.sub(r"\r?\n", indent, stepped(text, layout.unit))
@@ -375,14 +403,26 @@ _PLAIN = re.compile(r"\.(FULL_SHARD|SHARD_GRAD_OP)$|^None$")
 """Strategies that need no mesh of their own."""
 
 
-def _rewritten(inside: Construction, made: Plan, entries: dict[str, str]) -> list[Edit]:
-    """The dictionary with other entries, and what comes before its statement."""
+def _rewritten(
+    inside: Construction, made: Plan, entries: dict[str, str], filled: Sequence[cst.CSTNode]
+) -> list[Edit]:
+    """The dictionary with other entries, and what comes before its statement.
+
+    Of the dictionaries that it takes over those that are ``filled`` stay.
+    """
     display = inside.call
     if isinstance(display, cst.Call) and _is_handed_on(display):
         return _handed_on(inside, display, made, entries)
     layout = inside.layout
     statement = layout.statement(display)
-    text = _display(inside, display, entries, made.spread)
+    kept = [
+        inside.text(star.value)
+        if isinstance(star, cst.Arg) and not star.star
+        else f"**{inside.text(value)}"
+        for star, value in stars_of(display)
+        if any(one.node in filled for one in origins(inside.program, inside.source, value))
+    ]
+    text = _display(inside, display, entries, made.spread, kept)
     found: list[Edit] = [Replace(inside.source, display, text)]
     if made.before:
         found.append(InsertBefore(inside.source, statement, "\n".join(made.before)))

@@ -11,6 +11,7 @@ from fsdp2lint.api import Layout, Names, Program, Source, Trace, Wrapping, dotte
 
 from .._common.origins import Origin, callee, origins, returned
 
+Place = cst.Assign | cst.Expr | cst.StarredDictElement | cst.Arg
 Entries = list[tuple[str, cst.CSTNode, cst.BaseExpression]]
 Events = Sequence[tuple[Trace, Wrapping]]
 
@@ -56,8 +57,8 @@ def _display_of(
         return None
     one = found[0]
     made = found[0].node
-    known = one.source in program.sources and entries_of(made) is not None
-    return one if known else None
+    known = one.source in program.sources and own_entries(made) is not None
+    return one if known and taken_over(program, one) is not None else None
 
 
 def _same_scope(source: Source, node: cst.BaseExpression, one: Origin) -> bool:
@@ -201,27 +202,54 @@ def _argument(call: cst.CSTNode, name: str, at: int) -> cst.BaseExpression | Non
 
 def entries_of(node: cst.BaseExpression | None) -> Entries | None:
     """The entries of a display: key, the node that writes it, and value; None when it may have more."""
+    return own_entries(node) if node is not None and not stars_of(node) else None
+
+
+def own_entries(node: cst.BaseExpression | None) -> Entries | None:
+    """The entries that a display writes itself, beside those of dictionaries that it takes over."""
     found: Entries = []
+    taken = [one for one, _ in stars_of(node)]
     if isinstance(node, cst.Dict):
         for element in node.elements:
+            if element in taken:
+                continue
             key = getattr(element, "key", None)
             if not isinstance(key, cst.SimpleString):
                 return None
             found.append((str(key.evaluated_value), element, element.value))
         return found
     if isinstance(node, cst.Call) and dotted(node.func) == "dict":
-        for arg in node.args:
-            if arg.keyword is None:
-                return None
-            found.append((arg.keyword.value, arg, arg.value))
-        return found
+        given = [arg for arg in node.args if arg not in taken]
+        return [(a.keyword.value, a, a.value) for a in given if a.keyword is not None]
     return None
 
 
+def stars_of(
+    node: cst.BaseExpression | None,
+) -> list[tuple[cst.StarredDictElement | cst.Arg, cst.BaseExpression]]:
+    """The dictionaries that a display takes over: ``{**one, …}``, ``dict(one, …)``, ``dict(**one, …)``."""
+    if isinstance(node, cst.Dict):
+        return [(e, e.value) for e in node.elements if isinstance(e, cst.StarredDictElement)]
+    if isinstance(node, cst.Call) and dotted(node.func) == "dict":
+        return [(a, a.value) for a in node.args if a.keyword is None and a.star != "*"]
+    return []
+
+
+def taken_over(program: Program, display: Origin) -> list[Write] | None:
+    """The entries of the dictionaries that a display takes over; None where they are not known."""
+    found: list[Write] = []
+    for star, value in stars_of(display.node):
+        more = _merged(program, display.source, value, star, sometimes=False)
+        if more is None:
+            return None
+        found += more
+    return found
+
+
 def keywords_of(display: Origin) -> Entries | None:
-    """The same of a display, or of a call whose keywords are handed on."""
+    """The entries that a display writes itself, or a call whose keywords are handed on."""
     if not isinstance(display, HandedOn) or not isinstance(display.node, cst.Call):
-        return entries_of(display.node)
+        return own_entries(display.node)
     given = [(a.keyword.value, a, a.value) for a in display.node.args if a.keyword is not None]
     return [one for one in given if one[0] not in display.named]
 
@@ -235,11 +263,12 @@ class Write:
 
     key: str
     node: cst.CSTNode
-    statement: cst.Assign | cst.Expr
+    statement: Place
+    """The statement; or the part ``**name`` of the display, where that takes over another dictionary."""
     value: cst.BaseExpression
     sometimes: bool
     display: cst.BaseExpression | None = None
-    """The dictionary in another function that holds the entry, where ``name.update(function())`` adds all of it."""
+    """The other dictionary that holds the entry, where all of it is added: ``name.update(function())``."""
 
 
 def additions(
@@ -362,10 +391,10 @@ def _merged(
     program: Program,
     source: Source,
     taken: cst.BaseExpression,
-    statement: cst.Expr,
+    statement: Place,
     sometimes: bool,
 ) -> list[Write] | None:
-    """The entries of the dictionary that ``name.update(taken)`` adds; None where they are not known."""
+    """The entries of the dictionary that a statement adds; None where they are not known."""
     found = origins(program, source, taken)
     shown = found[0].node if len(found) == 1 and found[0].source is source else None
     entries = entries_of(shown)

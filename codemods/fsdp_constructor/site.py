@@ -41,6 +41,7 @@ from .displays import (
     display_of,
     in_other_branches,
     keywords_of,
+    taken_over,
     writes_of,
 )
 from .fields import Field, display_of_field, field_of, means_the_same
@@ -99,7 +100,8 @@ class Argument:
         if before is None or before.spread is not self.spread:
             return
         self.voids = before.voids
-        if before.added is not None and dotted(before.value) == "None":
+        alone = before.added is not None and before.added.display is None
+        if before.added is not None and alone and dotted(before.value) == "None":
             self.voids += (before.added,)  # written again after it, or in the other branch
         else:
             self.before = (*before.before, before)
@@ -337,19 +339,28 @@ def arguments(
             shown = display.node
             assert shown is not None
             home = _home(source, call, display)
+            stars = taken_over(program, display) or []
             along = additions_along(program, source, arg.value, display, events, call)
             if home is None:
                 writes = writes_of(source, shown, call)
-                if writes is None and along is not None:
+                if stars or (writes is None and along is not None):
                     home, writes = (source, shown), along
             else:
                 writes = along if along is not None else additions(*home) or []
             filled = _filled_beside(source, call, display) if home is None else None
             if writes is None:
                 return "the dictionary of its keywords is changed after it was made"
+            for one in stars:
+                values = _values(program, display.source, events, one.key, one.value)
+                found[one.key] = Argument(
+                    one.key, one.node, one.value, values, arg, home, added=one
+                )
             for name, node, value in entries:
                 values = _values(program, display.source, events, name, value)
+                before = found.get(name)
                 found[name] = Argument(name, node, value, values, arg, home)
+                if before is not None and before.spread is arg:
+                    found[name].before = (before,)
             for one in writes:
                 values = _values(program, display.source, events, one.key, one.value)
                 before = found.get(one.key)

@@ -143,7 +143,8 @@ def _writes(source: Source, assign: Binding) -> list[cst.Assign | cst.Expr]:
         return []
     found = writes_of(source, assign.value, assign) or []
     others = {one.statement for one in found if one.key not in POSITIONS}
-    return [one for one in dict.fromkeys(w.statement for w in found) if one not in others]
+    every = dict.fromkeys(w.statement for w in found)
+    return [one for one in every if isinstance(one, cst.Assign | cst.Expr) and one not in others]
 
 
 def _read_elsewhere(program: Program, source: Source, name: str) -> bool:
