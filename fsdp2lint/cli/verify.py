@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     "--rtol",
     type=click.FloatRange(0),
     help="The relative difference that counts as equal. By default none, and 1e-5 where the order of "
-    "a sum may differ: with more than two ranks, or where gradients are clipped.",
+    "a sum may differ: with more than two ranks, on GPUs, or where gradients are clipped.",
 )
 @click.option(
     "--accept-missing",

@@ -426,6 +426,8 @@ def _tolerance(options: Options, runs: tuple[Rehearsal, Rehearsal]) -> tuple[flo
         return options.rtol, "as asked"
     if options.nproc > 2:
         return LOOSE, "more than two ranks may add in another order"
+    if options.device == "cuda":
+        return LOOSE, "GPUs may add in another order"
     if any(rank.clipped for run in runs for rank in run.run.ranks):
         return LOOSE, "FSDP1 and FSDP2 add up clipped norms in another order"
     return 0.0, "exact"

@@ -111,7 +111,8 @@ def _heading(verification: Verification) -> Iterator[Line]:
     kind = "GPU" if request.device == "cuda" else "CPU"
     tolerance = f"tolerance {verification.rtol:g}" if verification.rtol else "no tolerance"
     why = f", {tolerance} ({verification.reason})" if verification.reason else ""
-    yield [(f"{request.nproc} {kind} ranks, seed {request.seed}{why}", "dim")]
+    ranks = f"{request.nproc} {kind} rank{'' if request.nproc == 1 else 's'}"
+    yield [(f"{ranks}, seed {request.seed}{why}", "dim")]
     yield []
 
 

@@ -72,11 +72,13 @@ def main() -> NoReturn:
     script.hide_ourselves()
     from fsdp2lint.rehearse import fakes
     from fsdp2lint.rehearse.recording import Recording
-    from fsdp2lint.rehearse.standin import install
+    from fsdp2lint.rehearse.standin import install, install_launch
 
     with remembering():
         if rank.request.device == "cpu":
             install(rank.report.replaced)
+        else:
+            install_launch()
         if rank.request.fake:
             fakes.install(
                 rank.report.replaced,

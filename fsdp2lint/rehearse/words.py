@@ -191,9 +191,8 @@ def _stood_in_for(replaced: dict[str, int]) -> Iterator[Line]:
 def _summary(rehearsal: Rehearsal) -> Iterator[Line]:
     request, run = rehearsal.request, rehearsal.run
     steps = rehearsal.steps
-    what = (
-        f"{request.target} on {request.nproc} {'GPU' if request.device == 'cuda' else 'CPU'} ranks"
-    )
+    kind = "GPU rank" if request.device == "cuda" else "CPU rank"
+    what = f"{request.target} on {_count(request.nproc, kind)}"
     yield [(f"{what}: {_count(len(steps), 'optimizer step')} in {run.seconds:.1f} s", "strong")]
     if steps:
         yield [("   step   loss (rank 0)     loss (mean)   gradient norm", "dim")]

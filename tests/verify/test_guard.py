@@ -6,12 +6,14 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from fsdp2lint.rehearse import contract  # noqa: E402
+from fsdp2lint.rehearse.contract import training  # noqa: E402
 from fsdp2lint.rehearse.contract.emptied import Mark, is_marked, marking  # noqa: E402
 from fsdp2lint.rehearse.outcome import Request  # noqa: E402
 
@@ -67,6 +69,53 @@ def test_what_came_before_the_call(
     assert lines == {(one, line) for one, line in found}
     if code and re.search("# expect: FSDP251", script.read_text("utf-8")):
         assert f"# expect: {code}" in script.read_text("utf-8").splitlines()[found[0][1] - 1]
+
+
+class Model:
+    """A watch of one model in a real run."""
+
+    thorough = False
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.built: dict[int, object] = {}
+
+    def models(self) -> list[Any]:
+        return [self.model]
+
+    def trainable(self) -> Iterator[tuple[Any, str, Any]]:
+        for name, parameter in self.model.named_parameters():
+            yield self.model, name, parameter
+
+
+@pytest.mark.parametrize("steps", [3, 8])
+def test_what_is_trained_late_is_seen_without_a_look_at_each_step(
+    steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = torch.nn.ModuleDict({name: torch.nn.Linear(2, 2, bias=False) for name in "abc"})
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    watch: Any = Model(model)
+    check = training.Training(watch, lambda violation: None)
+    check.install()
+    looks: set[int] = set()
+    step, whole = 0, training._sample
+
+    def sample(parameter: Any) -> Any:
+        looks.add(step)
+        return whole(parameter)
+
+    monkeypatch.setattr(training, "_sample", sample)
+    for step in range(1, steps + 1):
+        used = "ab" if step == 3 else "a"
+        sum(model[name](torch.ones(1, 2)).sum() for name in used).backward()
+        check.before_step(optimizer, None)
+        optimizer.step()
+        check.after_step(optimizer, None)
+        optimizer.zero_grad()
+    check.at_end("ended")
+    told = [doubt.message for doubt in check.doubts([check.facts()])]
+    assert told == ["1 of 3 trainable tensors in `SGD` got no gradient in any step: c.weight"]
+    assert looks == ({1, 2, 3} if steps == 3 else {1, 2, 4, 8}), "in the end, too"
 
 
 @pytest.mark.parametrize("name", ["float64", "float16", "bfloat16", "int64"])

@@ -88,6 +88,48 @@ def test_the_script_runs_as_it_is_and_reaches_the_highest_rung(
     assert text.endswith("Equal: rung 4 of 4 (run on GPU).\n")
 
 
+SPAWNING = """
+import os
+import sys
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+
+def work(rank, ranks):
+    os.environ["MASTER_PORT"] = "1"
+    dist.init_process_group("gloo", init_method="tcp://127.0.0.1:1", rank=rank, world_size=ranks)
+    model = nn.Linear(4, 4)
+    fully_shard(model, mesh=dist.init_device_mesh("cpu", (ranks,)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+
+
+if __name__ == "__main__":
+    mp.spawn(work, args=(int(sys.argv[1]),), nprocs=int(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("asked", [2, 3])
+def test_a_script_that_starts_its_own_processes_runs_on_the_ranks_that_are_there(
+    asked: int, tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SPAWNING)
+    with forking() as ranks:
+        request = Request(
+            str(script), str(tmp_path), device="cuda", arguments=(str(asked),), timeout=60.0
+        )
+        run = ranks.launch(request, lambda _: None)
+    if asked == 2:
+        assert [(rank.how, len(rank.steps)) for rank in run.ranks] == [("ended", 1)] * 2
+    else:
+        assert "rehearse it with `--nproc 3`" in run.ranks[0].error
+
+
 def test_gpus_are_counted_by_pytorch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text(

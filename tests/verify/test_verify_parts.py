@@ -6,12 +6,15 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 from fsdp2lint.prove import ladder
-from fsdp2lint.prove.equality import steps
+from fsdp2lint.prove.compare import LOOSE, Options, _tolerance
+from fsdp2lint.prove.equality import apart, steps
 from fsdp2lint.prove.equality.drawing import chart
 from fsdp2lint.prove.equality.pairs import pair
 from fsdp2lint.prove.equality.settled import counted_by_shard, settings_of_version_1
@@ -27,7 +30,7 @@ from fsdp2lint.rehearse.outcome import (
     packed,
     report_from,
 )
-from fsdp2lint.rehearse.results import Checkpoint
+from fsdp2lint.rehearse.results import COPY, Checkpoint
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -151,6 +154,8 @@ def test_a_folder_is_run_by_its_entry(tmp_path: Path) -> None:
 WRITING = """
 import os, sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from fsdp2lint.rehearse.workfolder import protect
 protect(os.getcwd())
 Path(sys.argv[1]).write_text("new")  # a link of the user's own, elsewhere
@@ -367,3 +372,23 @@ def test_a_report_may_hold_infinity() -> None:
     assert numbers["best"] == "inf"
     report = RankReport(0, companions=[Companion("ReduceLROnPlateau", numbers)])
     assert report_from(packed(report)) == report
+
+
+def test_values_that_lay_on_a_gpu_are_read_where_there_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.serialization, "location_tag", lambda storage: "cuda:0")
+    torch.save((True, {"weight": torch.ones(2)}), tmp_path / f"{COPY}-000-00.pt")
+    kinds = {key: {"weight": torch.ones(2)} for key in ("parameters", "buffers", "peaks", "states")}
+    torch.save(kinds, tmp_path / "000-00.pt")
+    ((moved, copy),) = apart.load_copies(str(tmp_path))
+    (model,) = apart.load(str(tmp_path))
+    assert moved
+    assert copy.parameters["weight"].tolist() == model.states["weight"].tolist() == [1.0, 1.0]
+
+
+def test_gpus_may_add_in_another_order() -> None:
+    runs: Any = (SimpleNamespace(run=SimpleNamespace(ranks=[])),) * 2
+    assert _tolerance(Options(device="cuda"), runs) == (LOOSE, "GPUs may add in another order")
+    assert _tolerance(Options(device="cuda", rtol=0.0), runs)[0] == 0.0
+    assert _tolerance(Options(), runs)[0] == 0.0

@@ -103,7 +103,7 @@ def load(folder: str) -> list[Model]:
     """The models whose values were written to a folder, mapped into memory."""
     models: dict[str, Model] = {}
     for file in sorted(Path(folder).glob("[0-9]*.pt")):
-        held: Mapping[str, Any] = torch.load(file, mmap=True)
+        held: Mapping[str, Any] = torch.load(file, "cpu", mmap=True)
         model = models.setdefault(file.name.partition("-")[0], Model())
         model.parameters |= held["parameters"]
         model.buffers |= held["buffers"]
@@ -115,7 +115,7 @@ def load(folder: str) -> list[Model]:
 def load_copies(folder: str) -> list[tuple[bool, Model]]:
     """What containers and other modules of a run hold of the weights, and whether each changed in the run."""
     files = sorted(Path(folder).glob(f"{COPY}-*.pt"))
-    held = [torch.load(file, mmap=True) for file in files]
+    held = [torch.load(file, "cpu", mmap=True) for file in files]
     return [(moved, Model(parameters)) for moved, parameters in held]
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fsdp2lint.rehearse.contract.check import Check
+from fsdp2lint.rehearse.contract.whole import untouched
 from fsdp2lint.rehearse.outcome import Spot, Violation
 
 
@@ -29,8 +30,7 @@ class InitialValues(Check):
                     "at": (whole.at.file, whole.at.line) if whole.at else None,
                     "name": whole.name,
                 }
-                for whole in self.watch.whole
-                if whole.untouched()
+                for whole in untouched(self.watch.whole)
             }
 
     def facts(self) -> Any:

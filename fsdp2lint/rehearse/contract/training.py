@@ -8,6 +8,7 @@ was built.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,38 +25,87 @@ _SAMPLE = 1 << 16
 
 
 class Training(Check):
-    """Compares parameters before the first step and after each."""
+    """Compares parameters before the first step and after each, until each has had a gradient and changed.
+
+    A real run is not held up for it: there the rest is compared after the first step, the second, the fourth and so on,
+    and in the end, always by one number for all parameters of a device.
+    """
 
     def install(self) -> None:
         """Start with nothing seen."""
         self._first: dict[str, Any] = {}
         self._seen: dict[str, list[bool]] = {}
         self._names: dict[int, str] = {}
+        self._settled: set[int] = set()
+        """Parameters of which all is known, by ``id``: only where models stay as they are."""
         self._holders: dict[str, _Holder] = {}
+        self._steps: Counter[int] = Counter()
 
     def before_step(self, optimizer: Any, at: Spot | None) -> None:
         """Keep the first values, note who has a gradient."""
-        models = self.watch.models()
-        self._names = {
-            id(parameter): f"{models.index(model)}:{name}"
-            for model, name, parameter in self.watch.trainable()
-        }
+        held = self._unsettled(optimizer)
+        if not held:
+            return
+        if self.watch.thorough or not self._names:
+            self._names = self._named()
         holder = self._holder(optimizer, at)
-        for parameter in parameters_of(optimizer):
+        for parameter in held:
             name = self._names.get(id(parameter))
             if name is None or not local(parameter).numel():  # others hold all of it
+                self._settle(parameter)
                 continue
             self._holders[name] = holder
-            self._first.setdefault(name, _sample(parameter))
+            if name not in self._first:
+                self._first[name] = _sample(parameter).clone()
             seen = self._seen.setdefault(name, [False, False])
             seen[0] = seen[0] or parameter.grad is not None
 
     def after_step(self, optimizer: Any, at: Spot | None) -> None:
         """Note who has changed."""
-        for parameter in parameters_of(optimizer):
-            name = self._names.get(id(parameter))
+        self._steps[id(optimizer)] += 1
+        steps = self._steps[id(optimizer)]
+        if self.watch.thorough or not steps & (steps - 1):
+            self._look(self._unsettled(optimizer))
+
+    def at_end(self, how: str) -> None:
+        """Note who has changed since the last look."""
+        if not self.watch.thorough:
+            self._names = self._named()
+            self._look([p for _, _, p in self.watch.trainable() if id(p) not in self._settled])
+
+    def _named(self) -> dict[int, str]:
+        models = self.watch.models()
+        return {
+            id(parameter): f"{models.index(model)}:{name}"
+            for model, name, parameter in self.watch.trainable()
+        }
+
+    def _unsettled(self, optimizer: Any) -> list[Any]:
+        return [p for p in parameters_of(optimizer) if id(p) not in self._settled]
+
+    def _look(self, parameters: list[Any]) -> None:
+        import torch
+
+        still: dict[Any, list[tuple[str, Any]]] = {}
+        for parameter in parameters:
+            name = self._names.get(id(parameter), "")
             if name in self._first and not self._seen[name][1]:
-                self._seen[name][1] = not self._first[name].equal(_sample(parameter))
+                now = _sample(parameter)
+                if now.shape != self._first[name].shape:
+                    self._seen[name][1] = True
+                    continue
+                still.setdefault(now.device, []).append((name, (self._first[name] != now).any()))
+        for looked in still.values():
+            changed = torch.stack([one for _, one in looked]).tolist()
+            for (name, _), one in zip(looked, changed, strict=True):
+                self._seen[name][1] = one
+        for parameter in parameters:
+            if all(self._seen.get(self._names.get(id(parameter), ""), _NONE)):
+                self._settle(parameter)
+
+    def _settle(self, parameter: Any) -> None:
+        if not self.watch.thorough:
+            self._settled.add(id(parameter))
 
     def facts(self) -> Any:
         """By name: whether it ever had a gradient, whether it ever changed, and who steps it."""
@@ -95,4 +145,4 @@ def _held_by(fact: Any) -> _Holder:
 
 
 def _sample(parameter: Any) -> Any:
-    return local(parameter).flatten()[:_SAMPLE].clone()
+    return local(parameter).flatten()[:_SAMPLE]

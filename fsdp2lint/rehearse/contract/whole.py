@@ -32,11 +32,18 @@ class Whole:
     part: int | None
     """The fingerprint of what this rank kept."""
 
-    def untouched(self) -> bool:
-        """Whether the module still holds exactly what it kept then."""
+    def now(self) -> Any:
+        """What its module holds under its name; None where that is no DTensor."""
         module = self.module()
-        now = dict(module.named_parameters()).get(self.name) if module is not None else None
-        return now is not None and is_dtensor(now) and total(now) == self.part
+        held = dict(module.named_parameters()).get(self.name) if module is not None else None
+        return held if held is not None and is_dtensor(held) else None
+
+
+def untouched(wholes: list[Whole]) -> list[Whole]:
+    """Those whose modules still hold exactly what they kept when they were sharded."""
+    held = [(whole, now) for whole in wholes if (now := whole.now()) is not None]
+    totals = zip(held, _numbers([_total(now) for _, now in held]), strict=True)
+    return [whole for (whole, _), number in totals if number == whole.part]
 
 
 def total(tensor: Any) -> int | None:
@@ -45,12 +52,32 @@ def total(tensor: Any) -> int | None:
     Different values have the same sum by accident only. None where there are no values that can be read
     (meta and fake tensors) or where a subclass holds them in a way of its own.
     """
+    return _numbers([_total(tensor)])[0]
+
+
+def _total(tensor: Any) -> Any:
+    """That sum where the tensor is; None without one."""
     import torch
 
     part = local(tensor)
     if type(part) is not torch.Tensor or part.layout is not torch.strided or part.is_meta:
         return None
-    return int(part.view(getattr(torch, _WIDTHS[part.element_size()])).sum(dtype=torch.int64))
+    return part.view(getattr(torch, _WIDTHS[part.element_size()])).sum(dtype=torch.int64)
+
+
+def _numbers(totals: list[Any]) -> list[int | None]:
+    """They are brought to the CPU at once: a GPU waits for each transfer."""
+    import torch
+
+    kinds = {total.device for total in totals if total is not None}
+    found: list[int | None] = [None] * len(totals)
+    for device in kinds:
+        places = [n for n, one in enumerate(totals) if one is not None and one.device == device]
+        for place, number in zip(
+            places, torch.stack([totals[n] for n in places]).tolist(), strict=True
+        ):
+            found[place] = number
+    return found
 
 
 def after_call(original: Any, tell: Callable[[], None]) -> Any:

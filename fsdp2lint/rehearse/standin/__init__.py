@@ -27,3 +27,12 @@ def install(replaced: dict[str, int]) -> None:
     counted = Counted(replaced)
     for part in (tensors, half, cuda, accelerator, amp, data, ddp, groups, fsdp, saving, spawn):
         part.install(counted)
+
+
+def install_launch() -> None:
+    """On GPUs the script runs as it is, but that the ranks are there already: what starts them and where they meet is replaced."""
+    from fsdp2lint.rehearse.standin import groups, spawn
+    from fsdp2lint.rehearse.standin.replace import Counted
+
+    groups.meet_as_started(Counted({}))
+    spawn.call_on_each_rank(Counted({}))

@@ -28,10 +28,8 @@ requested: list[str | None] = []
 
 def install(counted: Counted) -> None:
     """Replace backends, device ids and mesh types; averages are made by gloo's sum."""
-    store = {name: os.environ[name] for name in _RENDEZVOUS if name in os.environ}
-    wrap_everywhere(
-        distributed_c10d, "init_process_group", lambda init: _init(init, counted, store)
-    )
+    meet_as_started(counted)
+    wrap_everywhere(distributed_c10d, "init_process_group", lambda init: _init(init, counted))
     wrap_everywhere(distributed_c10d, "new_group", lambda new: _new_group(new, counted))
     wrap_everywhere(device_mesh, "init_device_mesh", lambda init: _mesh(init, counted))
     wrap(device_mesh.DeviceMesh, "__init__", _mesh_class)
@@ -53,11 +51,16 @@ def _gloo(backend: Any, counted: Counted) -> Any:
     return backend
 
 
-def _init(init: Function, counted: Counted, store: dict[str, str]) -> Function:
-    def initialised(backend: Any = None, init_method: Any = None, *args: Any, **kwargs: Any) -> Any:
-        requested.append(backend)
-        if kwargs.pop("device_id", None) is not None:
-            counted.note("init_process_group(device_id=…)")
+def meet_as_started(counted: Counted) -> None:
+    """Have the ranks meet as those who started them say, also where the script names a place and ranks of its own."""
+    store = {name: os.environ[name] for name in _RENDEZVOUS if name in os.environ}
+    wrap_everywhere(
+        distributed_c10d, "init_process_group", lambda init: _meeting(init, counted, store)
+    )
+
+
+def _meeting(init: Function, counted: Counted, store: dict[str, str]) -> Function:
+    def met(backend: Any = None, init_method: Any = None, *args: Any, **kwargs: Any) -> Any:
         if isinstance(init_method, str) and init_method.startswith("tcp://"):
             counted.note(f'init_method "{init_method}"')
             init_method = "env://"
@@ -66,15 +69,25 @@ def _init(init: Function, counted: Counted, store: dict[str, str]) -> Function:
             for name in moved:
                 counted.note(f"{name} set by the script")
             os.environ.update(store)
-            interface = os.environ.get("GLOO_SOCKET_IFNAME")
-            if interface and interface not in {name for _, name in socket.if_nameindex()}:
-                counted.note(f"GLOO_SOCKET_IFNAME={interface}")  # of the machine it was written for
-                del os.environ["GLOO_SOCKET_IFNAME"]
             for name, variable in (("rank", "RANK"), ("world_size", "WORLD_SIZE")):
                 fixed = kwargs.get(name)
                 if fixed not in (None, -1) and store.get(variable, str(fixed)) != str(fixed):
                     counted.note(f"init_process_group({name}={fixed})")
                     kwargs[name] = int(store[variable])
+        return init(backend, init_method, *args, **kwargs)
+
+    return met
+
+
+def _init(init: Function, counted: Counted) -> Function:
+    def initialised(backend: Any = None, init_method: Any = None, *args: Any, **kwargs: Any) -> Any:
+        requested.append(backend)
+        if kwargs.pop("device_id", None) is not None:
+            counted.note("init_process_group(device_id=…)")
+        interface = os.environ.get("GLOO_SOCKET_IFNAME")
+        if interface and interface not in {name for _, name in socket.if_nameindex()}:
+            counted.note(f"GLOO_SOCKET_IFNAME={interface}")  # of the machine it was written for
+            del os.environ["GLOO_SOCKET_IFNAME"]
         return init(_gloo(backend, counted) or "gloo", init_method, *args, **kwargs)
 
     return initialised

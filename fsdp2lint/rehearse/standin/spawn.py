@@ -35,8 +35,7 @@ class Joined:
 def install(counted: Counted) -> None:
     """Replace ``spawn`` and ``start_processes``, and fork all other processes.
 
-    What stands before and after it in the script runs on every rank. A process that begins anew would lack all stand-ins;
-    programs want that for CUDA's sake.
+    A process that begins anew would lack all stand-ins; programs want that for CUDA's sake.
     """
     forking = context._concrete_contexts.get("fork")
     beginning_anew = context._concrete_contexts.get("spawn")
@@ -49,6 +48,11 @@ def install(counted: Counted) -> None:
     if forking is not None:
         context._concrete_contexts.update(spawn=forking, forkserver=forking)
         multiprocessing.get_context = get_context
+    call_on_each_rank(counted)
+
+
+def call_on_each_rank(counted: Counted) -> None:
+    """Replace ``spawn`` and ``start_processes``: what stands before and after it in the script runs on every rank."""
 
     def spawned(
         fn: Function, args: Any = (), nprocs: int = 1, join: bool = True, *_: object, **__: object
