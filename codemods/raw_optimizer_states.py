@@ -65,7 +65,6 @@ from fsdp2lint.api import (
     InsertBefore,
     Layout,
     Loaded,
-    Part,
     Program,
     Replace,
     Restored,
@@ -85,6 +84,7 @@ from fsdp2lint.api import (
 )
 
 from ._common.shared import Helpers, Naming
+from ._common.states_asked import is_of
 from ._common.states_guards import besides_rank, test_above
 from ._common.states_putting import from_file
 from ._common.states_taking import hoisted
@@ -133,10 +133,13 @@ def _of_each_rank(trace: Trace, restored: Restored) -> Step | None:
     loads = [
         one
         for one in trace.of(Loaded)
-        if one.via == "torch.load" and any(_is_of(state, one) for state in options(restored.state))
+        if one.via == "torch.load"
+        and any(is_of(state, one.result) for state in options(restored.state))
     ]
     if not loads or not all(one.path is not None and rank_dependent(one.path) for one in loads):
         return None
+    if any(_holds_shards(trace, one) for one in loads):
+        return None  # what FSDP1 wrote into it cannot be read at all
     given = call.args[0].value
     if isinstance(given, cst.Call) and dotted(given.func).startswith(_PUT_TOGETHER):
         return None
@@ -148,12 +151,13 @@ def _of_each_rank(trace: Trace, restored: Restored) -> Step | None:
     return Step(edits, (Account(source, call, "changed", _PARTS, own=True),))
 
 
-def _is_of(state: Value, loaded: Loaded) -> bool:
-    """Whether a value is what a call read, or an entry of it."""
-    one: Value | None = state
-    while one is not None and one is not loaded.result:
-        one = one.owner if isinstance(one, Part) else None
-    return one is not None
+def _holds_shards(trace: Trace, loaded: Loaded) -> bool:
+    """Whether shards of a model are in a file too."""
+    return any(
+        restored.kind == "model"
+        and any(is_of(one, loaded.result) for one in options(restored.state))
+        for restored in trace.of(Restored)
+    )
 
 
 _PUT_TOGETHER = "whole_optimizer_states"
@@ -196,6 +200,8 @@ def _taken(trace: Trace, taken: StateDictTaken) -> Step | None:
     saved = next((s for s in trace.of(Saved) if state in s.states), None)
     if saved is None or saved.via != "torch.save" or not isinstance(call.func, cst.Attribute):
         return None
+    if saved.path is not None and rank_dependent(saved.path):
+        return None  # each rank reads its own again
     models = fsdp1_models_of(trace, state.of, taken)
     beside = (t for t in trace.of(StateDictTaken) if t.state in saved.states)
     model = next((m for t in beside if (m := _model(t, models, source, call))), None)

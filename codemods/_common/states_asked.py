@@ -19,6 +19,7 @@ from fsdp2lint.api import (
     Instance,
     Literal,
     Loaded,
+    Part,
     Saved,
     StateDict,
     StateDictTaken,
@@ -26,6 +27,7 @@ from fsdp2lint.api import (
     Value,
     Wrapping,
     options,
+    rank_dependent,
     told_apart,
     unwrapped,
 )
@@ -41,7 +43,7 @@ LOCAL_WHY = "LOCAL_STATE_DICT has no counterpart: its flat shards can be read un
 LOCAL_TODO = "convert old checkpoints under FSDP1, then use get_model_state_dict and dcp here"
 LOCAL_CHANGED = (
     "shards of whole parameters take the place of flat ones;"
-    " folders with LOCAL_STATE_DICT must be converted under FSDP1 to be read"
+    " what was saved with LOCAL_STATE_DICT must be converted under FSDP1 to be read"
 )
 _DCP = "torch.distributed.checkpoint."
 
@@ -68,7 +70,7 @@ class Asked:
 def asked(trace: Trace, event: Event, *, optimizer: bool = False) -> Asked:
     """What is in force at ``event``: the innermost context, else the last setter, else full everywhere.
 
-    Flat shards that only distributed checkpoints hold are no more than shards.
+    Flat shards that only distributed checkpoints or files of each rank hold are no more than shards.
     """
     context = context_of(trace, event)
     by = context or _setter(trace, event)
@@ -78,7 +80,8 @@ def asked(trace: Trace, event: Event, *, optimizer: bool = False) -> Asked:
     if by is None:
         return Asked(FULL, False, offload)
     kind = kind_of(by)
-    kind = SHARDED if kind == LOCAL and _is_for_folders(trace, event) else kind
+    if kind == LOCAL and (_is_for_folders(trace, event) or _is_for_files_of_ranks(trace, event)):
+        kind = SHARDED
     config = by.argument(3 if optimizer else 2, _CONFIGS[optimizer])
     given = config is not None and not (isinstance(config, Literal) and config.value is None)
     if context is None and (kind != FULL or given) and _in_some_runs(trace, by, event):
@@ -119,6 +122,29 @@ def _is_for_folders(trace: Trace, event: Event) -> bool:
         if not vias or any(not via.startswith(_DCP) for via in vias) or any(trace.escapes(one)):
             return False
     return bool(states) and all(one.kind == "model" for one in states)
+
+
+def _is_for_files_of_ranks(trace: Trace, event: Event) -> bool:
+    """Whether a state of a model goes into and comes from nothing but files that each rank has of its own."""
+    state = getattr(event, "state", None)
+    states = options(state) if state is not None else ()
+    uses: list[Saved | Loaded] = []
+    for one in states:
+        whole = [loaded for loaded in trace.of(Loaded) if is_of(one, loaded.result)]
+        uses += whole or [saved for saved in trace.of(Saved) if one in saved.states]
+        if isinstance(one, StateDict) and any(trace.escapes(one)):
+            return False
+    own = (use.path is not None and rank_dependent(use.path) for use in uses)
+    plain = (use.via in ("torch.save", "torch.load") for use in uses)
+    return bool(uses) and all(own) and all(plain)
+
+
+def is_of(value: Value, whole: Value) -> bool:
+    """Whether a value is another, or an entry of it."""
+    one: Value | None = value
+    while one is not None and one is not whole:
+        one = one.owner if isinstance(one, Part) else None
+    return one is not None
 
 
 _CONFIGS = {False: "state_dict_config", True: "optim_state_dict_config"}

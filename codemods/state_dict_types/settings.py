@@ -32,6 +32,7 @@ from fsdp2lint.api import (
 from .._common.states_asked import (
     FSDP1,
     KINDS,
+    LOCAL_CHANGED,
     LOCAL_TODO,
     LOCAL_WHY,
     SETTER,
@@ -59,7 +60,7 @@ def settings(program: Program) -> Iterator[Step | Left]:
         statement = Layout.of(source).parents.get(call)
         if depends is not None:
             yield Left(source, call, f"`{depends.at.code}` depends on it still", _TODO)
-        elif any(is_local(c) for _, c in mine):
+        elif any(is_local(c) for _, c in mine) and not any(_asked_for(t, c) for t, c in mine):
             yield Left(source, call, LOCAL_WHY, LOCAL_TODO)
         elif not any(kind_of(c) or _decides(t, c) for t, c in mine):
             yield Left(source, call, _IN_THE_RUN, _TODO)
@@ -72,7 +73,8 @@ def settings(program: Program) -> Iterator[Step | Left]:
             )
         elif _can_go(source, statement):
             edits = (Remove(source, call, comments="lone"), *unimports(program, source))
-            yield Step(edits, (Account(source, call, "changed", _WHY),))
+            why = LOCAL_CHANGED if any(is_local(c) for _, c in mine) else _WHY
+            yield Step(edits, (Account(source, call, "changed", why),))
         else:
             yield Left(source, call, "its result is used", _TODO)
 

@@ -128,10 +128,17 @@ def _files_of_shards(program: Program) -> Iterator[tuple[Said, str]]:
     """
     for trace in program.traces:
         for saved in trace.of(Saved):
-            what = _FILE_OF_SHARDS, saved.at.source.path, saved.at.code
+            what = _about_file(saved.at)
             mine = [state for state in saved.states if _is_of_a_rank(trace, state)]
             for state in mine:
                 yield what, "" if len(mine) == len(saved.states) else f" of `{state.of.words()}`"
+
+
+def _about_file(save: Site) -> Said:
+    """A file that a call writes, by how it says the path: what goes into it is written anew."""
+    args = save.node.args if isinstance(save.node, cst.Call) else ()
+    path = args[-1].value if args else save.node
+    return _FILE_OF_SHARDS, save.source.path, save.source.code(path)
 
 
 def _is_of_a_rank(trace: Trace, state: StateDict) -> bool:
@@ -189,7 +196,8 @@ def holds_anyway(before: Before, rule: Rule, finding: Finding) -> bool:
     """Whether what a rule finds holds for FSDP1 as well, so that the migration changes nothing about it."""
     code, said = _HANGS
     if finding.fix is None or rule.code == _FILE_OF_SHARDS:
-        this = _said(rule, finding)
+        file = rule.code == _FILE_OF_SHARDS
+        this = _about_file(site_of(finding)) if file else _said(rule, finding)
         if any(this == wrong and words in finding.message for wrong, words in before.wrong):
             return True
     return rule.code in _ADVICE or (rule.code == code and said in finding.message)

@@ -79,6 +79,57 @@ def test_a_file_of_all_ranks_is_read_as_it_is() -> None:
     assert "whole_optimizer_states" not in migrated(SCRIPT.replace(".{rank}.pt", ".pt"))
 
 
+WITH_MODEL = """\
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp import StateDictType
+
+dist.init_process_group("gloo")
+rank = int(os.environ["RANK"])
+torch.manual_seed(0)
+model = FSDP(nn.Linear(8, 5), device_id=torch.device("cpu"), use_orig_params=True)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+
+
+def path():
+    return f"last.{{rank}}.pt"
+
+
+if "load" in sys.argv:
+    last = torch.load(path(), weights_only=False)
+    with FSDP.state_dict_type(model, StateDictType.{kind}):
+        model.load_state_dict(last["model"])
+    optimizer.load_state_dict(last["optimizer"])
+for step in range(2):
+    (model(torch.ones(3, 8) * (step + rank)) - 1).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+print(sum(p.square().sum() for p in model.parameters()))
+with FSDP.state_dict_type(model, StateDictType.{kind}):
+    torch.save({{"model": model.state_dict(), "optimizer": optimizer.state_dict()}}, {path})
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("kind", ["LOCAL_STATE_DICT", "SHARDED_STATE_DICT"])
+def test_the_shards_of_a_model_stay_in_files_of_each_rank(kind: str) -> None:
+    text = migrated(WITH_MODEL.format(kind=kind, path="path()"))
+    assert '{"model": get_model_state_dict(model), "optimizer": optimizer.state_dict()}' in text
+    assert 'set_model_state_dict(model, last["model"])' in text
+    assert 'optimizer.load_state_dict(last["optimizer"])' in text
+    assert "FSDP." not in text
+
+
+def test_flat_shards_in_one_file_are_left() -> None:
+    text = migrated(WITH_MODEL.format(kind="LOCAL_STATE_DICT", path='"last.pt"'))
+    assert "fully_shard(" not in text
+
+
 @pytest.mark.ranks
 @pytest.mark.skipif(find_spec("torch") is None, reason="running needs torch")
 def test_it_goes_on_from_what_fsdp1_wrote(tmp_path: Path) -> None:
