@@ -148,6 +148,27 @@ def _calls_of(
     return found
 
 
+def is_empty_handed_on(source: Source, node: cst.BaseExpression, events: Events) -> bool:
+    """Whether ``*args`` of a function that hands them on is empty in every call of it."""
+    calls = [(event.moment.inside[-1], event.calls[-1]) for _, event in events if event.calls]
+    for function, call in calls:
+        star = function.node.params.star_arg
+        named = isinstance(star, cst.Param) and star.name.value == dotted(node)
+        taken = len((*function.node.params.posonly_params, *function.node.params.params))
+        plain = (
+            [a for a in call.node.args if a.keyword is None]
+            if isinstance(call.node, cst.Call)
+            else []
+        )
+        params = function.node.params.params
+        bound = bool(params) and params[0].name.value in ("self", "cls")
+        if not named or function.scope.source is not source or any(a.star == "*" for a in plain):
+            return False
+        if len([a for a in plain if not a.star]) + bound > taken:
+            return False
+    return bool(calls)
+
+
 def _star_kwarg(function: cst.FunctionDef | cst.Lambda) -> str:
     """The name of the parameter that takes all other keywords."""
     star = function.params.star_kwarg

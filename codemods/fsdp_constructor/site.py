@@ -40,6 +40,7 @@ from .displays import (
     additions_along,
     display_of,
     in_other_branches,
+    is_empty_handed_on,
     keywords_of,
     taken_over,
     writes_of,
@@ -322,7 +323,9 @@ def arguments(
     position = 0
     for arg in call.args:
         if arg.star == "*":
-            return "the arguments come in a tuple"
+            if not is_empty_handed_on(source, arg.value, events):
+                return "the arguments come in a tuple"
+            continue
         if arg.star == "**":
             display = display_of_field(program, arg.value)
             display = display or display_of(program, source, arg.value, events)

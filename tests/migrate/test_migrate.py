@@ -44,7 +44,7 @@ from torch.distributed.fsdp import StateDictType
 model = FSDP(nn.Linear(8, 8))
 with FSDP.state_dict_type(model, StateDictType.LOCAL_STATE_DICT):
     flat = model.state_dict()
-    torch.save(flat, f"shard_{torch.distributed.get_rank()}.pt")
+    torch.save(flat, "shard.pt")
 """
 
 LEFT = "    # TODO(fsdp2lint): use get_model_state_dict(model, options=StateDictOptions(...))\n"
