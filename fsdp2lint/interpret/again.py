@@ -39,6 +39,8 @@ class Reached:
 
     def __init__(self) -> None:
         self._bodies: set[cst.CSTNode] = set()
+        self.choices: dict[str, tuple[str, ...]] = {}
+        """The modules that a program could name where it names one of several, by the path of the program."""
         self.listen()
 
     def listen(self) -> None:
@@ -144,6 +146,7 @@ class Runs:
             return None
         project.budget.repeat(run.rations)
         reached.add(run.reached)
+        reached.choices.setdefault(key[1], tuple(run.machine.others))
         return run.traces
 
     def keep(

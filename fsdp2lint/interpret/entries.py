@@ -31,7 +31,7 @@ from fsdp2lint.interpret.functions import (
 from fsdp2lint.interpret.imports import Namespace, namespace
 from fsdp2lint.interpret.machine import MAX_STEPS, Machine
 from fsdp2lint.interpret.mocks import mocks
-from fsdp2lint.interpret.programs import in_order, trains, workers_first
+from fsdp2lint.interpret.programs import runs_of, trains, workers_first
 from fsdp2lint.interpret.scopes import Scope
 from fsdp2lint.interpret.statements import run_body
 from fsdp2lint.meanings import load
@@ -64,14 +64,17 @@ def traces(project: Project, runs: Runs | None = None, *, passing: bool = False)
     """
     load()
     reached = Reached()
-    mains = in_order(project, [*filter(_is_main, project.asked), *project.programs], reached)
+    programs = [*filter(_is_main, project.asked), *project.programs]
     others = sorted(project.asked, key=workers_first)
-    todo = chain(((_program, source) for source in mains), ((_rest, source) for source in others))
+    todo = chain(
+        ((_program, source, instead) for source, instead in runs_of(project, programs, reached)),
+        ((_rest, source, "") for source in others),
+    )
     yield from _of_settings(project)
     with _deep_recursion():
-        for way, source in todo:
+        for way, source, instead in todo:
             since = noted()
-            for trace in _made(way, project, source, reached, runs, passing):
+            for trace in _made(way, project, source, reached, runs, passing, instead):
                 yield trace
                 forget_joins()
                 del trace  # what it holds can go before the next one is made
@@ -101,9 +104,13 @@ def _made(
     reached: Reached,
     runs: Runs | None,
     passing: bool,
+    instead: str = "",
 ) -> Iterable[Trace]:
-    """The traces of one machine, those that it made before where nothing of them can have changed."""
-    key = way.__name__, source.path
+    """The traces of one machine, those that it made before where nothing of them can have changed.
+
+    The program runs with the module ``instead`` where it could name one of several.
+    """
+    key = f"{way.__name__}{instead}", source.path
     known = None if runs is None else runs.again(key, project, reached)
     if known is not None:
         return known
@@ -112,6 +119,7 @@ def _made(
         program=way is _program,
         interest=project.interests.get(source.path, "about"),
         trains=trains(source),
+        instead=instead,
     )
     made = way(machine, source, reached)
     if passing:
@@ -164,6 +172,7 @@ def _program(machine: Machine, source: Source, reached: Reached) -> Iterator[Tra
     _guarded(trace, lambda: module.load(machine, "__main__"))
     machine.project.budget.spend(machine.steps)
     reached.add(machine.run_bodies)
+    reached.choices.setdefault(source.path, tuple(machine.others))
     trace.visited = machine.visited
     yield trace
     yield from _closures(machine, module, reached)

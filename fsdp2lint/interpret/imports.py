@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -223,8 +224,8 @@ def _dotted(path: str) -> str:
 
 
 def module_like(machine: Machine, name: Value) -> Value | None:
-    """``import_module(f"models.{arch}.settings")``: the simplest of the modules that it can be; None when it is none
-    of those around the project's files.
+    """``import_module(f"models.{arch}.settings")``: the simplest of the modules that it can be, or the one for which
+    the program runs again; None when it is none of those around the project's files.
     """
     before, after = _around_the_unknown(name)
     if not before.endswith(".") or after[:1] not in ("", "."):
@@ -238,7 +239,26 @@ def module_like(machine: Machine, name: Value) -> Value | None:
         source = None if path is None else machine.project.passed_through(path)
         if path is not None and source is not None:
             found.append((len(source.text), path, f"{before}{below}{after}"))
-    return namespace(machine, *min(found)[1:]) if found else None
+    if not found:
+        return None
+    others = {path: dotted for _, path, dotted in found}
+    if after.strip("."):  # the package around them may be one of several as well
+        others = {path: _dotted(path) for path in _called_like(machine, found[0][1])} | others
+    machine.others.update(others)
+    if machine.instead in others:
+        return namespace(machine, machine.instead, others[machine.instead])
+    return namespace(machine, *min(found)[1:])
+
+
+def _called_like(machine: Machine, path: str) -> Iterator[str]:
+    """The files of the same name in packages beside the one that is around a module's own: ``*/*/settings.py``."""
+    package, name = os.path.split(path)
+    kinds = os.path.dirname(os.path.dirname(package))
+    for kind in machine.project.names_below(kinds):
+        for below in machine.project.names_below(os.path.join(kinds, kind)):
+            beside = os.path.join(kinds, kind, below, name)
+            if beside != path and machine.project.passed_through(beside) is not None:
+                yield beside
 
 
 def _around_the_unknown(name: Value) -> tuple[str, str]:

@@ -67,7 +67,7 @@ def elements(machine: Machine, value: Value, site: Site) -> list[Value]:
         return _parameter_elements(machine, value)
     if isinstance(value, Literal) and isinstance(value.value, str):
         return [machine.unknown() for _ in range(ROUNDS)]
-    if isinstance(value, Module):
+    if isinstance(value, Module) and machine.method(value, "__iter__") is None:
         held = module_entries(machine, value)
         keyed = any(base.name == "torch.nn.ModuleDict" for base in outside(value.cls))
         known = [key if keyed else entry for key, entry in held]

@@ -155,8 +155,13 @@ class Machine:
         program: bool = False,
         interest: Interest = "about",
         trains: bool = True,
+        instead: str = "",
     ) -> None:
         self.project = project
+        self.instead = instead
+        """The module that the program runs with where it could name one of several."""
+        self.others: dict[str, str] = {}
+        """The modules that it could name, by their paths."""
         self.interest: Interest = interest
         """How much the work is about the file in which it begins."""
         self.memory = Memory()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from fsdp2lint.interpret.imports import copied_from_torch
@@ -28,6 +28,12 @@ _TRAINS = re.compile(
     r"fully_shard\(|FullyShardedDataParallel|optim\w*\.step\(|\.backward\(|state_dict"
 )
 """What a file says that holds a part of the training."""
+
+_SHARDS = re.compile(r"fully_shard\(|FullyShardedDataParallel\(")
+"""What a function says that shards."""
+
+MAX_VARIANTS = 4
+"""So many runs of programs are made again with another module."""
 
 _HEAD = re.compile(r"^[ \t]*(?:async[ \t]+)?def[ \t]+(\w+)", re.MULTILINE)
 
@@ -60,6 +66,49 @@ def in_order(
     yield from (source for source in ordered if _training_first(source)[0] != 0)
 
 
+def runs_of(
+    project: Project, programs: Sequence[Source], reached: Reached
+) -> Iterator[tuple[Source, str]]:
+    """Programs in the order in which they run, and the module that each names where it could name one of several.
+
+    When all but tests have run, some of those that train run again with another module.
+    """
+    again = _variants(project, programs, reached)
+    for source in in_order(project, programs, reached):
+        if is_second_rate(source.path):
+            yield from again
+        yield source, ""
+    yield from again
+
+
+def _variants(
+    project: Project, programs: Iterable[Source], reached: Reached
+) -> Iterator[tuple[Source, str]]:
+    """Training programs that name one of several modules, and those of these with which they are to run again.
+
+    That are the modules which lead to sharding that no run has reached, and what one led to is not looked for again.
+    """
+    sharding = _Training(project, _SHARDS)
+    given_up: set[str] = set()
+
+    def new(path: str) -> dict[str, int]:
+        source = project.passed_through(path)
+        led_to = () if source is None else (path, *sharding.led_to(source))
+        return {one: sharding.unreached(one, reached) for one in led_to if one not in given_up}
+
+    for _ in range(MAX_VARIANTS):
+        more = {
+            (program, path): new(path)
+            for program in sorted(filter(trains, programs), key=_training_first)
+            for path in reached.choices.get(program.path, ())
+        }
+        best = max(more, key=lambda one: sum(more[one].values()), default=None)
+        if best is None or not any(more[best].values()):
+            return
+        yield best
+        given_up.update(more[best])
+
+
 def _training_first(source: Source) -> tuple[int, int]:
     rank = 2 * is_second_rate(source.path) + (not trains(source))
     return rank, source.path.replace("\\", "/").count("/")
@@ -85,8 +134,9 @@ def workers_first(source: Source) -> tuple[bool, bool, int]:
 class _Training:
     """The files of a project that hold a part of the training, and how imports lead to them."""
 
-    def __init__(self, project: Project) -> None:
+    def __init__(self, project: Project, words: re.Pattern[str] = _TRAINS) -> None:
         self._project = project
+        self._words = words
         self._imports: dict[str, tuple[str, ...]] = {}
         self._trains: dict[str, frozenset[str]] = {}
         self._nodes: dict[str, list[cst.FunctionDef]] = {}
@@ -124,13 +174,16 @@ class _Training:
         """The names of the functions of a file in which a part of the training stands; "" for the module."""
         if path not in self._trains:
             source = self._project.passed_through(path)
-            self._trains[path] = frozenset() if source is None else _training_functions(source.text)
+            self._trains[path] = (
+                frozenset() if source is None else _functions_with(self._words, source.text)
+            )
         return self._trains[path]
 
 
-def _training_functions(text: str) -> frozenset[str]:
+def _functions_with(words: re.Pattern[str], text: str) -> frozenset[str]:
+    """The names of the functions of a text in which one of these words stands."""
     found, heads, at = set(), [""], 0
-    for match in _TRAINS.finditer(text):
+    for match in words.finditer(text):
         heads += _HEAD.findall(text, at, match.start())
         found.add(heads[-1])
         at = match.start()

@@ -17,6 +17,7 @@ from fsdp2lint.model.values import (
     Literal,
     Module,
     Optimizer,
+    Part,
     Value,
     Wrapped,
     lineage,
@@ -32,6 +33,22 @@ _BATCH_NORMS = frozenset(
     f"torch.nn.{name}" for name in ("BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "SyncBatchNorm")
 )
 """Classes that derive from ``torch.nn.modules.batchnorm._BatchNorm`` (torch/nn/modules/batchnorm.py)."""
+
+_CONTAINERS = frozenset(f"torch.nn.{name}" for name in ("ModuleDict", "ModuleList", "Sequential"))
+
+_SINGLE_LAYERS = frozenset(
+    (
+        ".embed_tokens",
+        ".final_layernorm",
+        ".lm_head",
+        ".ln_f",
+        ".norm",
+        ".rotary_emb",
+        ".wpe",
+        ".wte",
+    )
+)
+"""What the models of Transformers call their embeddings, their last norm and their head (``models/*/modeling_*.py``)."""
 
 _NO_WRAPPERS = ("torch.nn.Module", "builtins.object", "abc.ABC", "typing.Generic", "enum.Enum")
 """Bases of which nothing more is inherited than they say."""
@@ -58,14 +75,16 @@ def isinstance_(call: Call) -> Value | None:
 
 
 def _classes(call: Call, wanted: Value) -> list[Value]:
-    """The classes of a class or of a tuple of classes."""
+    """The classes of a class, of a tuple of classes or of a union (``Linear | Conv2d``)."""
     found: list[Value] = []
     for one in choices(wanted):
         if isinstance(one, Container):
-            for entry in call.items(one):
-                found += [c for c in _classes(call, entry) if c not in found]
-        elif one not in found:
-            found.append(one)
+            every = [c for entry in call.items(one) for c in _classes(call, entry)]
+        elif isinstance(one, Part) and isinstance(one.key, tuple) and one.key[0] == "|":
+            every = [c for side in (one.owner, one.key[1]) for c in _classes(call, side)]
+        else:
+            every = [one]
+        found += [c for c in dict.fromkeys(every) if c not in found]
     return found
 
 
@@ -100,7 +119,12 @@ def _is_a(call: Call, value: Value, wanted: Value) -> bool | None:
         return _is_optimizer(value, wanted)
     if name == "torch.nn.Module" and call.is_module(value):
         return True
-    return None
+    return False if name in _CONTAINERS and _is_single_layer(value) else None
+
+
+def _is_single_layer(value: Value) -> bool:
+    """Whether it is what language models hold under a name that is never that of a list."""
+    return isinstance(value, Part) and value.key in _SINGLE_LAYERS
 
 
 def _is_wrapper(value: Wrapped, wanted: External | Class) -> bool | None:

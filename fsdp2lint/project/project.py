@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 MAX_FOLLOWED = 400_000
 """Files beyond this size (bytes) are not followed into when another file imports them."""
 
-MAX_FOLLOWED_TOTAL = 2_000_000
+MAX_FOLLOWED_TOTAL = 6_000_000
 """How many characters of imported files belong to one project before imports stay unfollowed."""
 
 TOTAL_STEPS = 330_000

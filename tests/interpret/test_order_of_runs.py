@@ -11,7 +11,9 @@ from fsdp2lint.check.coverage import Program
 from fsdp2lint.check.runner import Batch, check
 from fsdp2lint.interpret import machine
 from fsdp2lint.interpret.again import Reached
+from fsdp2lint.interpret.entries import traces
 from fsdp2lint.interpret.programs import in_order, workers_first
+from fsdp2lint.model.events import Sharded
 from fsdp2lint.project.project import (
     ALL_PROGRAMS_STEPS,
     INTERESTS,
@@ -283,3 +285,61 @@ def test_files_that_shard_and_train_are_lived_first() -> None:
     }
     sources = [Source(path, text) for path, text in texts.items()]
     assert names(sorted(sources, key=workers_first)) == ["worker", "a", "z", "b"]
+
+
+CHOSEN = """\
+import importlib
+import sys
+
+
+def recipe(name):
+    for kind in ("zoo.plain", "zoo.trials"):
+        try:
+            module = importlib.import_module(f"{kind}.{name}.recipe")
+            break
+        except ImportError:
+            continue
+    return module
+
+
+if __name__ == "__main__":
+    optimizer = recipe(sys.argv[1]).train()
+"""
+
+SPREADS = """\
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+
+def train():
+    model = nn.Linear(8, 8)
+    fully_shard(model)
+"""
+
+
+def test_a_program_runs_again_with_other_modules_that_shard_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a registry names is the simplest module, then those that lead to sharding which nothing has reached."""
+    files = {
+        "train.py": CHOSEN,
+        "zoo/plain/small/recipe.py": SPREADS,
+        "zoo/plain/same/recipe.py": "from zoo.plain.small.recipe import train\n"
+        + 40 * "# as it is\n",
+        "zoo/plain/wide/recipe.py": SPREADS + "\n\nprint('wide')\n",
+        "zoo/trials/odd/recipe.py": "from zoo.trials.odd.spread import train\n\n" + 40 * "# odd\n",
+        "zoo/trials/odd/spread.py": SPREADS,
+        "zoo/trials/odd/notes.py": SPREADS.replace("train", "note"),
+    }
+    monkeypatch.chdir(tmp_path)  # the path of the folder says that it is one of tests
+    sources = [Source(name, text) for name, text in files.items()]
+    for name, text in files.items():
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text(text)
+    every = traces(Project.of(sources, [tmp_path]))
+    runs = [t for t in every if t.source is sources[0] and t.entry == "__main__"]
+    assert [{e.at.source.path for e in t.of(Sharded)} for t in runs] == [
+        {"zoo/plain/small/recipe.py"},
+        {"zoo/plain/wide/recipe.py"},
+        {"zoo/trials/odd/spread.py"},
+    ]
