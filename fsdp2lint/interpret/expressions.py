@@ -12,11 +12,13 @@ import libcst as cst
 
 from fsdp2lint.interpret.handlers import HANDLERS, handles
 from fsdp2lint.interpret.imports import Promise, kept
+from fsdp2lint.meanings.attributes import sliced
 from fsdp2lint.model.values import (
     Container,
     Either,
     Function,
     Literal,
+    Mesh,
     Part,
     Rank,
     Unknown,
@@ -138,11 +140,26 @@ def subscript(machine: Machine, node: cst.Subscript) -> Value:
     first = node.slice[0].slice
     if len(node.slice) == 1 and type(first) is cst.Index:
         key = machine.eval(first.value)
+        if isinstance(first.value, cst.Tuple) and isinstance(key, Container):
+            several = _dimensions(owner, [v for _, v in machine.memory.entries(key)])
+            if several is not None:
+                return several
         return machine.item(owner, key, machine.site(node))
     bounds = [bound for element in node.slice for bound in _bounds(machine, element.slice)]
+    several = _dimensions(owner, bounds)
+    if several is not None:
+        return several
     if len(node.slice) == 1 and all(isinstance(b, Literal) for b in bounds):
         return _sliced(machine, owner, [b.value for b in bounds if isinstance(b, Literal)])
     return owner.part(("[:]", *bounds))
+
+
+def _dimensions(owner: Value, asked: list[Value]) -> Value | None:
+    """``mesh["dp", "fs"]``: the mesh of several dimensions, where their names are known."""
+    names = tuple(str(one.value) for one in asked if isinstance(one, Literal) and one.value)
+    if not isinstance(owner, Mesh) or len(names) < 2 or len(names) != len(asked):
+        return None
+    return sliced(owner, names)
 
 
 def _bounds(machine: Machine, node: cst.BaseSlice) -> list[Value]:

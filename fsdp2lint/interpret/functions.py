@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -209,8 +209,9 @@ def enter(
     """Run a function's body; what it returns."""
     machine.looked.add(function.node)
     if not machine.may_enter(function, (*args, *keywords.values())) or unread(function.node):
-        for value in (*args, *keywords.values()):
-            machine.escape(value, site, function.name)
+        if not (function in machine.running and _only_looks(function.node)):
+            for value in (*args, *keywords.values()):
+                machine.escape(value, site, function.name)
         return as_annotated(machine, function, args, machine.unknown(site))
     given = (*(("", value) for value in args), *keywords.items())
     idle = None if on_yield is not None else machine.idle_result(function, given)
@@ -244,6 +245,34 @@ def enter(
         machine.has_run(function, given, is_idle, result)
         result = as_annotated(machine, function, args, result)
     return result
+
+
+@cache
+def _only_looks(node: cst.FunctionDef | cst.Lambda) -> bool:
+    """Whether a function that calls itself only looks at what it is given, counts, prints or collects it: it calls
+    nothing that could change a model, and writes into none.
+    """
+    name = node.name.value if isinstance(node, cst.FunctionDef) else ""
+    for one in walk(node.body):
+        if isinstance(one, cst.Call):
+            said = one.func.attr if isinstance(one.func, cst.Attribute) else one.func
+            if not isinstance(said, cst.Name) or said.value not in (name, *_LOOKING):
+                return False
+        elif isinstance(one, cst.AssignTarget | cst.AugAssign | cst.AnnAssign | cst.NamedExpr):
+            written = one.target
+            if isinstance(written, cst.Subscript):
+                written = written.value
+            if isinstance(written, cst.Attribute):
+                return False
+    return True
+
+
+_LOOKING = frozenset(
+    "isinstance hasattr getattr len print sum str repr type id list set dict tuple sorted enumerate zip max min any all "
+    "children named_children modules named_modules parameters named_parameters buffers numel nelement size element_size "
+    "append extend add update items keys values get join format startswith endswith split info debug".split()
+)
+"""What walks over the parts of a model call to look at them: builtins, methods of modules, lists and texts."""
 
 
 def as_annotated(

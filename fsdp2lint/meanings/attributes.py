@@ -120,7 +120,7 @@ def rank(machine: Machine, scope: str) -> Rank:
 
 
 def sliced(mesh: Mesh, names: tuple[str, ...]) -> Mesh:
-    """``mesh["dp"]``: the mesh of these dimensions, the same object each time."""
+    """``mesh["dp"]``, ``mesh["dp", "fs"]``: the mesh of these dimensions, the same object each time."""
     made = Mesh(names)
     made.owner, made.key = mesh, f"[{', '.join(map(repr, names))}]"
     kept = mesh.keep(("dimensions", names), made)

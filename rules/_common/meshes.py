@@ -50,6 +50,13 @@ def dimensions(trace: Trace, mesh: Mesh) -> int | None:
     return len(list(trace.memory.entries(shape, called.guards)))
 
 
+def turned(mesh: Mesh) -> bool:
+    """Whether a mesh is a slice by names in another order than that of the mesh around it, which raises KeyError."""
+    names = mesh.owner.names if isinstance(mesh.owner, Mesh) else None
+    asked = [name for name in mesh.names or () if names and name in names]
+    return names is not None and asked != sorted(asked, key=names.index)
+
+
 def unnamed(trace: Trace, mesh: Mesh) -> bool:
     """Whether a mesh surely has no dimension names."""
     called = made(trace, mesh)
@@ -113,4 +120,6 @@ def foreign(trace: Trace, mesh: Mesh) -> tuple[str, ...]:
         if isinstance(part := called.argument(1, "device_mesh"), Mesh) and part.owner is mesh
         for name in part.names or ()
     }
-    return tuple(n for n in mesh.names or () if n in split or n.lower() in _FOREIGN)
+    if mesh.names is None:
+        return tuple(sorted(split))
+    return tuple(n for n in mesh.names if n in split or n.lower() in _FOREIGN)

@@ -405,13 +405,20 @@ def first_forward(trace: Trace, moved: Moved) -> Forward | None:
         if _only_looks(forward) or not all(map(plain, forward.within)):
             continue
         found = sharded(trace, forward, forward.module)
-        if found is None and _only_holds(trace, forward):
-            continue  # the forward of the sharded part is seen in it
+        if found is None and (_only_holds(trace, forward) or _never_sharded(trace, forward)):
+            continue  # the forward of the sharded part is seen in it, or on another path
         ordinary = forward.how == "call" and all(map(plain, moved.within))
         if found is None or not ordinary or not together(moved.guards, forward.guards):
             return None
         return forward
     return None
+
+
+def _never_sharded(trace: Trace, forward: Forward) -> bool:
+    """Whether a module computes on a path of the script where it is not sharded, which others are: under DDP."""
+    module = unwrapped(forward.module)
+    over = [s for s in shards(trace) if overlap(trace, s.module, module) is not None]
+    return bool(over) and all(shard.guards.excludes(forward.guards) for shard in over)
 
 
 def _only_holds(trace: Trace, forward: Forward) -> bool:
@@ -512,6 +519,7 @@ _NO_VALUES = frozenset(
     ".set_all_reduce_hook .set_gradient_divide_factor .set_reduce_scatter_divide_factor .set_unshard_in_backward "
     ".set_force_sum_reduction_for_comms .set_allocate_memory_from_process_group_for_comm .set_custom_all_gather "
     ".set_custom_reduce_scatter .set_post_optim_event "
+    ".is_contiguous .get_local_rank .get_group .get_coordinate torch.nn.parallel.DistributedDataParallel "
     ".is_floating_point .is_complex .untyped_storage .data_ptr builtins.iter builtins.next typing.cast "
     "copy.copy copy.deepcopy builtins.print builtins.len builtins.list builtins.sum builtins.id builtins.type builtins.isinstance "
     "builtins.hasattr builtins.repr builtins.str torch.compile torch.nn.utils.clip_grad_norm_ "
@@ -523,6 +531,8 @@ _NO_VALUES = frozenset(
 """Calls that give parameters no values, or values that were somewhere before."""
 
 _NO_VALUES_BELOW = (
+    "itertools.",
+    "math.",
     "os.path.",
     "re.",
     "torch.distributed.algorithms._checkpoint.checkpoint_wrapper.",
@@ -537,6 +547,7 @@ _NO_VALUES_BELOW = (
     "torch.nn.functional.",
     "torch.utils.data.",
     "transformers.get_",
+    "xformers.profiler.",
 )
 
 
@@ -586,6 +597,8 @@ def _gives(trace: Trace, event: Event, module: Value, itself: bool = False) -> b
     if isinstance(event, Assigned):
         if _is_own_part(trace, event) or _is_beside(event.value):
             return False
+        if event.name == "_compiled_call_impl":
+            return False  # what `Module.compile` sets
         if itself or _is_tensor(event.value):  # nothing for the layers below
             return unwrapped(event.owner) is module
         return _among(trace, module, event.owner)
@@ -662,7 +675,7 @@ _IN_PLACE = re.compile(r"\.(add|addcdiv|addcmul|clamp|copy|div|fill|lerp|mul|sub
 
 
 _ERROR = re.compile(r"builtins\.\w+(Error|Exception|Warning)")
-_FILLING = frozenset(".add .append .extend .insert .setdefault .update".split())
+_FILLING = frozenset(".add .append .clear .extend .insert .setdefault .update".split())
 
 
 def gives_no_values(called: Called) -> bool:
@@ -672,6 +685,8 @@ def gives_no_values(called: Called) -> bool:
     if called.name in _FILLING and called.receiver is not None:
         if all(isinstance(one, Container) for one in options(called.receiver)):
             return True  # a list or a dictionary gets objects, as they are
+    if called.name == ".update" and len(called.arguments) > 1:
+        return True  # a cache of keys and values: dictionaries are given one thing
     if called.name == ".apply" and all(isinstance(v, Bound | Function) for v in called.arguments):
         return True  # what the function does is written down call by call
     return (
@@ -692,11 +707,25 @@ def _is_own_part(trace: Trace, assigned: Assigned) -> bool:
 
 
 def _is_beside(value: Value) -> bool:
-    """Whether something stands beside the parameters of a model: torch takes no number, mesh or generator in place of one."""
+    """Whether something stands beside the parameters of a model: torch takes no number, shape, method, mesh or
+    generator in place of one.
+    """
     return all(
-        isinstance(one, Literal | Mesh) or _maker(one) == "torch.Generator"
+        isinstance(unwrapped(one), Literal | Mesh | Bound | Function)
+        or _maker(one) == "torch.Generator"
+        or _is_form(one)
         for one in options(value)
     )
+
+
+def _is_form(value: Value) -> bool:
+    """Whether a value is the shape or another form of a tensor: ``x.shape[1]``."""
+    seen: Value | None = value
+    while isinstance(seen, Part):
+        if seen.key in FORMS:
+            return True
+        seen = seen.owner
+    return False
 
 
 def _is_tensor(value: Value) -> bool:

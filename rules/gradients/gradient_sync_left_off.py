@@ -142,6 +142,7 @@ from collections.abc import Callable, Iterator
 
 from fsdp2lint.api import (
     Backward,
+    Escaped,
     External,
     Finding,
     Literal,
@@ -158,7 +159,8 @@ from fsdp2lint.api import (
 )
 
 from .._common.loops import loops_around
-from .._common.shared import overlap, sharded, together
+from .._common.meta import is_choice_of_the_run, way_around
+from .._common.shared import Shard, overlap, sharded, together
 
 
 @rule(code="FSDP211", group="correctness")
@@ -171,7 +173,7 @@ def check(trace: Trace) -> Iterator[Finding]:
             switched.at.node in said
             or switched.on is True
             or found is None
-            or not trace.kept(switched.module)
+            or not _kept(trace, switched, *found)
         ):
             continue
         shard, module = found
@@ -198,22 +200,54 @@ def check(trace: Trace) -> Iterator[Finding]:
             )
 
 
+def _kept(trace: Trace, switched: SyncSwitched, shard: Shard, module: Value) -> bool:
+    """Whether no unseen code has had the module, at least on some path of the run: a flag may hand it to a library."""
+    if trace.kept(module):
+        return True
+    holders = set(trace.memory.holders(module))
+    if trace.truncated or not holders.isdisjoint(trace.memory.foreign):
+        return False
+    lost = [e for e in trace.of(Escaped) if not holders.isdisjoint(_whole(e.value))]
+    return bool(lost) and way_around(trace, switched, lost, module, shard.guards) is not None
+
+
+def _whole(value: Value) -> Iterator[Value]:
+    """A value and what it is a part of."""
+    seen: Value | None = value
+    while seen is not None:
+        yield unwrapped(seen)
+        seen = seen.owner
+
+
 def _switched_on(trace: Trace, off: SyncSwitched) -> bool:
     """Whether anything can switch the sync of the module, or of one around or inside it, on again."""
     return any(
         switched.on is not False
         and overlap(trace, unwrapped(switched.module), unwrapped(off.module)) is not None
+        and not _on_other_runs(trace, switched, off)
         for switched in trace.of(SyncSwitched)
+    )
+
+
+def _on_other_runs(trace: Trace, one: SyncSwitched, other: SyncSwitched) -> bool:
+    """Whether a choice of the whole run decides which of two switches is used."""
+    return one.guards.excludes(other.guards) and all(
+        is_choice_of_the_run(trace, guard, other.module)
+        for clause in one.guards.since(other.guards)
+        for guard in clause
     )
 
 
 def _step_without(trace: Trace, switched: SyncSwitched) -> Stepped | None:
     """The step before which the switch surely is off, as its value says; no other call switches it."""
-    if any(other.at.node is not switched.at.node for other in trace.of(SyncSwitched)):
+    if any(
+        other.at.node is not switched.at.node and not _on_other_runs(trace, other, switched)
+        for other in trace.of(SyncSwitched)
+    ):
         return None
     value = _switch(trace, switched)
     stepped = next(trace.after(switched, Stepped), None)
-    if value is None or stepped is None or not together(switched.guards, stepped.guards):
+    if value is None or stepped is None or not _meets(trace, switched, stepped):
         return None
     test, opposite = _bare(value)
     above = stepped.guards.units.get(test)
@@ -223,6 +257,14 @@ def _step_without(trace: Trace, switched: SyncSwitched) -> Stepped | None:
     if inner is None or inner in loops_around(stepped):
         return None
     return stepped if all(_off_at_last(*_bare(one)) for one in options(value)) else None
+
+
+def _meets(trace: Trace, switched: SyncSwitched, stepped: Stepped) -> bool:
+    """Whether a switch and a step are of one run, whichever of several optimizers the step is of."""
+    if together(switched.guards, stepped.guards):
+        return True
+    alike = [one for one in trace.of(Stepped) if one.at.node is stepped.at.node]
+    return len(alike) > 1 and not any(switched.guards.excludes(one.guards) for one in alike)
 
 
 def _bare(value: Value) -> tuple[Value, bool]:

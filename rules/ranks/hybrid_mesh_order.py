@@ -101,7 +101,7 @@ from fsdp2lint.api import (
     rule,
 )
 
-from .._common.meshes import given_meshes, made, written
+from .._common.meshes import given_meshes, made, turned, written
 
 
 @rule(code="FSDP403", group="correctness")
@@ -110,7 +110,7 @@ def check(trace: Trace) -> Iterator[Finding]:
     told: set[Mesh] = set()
     for sharded in trace.of(Sharded):
         for mesh in given_meshes(sharded):
-            if not isinstance(mesh, Mesh) or mesh in told:
+            if not isinstance(mesh, Mesh) or mesh in told or turned(mesh):
                 continue
             called = made(trace, mesh)
             message = _swapped(mesh.names or ()) or _swapped_sizes(trace, called)

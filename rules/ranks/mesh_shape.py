@@ -3,7 +3,7 @@
 ## What it does
 
 Finds meshes of three or more dimensions, meshes of two dimensions without names, slices by a name that the mesh
-does not have, and process groups where `fully_shard` wants a mesh.
+does not have or by names in another order, and process groups where `fully_shard` wants a mesh.
 
 ## Why is this bad
 
@@ -52,6 +52,14 @@ mesh = init_device_mesh("cpu", (4, 2), mesh_dim_names=("dp", "tp"))
 fully_shard(nn.Linear(8, 8), mesh=mesh["fsdp"])
 ```
 
+Found: a slice by names in another order than that of the mesh.
+
+```python
+dist.init_process_group("gloo")
+mesh = init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("replicate", "shard", "tp"))
+fully_shard(nn.Linear(8, 8), mesh=mesh["shard", "replicate"])
+```
+
 Not found: a mesh that is built from a tensor of ranks.
 
 ```python
@@ -63,11 +71,11 @@ mesh = DeviceMesh("cpu", torch.arange(8).reshape(2, 4))
 fully_shard(nn.Linear(8, 8), mesh=mesh)
 ```
 
-Not found: a slice with three dimensions.
+Found: a slice with three dimensions.
 
 ```python
 dist.init_process_group("gloo")
-mesh = init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("replicate", "shard", "cp"))
+mesh = init_device_mesh("cpu", (2, 2, 2, 1), mesh_dim_names=("replicate", "shard", "cp", "ep"))
 fully_shard(nn.Linear(8, 8), mesh=mesh["replicate", "shard", "cp"])
 ```
 
@@ -92,7 +100,7 @@ from collections.abc import Iterator
 
 from fsdp2lint.api import External, Finding, Fix, Mesh, Part, Sharded, Trace, Value, rule
 
-from .._common.meshes import arguments, dimensions, foreign, given_meshes, made, unnamed
+from .._common.meshes import arguments, dimensions, foreign, given_meshes, made, turned, unnamed
 
 _GROUPS = (
     "torch.distributed.new_group",
@@ -140,16 +148,19 @@ def _problem(trace: Trace, mesh: Value) -> str:
 
 
 def _missing(trace: Trace, mesh: Value) -> str:
-    """What is wrong with a slice by a name that its mesh does not have."""
+    """What is wrong with a slice by a name that its mesh does not have, or by names in another order."""
     whole = mesh.owner if isinstance(mesh, Mesh) else None
     if not isinstance(whole, Mesh) or not isinstance(mesh, Mesh) or whole.names is None:
         return ""
+    has = ", ".join(f'"{name}"' for name in whole.names)
+    if turned(mesh):
+        said = ", ".join(f'"{name}"' for name in mesh.names or ())
+        return f"the dimensions of `{whole.words()}` are {has}: a slice by {said}, in another order, raises KeyError"
     if made(trace, whole) is None or any(trace.calls("._flatten")):
         return ""  # a dimension that is made of others has a name of its own
     unknown = [name for name in mesh.names or () if name not in whole.names]
     if not unknown:
         return ""
-    has = ", ".join(f'"{name}"' for name in whole.names)
     return f'`{whole.words()}` has no dimension "{unknown[0]}" but {has}: the slice raises KeyError'
 
 

@@ -4,7 +4,7 @@
 
 Finds meshes with a dimension for tensor or pipeline parallelism that are given to `fully_shard` whole: the
 dimension is named `tp` or `pp`, or `parallelize_module` is given it. Also `fully_shard` without a mesh, which takes all ranks,
-where `parallelize_module` has split the parameters over a slice.
+where `parallelize_module` has split the parameters over a slice, and the same slice given to both.
 
 ## Why is this bad
 
@@ -72,12 +72,36 @@ parallelize_module(model, mesh["tp"], ColwiseParallel())
 fully_shard(model)
 ```
 
-Not found: a slice that still has the foreign dimension.
+Found: a slice that still has the foreign dimension.
 
 ```python
 dist.init_process_group("gloo")
 mesh = init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("pp", "dp", "tp"))
 fully_shard(nn.Linear(8, 8), mesh=mesh["pp", "dp"])
+```
+
+Found: the slice that `parallelize_module` was given, once more.
+
+```python
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
+dist.init_process_group("gloo")
+mesh = init_device_mesh("cpu", (4, 2), mesh_dim_names=("dp", "tp"))
+model = nn.Linear(8, 8)
+parallelize_module(model, mesh["tp"], ColwiseParallel())
+fully_shard(model, mesh=mesh["tp"])
+```
+
+Not found: a slice whose names are put together at run time.
+
+```python
+def axes():
+    yield from input().split()
+
+
+dist.init_process_group("gloo")
+mesh = init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("dp", "cp", "tp"))
+fully_shard(nn.Linear(8, 8), mesh=mesh[tuple(axes())])
 ```
 
 ## Fix safety
@@ -120,11 +144,11 @@ from .._common.shared import is_none, together
 @rule(code="FSDP404", group="correctness")
 def check(trace: Trace) -> Iterator[Finding]:
     """Meshes that are for more than data parallelism."""
-    yield from _without_mesh(trace)
+    yield from _split_already(trace)
     for sharded in trace.of(Sharded):
         for mesh in given_meshes(sharded):
             names = (isinstance(mesh, Mesh) and mesh.names) or ()
-            if not isinstance(mesh, Mesh) or len(names) < 2:
+            if not isinstance(mesh, Mesh) or (mesh.names is not None and len(names) < 2):
                 continue
             others = foreign(trace, mesh)
             if not others:
@@ -141,24 +165,27 @@ def check(trace: Trace) -> Iterator[Finding]:
             break
 
 
-def _without_mesh(trace: Trace) -> Iterator[Finding]:
-    """The mesh of all ranks for parameters that are split over a dimension of another one."""
+def _split_already(trace: Trace) -> Iterator[Finding]:
+    """The mesh of all ranks, or the same slice once more, for parameters that are split over a dimension already."""
     for sharded in trace.of(Sharded):
-        if not is_none(sharded.options.get("mesh")) or sharded.open:
-            continue
-        for wrapping in trace.before(sharded, Wrapping):
+        without = is_none(sharded.options.get("mesh")) and not sharded.open
+        meshes = [one for one in given_meshes(sharded) if isinstance(one, Mesh)]
+        for wrapping in trace.before(sharded, Wrapping) if without or meshes else ():
             called = parallelized(trace, wrapping) if wrapping.by == "tp" else None
             part = None if called is None else called.argument(1, "device_mesh")
             if not isinstance(part, Mesh) or not isinstance(part.owner, Mesh):
+                continue
+            if not without and part not in meshes:
                 continue
             if not distributes(trace, wrapping) or not together(sharded.guards, wrapping.guards):
                 continue
             if not _holds(trace, sharded, wrapping):
                 continue
+            said = "without `mesh=` `fully_shard` takes all ranks" if without else "given once more"
             yield Finding(
                 at=sharded,
-                message=f"parameters are split over `{part.words()}` already, and without `mesh=` `fully_shard` takes "
-                "all ranks: it raises; give it the slice for data parallelism",
+                message=f"parameters are split over `{part.words()}` already, and {said}: it raises; give it the slice "
+                "for data parallelism",
                 because=((wrapping, "the parameters are split here"),),
             )
             return  # the first one raises

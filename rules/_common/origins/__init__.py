@@ -28,6 +28,7 @@ from fsdp2lint.api import (
     Instance,
     Literal,
     Logic,
+    Module,
     Not,
     Parameters,
     Part,
@@ -43,10 +44,11 @@ from fsdp2lint.api import (
     of_world_size,
     once,
     rank_dependent,
+    unwrapped,
 )
 
 from ..ranks import decides, without_group
-from ..shared import class_name, sharded
+from ..shared import class_name, sharded, shards
 from .local_files import local_files
 
 _REDUCING = (
@@ -581,7 +583,7 @@ def _outputs(trace: Trace) -> frozenset[Value]:
     results = {
         result
         for returned in trace.of(Returned)
-        if sharded(trace, returned, returned.module) is not None
+        if _computes_by_shards(trace, returned)
         for result in _alternatives(returned.result)
     }
     held = {
@@ -592,6 +594,17 @@ def _outputs(trace: Trace) -> frozenset[Value]:
         for one in _alternatives(entry)
     }
     return frozenset(results | (held & _losses(trace)))
+
+
+def _computes_by_shards(trace: Trace, returned: Returned) -> bool:
+    """Whether a module is sharded, or a module of the project is not but has submodules that are."""
+    if sharded(trace, returned, returned.module) is not None:
+        return True
+    module = unwrapped(returned.module)
+    return isinstance(module, Module) and any(
+        shard.order < returned.order and trace.inside(shard.module, module)
+        for shard in shards(trace)
+    )
 
 
 @once
