@@ -217,6 +217,90 @@ def test_modules_are_built_small_and_keep_the_width_that_a_library_gives(tmp_pat
     assert _said(tmp_path, run) == []
 
 
+VISION = """
+from torch import nn
+
+class VisionTransformer(nn.Module):
+    def __init__(self, image_size, patch_size, num_layers):
+        super().__init__()
+        self.image_size, self.patch_size, self.layers = image_size, patch_size, num_layers
+
+    def _process_input(self, x):
+        assert x.shape[-2:] == (self.image_size, self.image_size), "Wrong image height!"
+        return x
+
+    def forward(self, x):
+        return self._process_input(x)
+"""
+LOOKING = """
+from fsdp2lint.rehearse import fakes
+
+counts = {}
+fakes.install_small(counts)
+import torch
+from torchvision.models import VisionTransformer
+
+pictures = torch.arange(2 * 3 * 96 * 96).reshape(2, 3, 96, 96)
+seen = VisionTransformer(image_size=96, patch_size=16, num_layers=1)(pictures)
+assert seen.equal(pictures[:, :, :64, :64])
+assert VisionTransformer(32, 16, num_layers=1)(pictures[..., :32, :32]).shape[-1] == 32
+print(*counts)
+"""
+
+
+def test_a_small_vision_transformer_looks_at_a_corner(tmp_path: Path) -> None:
+    (tmp_path / "torchvision").mkdir()
+    (tmp_path / "torchvision" / "__init__.py").touch()
+    (tmp_path / "torchvision" / "models.py").write_text(VISION)
+    assert _said(tmp_path, LOOKING) == ["made small: pictures of 96"]
+
+
+CUTTING = """
+def answer_of(text):
+    return text.split("Answer:")[1].strip()
+
+def topic_of(text):
+    return text.partition("Topic:")[2].split("Answer:")[0]
+
+def first(text):
+    return text.split("Never")[0]
+"""
+
+
+def test_texts_have_the_words_at_which_the_program_cuts_them(tmp_path: Path) -> None:
+    (tmp_path / "cutting.py").write_text(CUTTING)
+    said = _said(
+        tmp_path,
+        "import cutting\n"
+        "from fsdp2lint.rehearse.fakes.data_sets import value\n"
+        "text = value('text', 1)\n"
+        "assert len(cutting.answer_of(text).split()) >= 6 and cutting.topic_of(text).strip()\n"
+        "print('Never' in text, value('label', 1))\n",
+    )
+    assert said == ["False 1"]
+
+
+ASKED = """
+import importlib.metadata, os
+from fsdp2lint.rehearse import fakes
+
+fakes.install({})
+for name in ("matplotlib", "wandb"):
+    try:
+        print(importlib.metadata.version(name), __import__(name) is not None)
+    except importlib.metadata.PackageNotFoundError:
+        print("none")
+"""
+
+
+def test_a_tracker_has_a_release_where_it_can_be_imported(tmp_path: Path) -> None:
+    (tmp_path / "matplotlib_and_wandb.py").touch()
+    script = tmp_path / "train.py"
+    script.write_text(ASKED.replace('"matplotlib"', '"mat" + "plotlib"'))
+    said = _said(tmp_path, f"import runpy; runpy.run_path({str(script)!r}, run_name='__main__')")
+    assert said == ["none", "99.0 True"]
+
+
 FULL = """
 import torch
 from fsdp2lint.rehearse import fakes
@@ -280,8 +364,8 @@ def test_addresses_and_numbers_of_another_cluster_are_those_of_the_rehearsal(
         "0",
         "1",
         'init_method "tcp://192.0.2.7:12355"',
-        "GLOO_SOCKET_IFNAME=eno99",
         "init_process_group(rank=3)",
         "init_process_group(world_size=4)",
+        "GLOO_SOCKET_IFNAME=eno99",
         'backend "nccl"',
     ]

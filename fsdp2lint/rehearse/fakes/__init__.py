@@ -16,7 +16,7 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fsdp2lint.rehearse.fakes.imports import Finder
+from fsdp2lint.rehearse.fakes.imports import Finder, is_mentioned
 from fsdp2lint.rehearse.fakes.nothing import Hollow
 from fsdp2lint.rehearse.standin.replace import Counted, Function, wrap
 
@@ -111,7 +111,8 @@ def _versions(known: Function) -> Function:
         try:
             return str(known(distribution_name))
         except importlib.metadata.PackageNotFoundError:
-            if distribution_name.replace("-", "_") not in TRACKERS:
+            name = distribution_name.replace("-", "_")
+            if name not in TRACKERS or not is_mentioned(name):  # it would be imported, and missing
                 raise
             return "99.0"
 
@@ -146,8 +147,8 @@ class _Afterwards(importlib.abc.MetaPathFinder):
             spec = importlib.util.find_spec(name)
         finally:
             self._asking = False
-        if spec is None or spec.loader is None:
-            return spec
+        if spec is None or spec.loader is None or isinstance(spec.loader, Finder):
+            return spec  # what is made up has nothing to wrap
         loader: Any = spec.loader
         execute = loader.exec_module
 

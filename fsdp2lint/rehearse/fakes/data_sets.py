@@ -5,9 +5,12 @@ It stands in for the package where that is not installed, and for data that cann
 
 from __future__ import annotations
 
+import ast
+import functools
 import importlib
 import importlib.util
 import random
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -16,6 +19,7 @@ from typing import Any
 import torch
 
 from fsdp2lint.rehearse.fakes import images
+from fsdp2lint.rehearse.fakes.imports import own_files, source_of
 from fsdp2lint.rehearse.fakes.texts import Tokenizer, sentence
 from fsdp2lint.rehearse.standin.replace import Counted, Function, wrap
 
@@ -87,7 +91,34 @@ def value(name: str, number: int) -> Any:
         return [{"role": who, "content": sentence(2 * number + n)} for n, who in enumerate(turns)]
     if name in _ANSWERS:  # as in Anthropic/hh-rlhf
         return f"\n\nHuman: {sentence(number)}\n\nAssistant: {sentence(number + len(name))}"
-    return sentence(number * 31 + len(name), 12)  # templates and answers are to fit beside it
+    text = sentence(number * 31 + len(name), 12)  # templates and answers are to fit beside it
+    cuts = dict.fromkeys(cut for file in own_files() for cut in _cuts(file))
+    return " ".join([text, *(f"{cut} {sentence(number + n, 6)}" for n, cut in enumerate(cuts))])
+
+
+@functools.cache
+def _cuts(file: str) -> tuple[str, ...]:
+    """Words at which the program cuts a text and takes what comes after them: ``text.split("Answer:")[1]``."""
+    try:
+        tree = ast.parse(source_of(file))
+    except (SyntaxError, ValueError):
+        return ()
+    parts = [node for node in ast.walk(tree) if isinstance(node, ast.Subscript)]
+    calls = [node.value for node in parts if not _is_first(node.slice)]
+    words = [
+        call.args[0].value
+        for call in calls
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Attribute)
+        and call.func.attr in ("split", "rsplit", "partition", "rpartition")
+        and call.args
+        and isinstance(call.args[0], ast.Constant)
+    ]
+    return tuple(word for word in words if isinstance(word, str) and re.search("[a-zA-Z]{3}", word))
+
+
+def _is_first(place: ast.expr) -> bool:
+    return isinstance(place, ast.Constant) and place.value == 0
 
 
 def _is_number(name: str) -> bool:

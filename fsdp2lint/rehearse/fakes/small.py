@@ -4,13 +4,14 @@ Widths, heads and layers are cut in the configurations that models of ``transfor
 program's own dataclasses (and those that it fills) that hold a width and a number of layers, and in the arguments of
 modules that take both.
 Vocabularies, lengths and batches stay. So do the widths that a library gives to its own module, as that of
-``torchvision.models.vit_h_14``: they are known by its name, and programs put heads on it that fit.
+``torchvision.models.vit_h_14``: they are known by its name, and programs put heads on it that fit. Of pictures it looks at a corner.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 import inspect
 import sys
 from collections.abc import Callable, Container, Iterator
@@ -37,6 +38,7 @@ _INNER = dict.fromkeys(
 )
 SIZES = WIDTHS | LAYERS | _HEADS | _KV_HEADS | _INNER | {"head_dim": 16, "dim_head": 16, "d_kv": 16}
 """What a small model has of the sizes that configurations name."""
+_PATCHES = 4
 
 
 def install(counted: Counted, after: Callable[[str, Callable[[], None]], None]) -> None:
@@ -44,6 +46,7 @@ def install(counted: Counted, after: Callable[[str, Callable[[], None]], None]) 
     wrap(dataclasses, "dataclass", lambda make: _dataclass(make, counted))
     _modules(counted)
     after("transformers", lambda: _of_transformers(counted))
+    after("torchvision", lambda: _of_torchvision(counted))
 
 
 def _dataclass(make: Callable[..., Any], counted: Counted) -> Callable[..., Any]:
@@ -154,3 +157,26 @@ def cut(config: Any) -> bool:
         setattr(config, name, value)
     inner = [value for value in vars(config).values() if hasattr(value, "to_diff_dict")]
     return bool(smaller) + sum(cut(one) for one in inner) > 0
+
+
+def _of_torchvision(counted: Counted) -> None:
+    """Vision transformers look at a corner of four patches by four: each patch of a picture is a token."""
+    vision: Any = importlib.import_module("torchvision.models").VisionTransformer
+
+    def build(init: Callable[..., Any]) -> Callable[..., Any]:
+        def built(self: Any, image_size: int, patch_size: int, *args: Any, **kwargs: Any) -> None:
+            corner = _PATCHES * patch_size
+            if image_size > corner:
+                counted.note(f"made small: pictures of {image_size}")
+            init(self, min(image_size, corner), patch_size, *args, **kwargs)
+
+        return built
+
+    def look(process: Callable[..., Any]) -> Callable[..., Any]:
+        def looked(self: Any, pictures: Any) -> Any:
+            return process(self, pictures[..., : self.image_size, : self.image_size])
+
+        return looked
+
+    wrap(vision, "__init__", build)
+    wrap(vision, "_process_input", look)

@@ -28,8 +28,8 @@ requested: list[str | None] = []
 
 def install(counted: Counted) -> None:
     """Replace backends, device ids and mesh types; averages are made by gloo's sum."""
-    meet_as_started(counted)
     wrap_everywhere(distributed_c10d, "init_process_group", lambda init: _init(init, counted))
+    meet_as_started(counted)
     wrap_everywhere(distributed_c10d, "new_group", lambda new: _new_group(new, counted))
     wrap_everywhere(device_mesh, "init_device_mesh", lambda init: _mesh(init, counted))
     wrap(device_mesh.DeviceMesh, "__init__", _mesh_class)
