@@ -1,6 +1,7 @@
 """What the installed ``transformers`` does not have: names of earlier releases, and FlashAttention.
 
-Sources: ``transformers.optimization.AdamW`` (4.40), which release 5 has dropped; the check that refuses
+Sources: ``transformers.optimization.AdamW`` (4.40), and ``PreTrainedTokenizerBase.batch_encode_plus`` and ``encode_plus`` (4.57), which
+release 5 has dropped; the check that refuses
 ``attn_implementation="flash_attention_2"`` in ``PreTrainedModel._check_and_adjust_attn_implementation`` (5.23).
 """
 
@@ -24,6 +25,10 @@ def install(counted: Counted) -> None:
     package: Any = transformers
     if not hasattr(package, "AdamW"):
         package.AdamW = _adamw(counted)
+    tokenizer: Any = getattr(package, "PreTrainedTokenizerBase", None)
+    for name in ("encode_plus", "batch_encode_plus") if tokenizer is not None else ():
+        if not hasattr(tokenizer, name):
+            setattr(tokenizer, name, _encoding(name, counted))
     model = getattr(package, "PreTrainedModel", None)
     if hasattr(model, _ADJUST) and importlib.util.find_spec("flash_attn") is None:
         wrap(model, _ADJUST, lambda adjust: _without_flash(adjust, counted))
@@ -47,6 +52,16 @@ def _adamw(counted: Counted) -> type:
             super().__init__(params, lr, betas, eps, weight_decay)
 
     return AdamW
+
+
+def _encoding(name: str, counted: Counted) -> Callable[..., Any]:
+    def encoded(self: Any, *args: Any, **how: Any) -> Any:
+        counted.note(f"made up: {name} of a tokenizer")
+        if how.pop("pad_to_max_length", False):
+            how["padding"] = "max_length"
+        return self(*args, **how)
+
+    return encoded
 
 
 def _without_flash(adjust: Callable[..., Any], counted: Counted) -> Callable[..., Any]:
