@@ -130,6 +130,8 @@ def scaler_method(call: Call) -> Value | None:
     "torch.autograd.graph.save_on_cpu",
     "torch.autograd.set_detect_anomaly",
     "torch.autograd.detect_anomaly",
+    "transformer_engine.pytorch.autocast",
+    "transformer_engine.pytorch.fp8_autocast",
 )
 def mode(call: Call) -> Value | None:
     """A context manager, found again in ``Moment.within``; as a decorator it is one as well."""

@@ -78,6 +78,8 @@ _PLAIN = (
     "torch.random.fork_rng",
     "torch.set_grad_enabled",
     "torch.utils.flop_counter.FlopCounterMode",
+    "transformer_engine.pytorch.autocast",
+    "transformer_engine.pytorch.fp8_autocast",
 )
 """Contexts that run the operations in them as they are, and change none of their tensors but what they are told to."""
 
@@ -245,7 +247,7 @@ def way_without_values(
     found = giving
     if found is None:
         found = values_given(trace, start, end, module, by_loads=by_loads, itself=itself)
-    touching = [e for e in found if giving is None or _gives(trace, e, module)]
+    touching = [e for e in found if giving is None or _gives(trace, e, module, itself)]
     return way_around(trace, end, touching, module, built)
 
 
@@ -458,11 +460,11 @@ def _reached_from_outside(trace: Trace, module: Value) -> bool:
 
 def _data_written(trace: Trace, end: Event, module: Value, *, buffers: bool = True) -> bool:
     """Whether the script may give the module's tensors other memory before an event: ``p.data = …``, where ``p`` is no
-    object of a class.
+    object of a class and nothing that was imported.
     """
     return any(
         ".data" in written
-        and not isinstance(owner, Instance)
+        and not isinstance(owner, Instance | External)
         and (buffers or not _is_buffer(owner))
         and _may_be_of(trace, owner, module)
         and not _only_later(trace, end, owner)
@@ -669,6 +671,21 @@ def _written_into(called: Called) -> tuple[Value | None, ...]:
     if called.name.startswith("torch.nn.init."):  # beside the tensor, numbers: `std=self.cfg.std`
         return called.arguments[:1] or (called.keywords.get("tensor"),)
     return (called.receiver, *called.arguments, *called.keywords.values())
+
+
+def writes_parameters(event: Event) -> bool:
+    """Whether a call writes into what ``parameters()`` gives, which no buffer is."""
+    return isinstance(event, Called) and all(
+        one is None or isinstance(one, Literal) or _is_a_parameter(one)
+        for one in _written_into(event)
+    )
+
+
+def _is_a_parameter(value: Value) -> bool:
+    seen: Value | None = value
+    while isinstance(seen, Part):
+        seen = seen.owner
+    return isinstance(seen, Parameters)
 
 
 _IN_PLACE = re.compile(r"\.(add|addcdiv|addcmul|clamp|copy|div|fill|lerp|mul|sub)_")

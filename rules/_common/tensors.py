@@ -63,7 +63,7 @@ def tensor_of(trace: Trace, value: Value) -> Parameter | None:
 def shard_of(trace: Trace, event: Event, value: Value) -> Shard | None:
     """The sharding that makes a value a shard at ``event``, for certain; None also while it may be whole."""
     found = tensor_of(trace, value)
-    if found is None or other_dtensors(trace):
+    if found is None or (other_dtensors(trace) and not found.gradient):
         return None
     here = sharded(trace, event, found.module)
     if here is None:

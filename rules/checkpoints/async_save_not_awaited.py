@@ -110,7 +110,8 @@ can: before the next save and before the group is destroyed.
 
 ## Known limits
 
-A future that is stored where unseen code can reach it is left alone.
+A future that is stored where unseen code can reach it is left alone. Saves over a group that is made for each of them
+(`new_group` in the same function) may overlap.
 
 ## References
 
@@ -136,11 +137,13 @@ from fsdp2lint.api import (
     Rewrite,
     Saved,
     Trace,
+    options,
     rule,
     walk,
 )
 
 from .._common.fixes import call_of
+from .._common.loops import loops_around
 from .._common.shared import use_of
 
 
@@ -213,9 +216,28 @@ def _overtaken(trace: Trace, saved: Saved, future: Future) -> Iterator[Finding]:
 def _ends(trace: Trace, saved: Saved) -> Iterator[tuple[Event, str]]:
     for ended in trace.after(saved, GroupEnded):
         yield ended, "the process group is destroyed"
+    if _has_own_group(trace, saved):
+        return  # saves to other folders, each over a group that was made for it, may overlap
     for again in trace.after(saved, Saved):
         if again.future is not None:
             yield again, "the next save begins"
+
+
+def _has_own_group(trace: Trace, saved: Saved) -> bool:
+    """Whether a save is given a group that is made anew for each save: in the call of the function that saves."""
+    given = [
+        called.keywords.get("process_group")
+        for called in trace.of(Called)
+        if called.at.node is saved.at.node and called.moment.calls == saved.moment.calls
+    ]
+    return any(
+        made.name == "torch.distributed.new_group" and made.moment.calls == saved.moment.calls
+        for value in given
+        if value is not None
+        for one in options(value)
+        for made in trace.giving(one)
+        if loops_around(made) == loops_around(saved)
+    )
 
 
 def _await(saved: Saved) -> Fix | None:

@@ -2,7 +2,8 @@
 
 ## What it does
 
-Finds `dcp.save` and `dcp.async_save` whose `checkpoint_id` (or the path of whose writer) contains the rank.
+Finds `dcp.save` and `dcp.async_save` whose `checkpoint_id` (or the path of whose writer) contains the rank, or a name
+that each process makes up for itself.
 
 ## Why is this bad
 
@@ -57,7 +58,7 @@ path = Path("out") / ("rank_" + os.environ["RANK"])
 dcp.save({"model": model.state_dict()}, storage_writer=dcp.FileSystemWriter(path))
 ```
 
-Not found: a name that each process makes up for itself.
+Found: a name that each process makes up for itself.
 
 ```python
 import uuid
@@ -66,6 +67,17 @@ dist.init_process_group("gloo")
 model = nn.Linear(8, 8)
 fully_shard(model)
 dcp.save({"model": model.state_dict()}, checkpoint_id=f"out/{uuid.uuid4()}")
+```
+
+Not found: the time, which is often the same on all ranks.
+
+```python
+from datetime import datetime
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+dcp.save({"model": model.state_dict()}, checkpoint_id=f"out/{datetime.now():%Y-%m-%d-%H}")
 ```
 
 Not found: a load from a folder of its own.
@@ -92,9 +104,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp2lint.api import Collective, Finding, Saved, Trace, rule
+from fsdp2lint.api import (
+    Collective,
+    Either,
+    Finding,
+    Logic,
+    Part,
+    Saved,
+    Trace,
+    Value,
+    rank_dependent,
+    rule,
+)
 
+from .._common.origins import origins
 from .._common.shared import DCP, cases, differs_by_rank
+
+_MAKING_UP = (
+    "secrets.token_hex",
+    "secrets.token_urlsafe",
+    "tempfile.mkdtemp",
+    "tempfile.mktemp",
+    "uuid.uuid1",
+    "uuid.uuid4",
+)
+"""Functions that give each process another name."""
 
 
 @rule(code="FSDP315", group="correctness")
@@ -104,9 +138,37 @@ def check(trace: Trace) -> Iterator[Finding]:
     for saved in trace.of(Saved):
         if not saved.via.startswith(DCP) or saved.path is None or saved.at.node not in together:
             continue
-        if any(differs_by_rank(path) for _, path in cases(saved, saved.path)):
+        paths = [path for _, path in cases(saved, saved.path)]
+        if any(differs_by_rank(path) or _made_up(trace, saved, path) for path in paths):
             yield Finding(
                 at=saved,
                 message=f"each rank saves into a folder of its own (`{saved.path.words()}`): only the first "
                 "gets the metadata, without the shards of the others; save into one folder on all ranks",
             )
+
+
+def _made_up(trace: Trace, saved: Saved, path: Value) -> bool:
+    """Whether a path has a name in it that each process made up, and that nobody has sent to the others."""
+    return any(
+        called.name in _MAKING_UP
+        and not any(rank_dependent(guard.test) for guard in called.guards)
+        and next(origins(trace, called.result, saved.order), None) is not None
+        for one in _pieces(path)
+        for called in trace.giving(one)
+    )
+
+
+def _pieces(path: Value) -> Iterator[Value]:
+    """What a path is put together of: by operators, in an f-string, by `os.path.join`."""
+    yield path
+    below: list[Value | None] = []
+    if isinstance(path, Part):
+        operands = path.key if isinstance(path.key, tuple) else ()
+        below = [path.owner, *(one for one in operands if isinstance(one, Value))]
+    elif isinstance(path, Either):
+        below = [one for _, one in path.options]
+    elif isinstance(path, Logic):
+        below = list(path.operands)
+    for one in below:
+        if one is not None:
+            yield from _pieces(one)

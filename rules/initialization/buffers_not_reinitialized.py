@@ -186,7 +186,13 @@ from fsdp2lint.api import (
     unwrapped,
 )
 
-from .._common.meta import first_forward, meta_cases, way_without_values
+from .._common.meta import (
+    first_forward,
+    meta_cases,
+    values_given,
+    way_without_values,
+    writes_parameters,
+)
 from .._common.shared import together
 
 
@@ -199,13 +205,18 @@ def check(trace: Trace) -> Iterator[Finding]:
         if not isinstance(kept, Literal) or kept.value is not False or registered.receiver is None:
             continue
         for owner in options(registered.receiver):
-            moved = _emptied(trace, registered)
-            forward = None if moved is None else first_forward(trace, moved)
+            ways = ((moved, first_forward(trace, moved)) for moved in _emptied(trace, registered))
+            moved, forward = next((way for way in ways if way[1] is not None), (None, None))
             if moved is None or forward is None:
                 continue
-            built = registered.guards.and_(moved.guards)
+            built, holder = registered.guards.and_(moved.guards), unwrapped(owner)
+            giving = [
+                one
+                for one in values_given(trace, moved, forward, holder, by_loads=False, itself=True)
+                if not writes_parameters(one)
+            ]
             way = way_without_values(
-                trace, moved, forward, unwrapped(owner), built, by_loads=False, itself=True
+                trace, moved, forward, holder, built, by_loads=False, itself=True, giving=giving
             )
             if way is None:
                 continue
@@ -219,12 +230,12 @@ def check(trace: Trace) -> Iterator[Finding]:
             break
 
 
-def _emptied(trace: Trace, registered: Called) -> Moved | None:
+def _emptied(trace: Trace, registered: Called) -> Iterator[Moved]:
     """The `to_empty` of the model that the buffer was registered in, on the meta device."""
     value = registered.argument(1, "tensor")
     owner = registered.receiver
     if value is None or owner is None or (isinstance(value, Literal) and value.value is None):
-        return None
+        return
     on_meta = any(
         together(guards, registered.guards)
         for context in registered.within
@@ -233,5 +244,4 @@ def _emptied(trace: Trace, registered: Called) -> Moved | None:
     for moved in trace.after(registered, Moved) if on_meta else ():
         if moved.how == "to_empty" and trace.inside(unwrapped(owner), unwrapped(moved.module)):
             if together(moved.guards, registered.guards):
-                return moved
-    return None
+                yield moved

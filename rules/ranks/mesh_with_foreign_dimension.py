@@ -150,6 +150,8 @@ def check(trace: Trace) -> Iterator[Finding]:
             names = (isinstance(mesh, Mesh) and mesh.names) or ()
             if not isinstance(mesh, Mesh) or (mesh.names is not None and len(names) < 2):
                 continue
+            if mesh.names is None and mesh is not sharded.options.get("mesh"):
+                continue  # one of several, where it may have one dimension only
             others = foreign(trace, mesh)
             if not others:
                 continue

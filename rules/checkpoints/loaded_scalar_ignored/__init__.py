@@ -126,6 +126,7 @@ or looked through after the load is left alone.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Sequence
 
 import libcst as cst
@@ -269,9 +270,14 @@ def _targets(node: cst.Assign | cst.AnnAssign) -> list[str]:
 def _is_start(trace: Trace, loaded: Loaded, into: Container, keys: Sequence[str]) -> bool:
     """Whether a number is there that counters begin with: what is loaded is meant to replace it."""
     value = _below(trace, into, keys, loaded.guards)
-    return (
-        isinstance(value, Literal) and type(value.value) in (int, float) and value.value in (0, -1)
-    )
+    if not isinstance(value, Literal):
+        return False
+    if value.value is None:  # before anything was counted
+        return _COUNTED.search(keys[-1]) is not None
+    return type(value.value) in (int, float) and value.value in (0, -1)
+
+
+_COUNTED = re.compile(r"step|epoch|iteration|iter\b|iter_num", re.IGNORECASE)
 
 
 def _below(trace: Trace, whole: Value, keys: Sequence[str], here: Guards) -> Value | None:
