@@ -181,6 +181,7 @@ from fsdp2lint.api import (
     Literal,
     Moved,
     Trace,
+    Value,
     options,
     rule,
     unwrapped,
@@ -210,6 +211,8 @@ def check(trace: Trace) -> Iterator[Finding]:
             if moved is None or forward is None:
                 continue
             built, holder = registered.guards.and_(moved.guards), unwrapped(owner)
+            if _filled(trace, holder, name):
+                continue
             giving = [
                 one
                 for one in values_given(trace, moved, forward, holder, by_loads=False, itself=True)
@@ -228,6 +231,17 @@ def check(trace: Trace) -> Iterator[Finding]:
                 because=((moved, "memory without values is given here"),),
             )
             break
+
+
+def _filled(trace: Trace, holder: Value, name: Value | None) -> bool:
+    """Whether the script writes into a buffer in place, somewhere: ``self.table[...] = values``."""
+    said = name.value if isinstance(name, Literal) else ""
+    return any(
+        trace.memory.fields.get(one)
+        for key, value in trace.memory.entries(holder)
+        if key in (f".{said}", said)
+        for one in options(value)
+    )
 
 
 def _emptied(trace: Trace, registered: Called) -> Iterator[Moved]:
