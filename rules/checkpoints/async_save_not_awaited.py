@@ -160,7 +160,7 @@ def check(trace: Trace) -> Iterator[Finding]:
                 "awaited and its errors are lost",
                 fix=_await(saved),
             )
-        elif _in_sight(trace, saved.future):
+        elif _in_sight(trace, saved.future) and not _has_own_group(trace, saved):
             yield from _overtaken(trace, saved, saved.future)
 
 
@@ -216,15 +216,15 @@ def _overtaken(trace: Trace, saved: Saved, future: Future) -> Iterator[Finding]:
 def _ends(trace: Trace, saved: Saved) -> Iterator[tuple[Event, str]]:
     for ended in trace.after(saved, GroupEnded):
         yield ended, "the process group is destroyed"
-    if _has_own_group(trace, saved):
-        return  # saves to other folders, each over a group that was made for it, may overlap
     for again in trace.after(saved, Saved):
         if again.future is not None:
             yield again, "the next save begins"
 
 
 def _has_own_group(trace: Trace, saved: Saved) -> bool:
-    """Whether a save is given a group that is made anew for each save: in the call of the function that saves."""
+    """Whether a save is given a group that is made anew for each save, in the call of the function that saves: such
+    saves may overlap, and are kept together to be awaited.
+    """
     given = [
         called.keywords.get("process_group")
         for called in trace.of(Called)

@@ -108,9 +108,11 @@ from fsdp2lint.api import (
     Collective,
     Either,
     Finding,
+    GroupStarted,
     Logic,
     Part,
     Saved,
+    Sharded,
     Trace,
     Value,
     rank_dependent,
@@ -148,7 +150,9 @@ def check(trace: Trace) -> Iterator[Finding]:
 
 
 def _made_up(trace: Trace, saved: Saved, path: Value) -> bool:
-    """Whether a path has a name in it that each process made up, and that nobody has sent to the others."""
+    """Whether a path has a name in it that each of several processes made up, and that nobody has sent to the others."""
+    if next(trace.before(saved, GroupStarted), next(trace.before(saved, Sharded), None)) is None:
+        return False
     return any(
         called.name in _MAKING_UP
         and not any(rank_dependent(guard.test) for guard in called.guards)
