@@ -33,6 +33,9 @@ SHORT = ("tests/rules/", "tests/verify/test_contract.py")
 ONE_OF = 40
 """Of so many short tests that start ranks, a plain ``pytest`` runs one."""
 
+SUBJECT = re.compile(r"\[(?:rules/)?([a-z0-9_-]+)[]/]")
+"""A folder of fixtures, or the name of a rule or codemod, at the head of the parameters of a test."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--bless", action="store_true", help="rewrite expected outputs")
@@ -55,11 +58,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         _keep(config, items, [i for i in items if _mentions(i.nodeid, words)])
     if config.option.sample_ranks:
         _keep(config, items, [i for i in items if not i.get_closest_marker("ranks") or _lot(i)])
+    known = {rule.name for rule in knowledge.rules()} | {one.name for one in knowledge.codemods()}
+    items.sort(key=lambda item: _subject(item, known))
 
 
 def _keep(config: pytest.Config, items: list[pytest.Item], kept: list[pytest.Item]) -> None:
-    config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+    chosen = set(kept)
+    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = kept
+
+
+def _subject(item: pytest.Item, known: set[str]) -> str:
+    """The rule or codemod that a test is of: what one of its tests made is there for the next, in one worker."""
+    found = SUBJECT.search(item.nodeid)
+    name = found[1].replace("_", "-") if found else ""
+    is_apart = item.get_closest_marker("ranks")  # what starts ranks is set up once for a module
+    return name if name in known and not is_apart else ""
 
 
 def _lot(item: pytest.Item) -> bool:

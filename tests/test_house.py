@@ -11,6 +11,7 @@ import sys
 import textwrap
 import warnings
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import click
@@ -57,9 +58,14 @@ def modules() -> Iterator[tuple[str, Path]]:
         yield ".".join(p for p in parts if p != "__init__"), path
 
 
-def imports(path: Path) -> Iterator[str]:
+@cache
+def imports(path: Path) -> tuple[str, ...]:
     """The full names of all modules that a file imports, wherever the import stands."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    return tuple(_imports(ast.parse(path.read_text(encoding="utf-8"))))
+
+
+def _imports(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

@@ -10,14 +10,17 @@ from pathlib import Path
 import pytest
 
 from fsdp2lint.catalogue.declare import Rule
-from tests.support.mending import found_in_bad_fixtures, rules
+from tests.rules.test_rules import CASES
+from tests.support.mending import rules
 from tests.support.running import TOUR, program
 
 
 @cache
 def offered(rule: Rule) -> set[str]:
     """The safeties of the fixes that a rule offers for its bad fixtures."""
-    return {one.fix.safety for one in found_in_bad_fixtures(rule) if one.fix is not None}
+    folder = f"{rule.name.replace('-', '_')}/bad_"
+    said = [found for case in CASES if case.name.startswith(folder) for found in case.seen()[1]]
+    return {one.fix.safety for by, one in said if by is rule and one.fix is not None}
 
 
 every_rule = pytest.mark.parametrize("rule", rules().values(), ids=lambda rule: rule.name)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 
 import pytest
 
 from fsdp2lint.catalogue import knowledge
 from fsdp2lint.catalogue.declare import OPTIONAL_SECTIONS, SECTIONS, Rule
+from fsdp2lint.catalogue.findings import Finding
 from fsdp2lint.source.source import Source
 from tests.rules.test_rules import findings, mended
 from tests.support.examples import example
@@ -23,6 +25,13 @@ FORM = re.compile(
 def before(rule: Rule) -> Source:
     """What the example of a page shows as wrong."""
     return example(rule.section("Example"))[0]
+
+
+@cache
+def said_before(rule: Rule) -> tuple[Source, list[tuple[Rule, Finding]]]:
+    """What the example of a page shows as wrong, and what is said of it."""
+    source = before(rule)
+    return source, list(findings([source], rule.name))
 
 
 def codes(source: Source, about: Rule) -> list[str]:
@@ -41,7 +50,7 @@ def test_a_page_has_its_headings(rule: Rule) -> None:
 
 @RULES
 def test_the_example_fires(rule: Rule) -> None:
-    assert set(codes(before(rule), rule)) == {rule.code}
+    assert {one.code for one, _ in said_before(rule)[1]} == {rule.code}
 
 
 @RULES
@@ -97,8 +106,7 @@ def test_the_forms_of_a_page_are_found_or_not(rule: Rule) -> None:
 
 @RULES
 def test_the_fix_of_the_example_makes_it_silent(rule: Rule) -> None:
-    source = before(rule)
-    said = list(findings([source], rule.name))
+    source, said = said_before(rule)
     (after,) = mended([source], said)
     fixable = any(finding.fix is not None for _, finding in said)
     assert codes(after, rule) == [] if fixable else after.text == source.text
@@ -106,7 +114,7 @@ def test_the_fix_of_the_example_makes_it_silent(rule: Rule) -> None:
 
 @RULES
 def test_a_rule_that_fixes_says_how_safely(rule: Rule) -> None:
-    safety = {f.fix.safety for r, f in findings([before(rule)], rule.name) if f.fix and r is rule}
+    safety = {f.fix.safety for r, f in said_before(rule)[1] if f.fix and r is rule}
     said = rule.section(FIXES)
     for one in safety:
         assert said.lower().startswith(one), f"{rule.name}: {one}, but the page says {said[:20]!r}"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -51,7 +51,7 @@ class Case:
     name: str
     files: tuple[Path, ...]
 
-    @cache  # noqa: B019  the cases live as long as the tests
+    @lru_cache(maxsize=100)  # noqa: B019  the tests of a rule run together, and no rule has more
     def seen(self) -> tuple[list[Source], list[tuple[Rule, Finding]]]:
         """The files, and what all rules say of them."""
         sources = [Source.read(path) for path in self.files]

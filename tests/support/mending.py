@@ -7,11 +7,10 @@ from functools import cache
 from fsdp2lint.catalogue import knowledge
 from fsdp2lint.catalogue.declare import Rule
 from fsdp2lint.check import runner
-from fsdp2lint.check.diagnostics import Diagnostic
 from fsdp2lint.check.runner import Batch, Mended
 from fsdp2lint.config.settings import Settings
 from fsdp2lint.source.source import Source
-from tests.evidence.header import RULES, Fixture, fixtures
+from tests.evidence.header import Fixture, fixtures
 from tests.support.launching import launched
 
 
@@ -29,15 +28,6 @@ def bad_fixtures() -> list[Fixture]:
 def rule_of(fixture: Fixture) -> Rule:
     """The rule that must speak of a fixture."""
     return rules()[fixture.path.parent.name]
-
-
-def found_in_bad_fixtures(rule: Rule) -> list[Diagnostic]:
-    """What a rule reports in its bad fixtures: scripts, or settings files of a framework."""
-    scripts = [_batch(fixture) for fixture in bad_fixtures() if rule_of(fixture) is rule]
-    folder = RULES / rule.name.replace("-", "_")
-    settings = [Batch.of_files([str(file)]) for file in sorted(folder.glob("bad_*.yaml"))]
-    reports = [runner.check(batch, _only(rule)) for batch in (*scripts, *settings)]
-    return [one for report in reports for one in report.found if one.rule is rule]
 
 
 def mended(copy: Fixture, rule: Rule) -> Mended:

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 from fsdp2lint.rehearse import contract
@@ -65,16 +66,21 @@ class Ranks:
 
 def runs_here(script: Path) -> bool:
     """Whether a script needs no framework itself: these ranks have a stand-in for some of ``transformers`` alone."""
-    stand_in = ast.parse((STAND_INS / "transformers" / "__init__.py").read_text("utf-8"))
-    there = {node.name for node in stand_in.body if isinstance(node, ast.ClassDef)}
     for node in ast.walk(ast.parse(script.read_text("utf-8"))):
         home = node.module or "" if isinstance(node, ast.ImportFrom) else ""
         if home.partition(".")[0] in ("lightning", "pytorch_lightning"):
             return False
         if isinstance(node, ast.ImportFrom) and home == "transformers":
-            if not {alias.name for alias in node.names} <= there:
+            if not {alias.name for alias in node.names} <= _stood_in_for():
                 return False
     return True
+
+
+@cache
+def _stood_in_for() -> set[str]:
+    """The classes of ``transformers`` that there is a stand-in for."""
+    stand_in = ast.parse((STAND_INS / "transformers" / "__init__.py").read_text("utf-8"))
+    return {node.name for node in stand_in.body if isinstance(node, ast.ClassDef)}
 
 
 @contextmanager
