@@ -92,8 +92,14 @@ def value(name: str, number: int) -> Any:
     if name in _ANSWERS:  # as in Anthropic/hh-rlhf
         return f"\n\nHuman: {sentence(number)}\n\nAssistant: {sentence(number + len(name))}"
     text = sentence(number * 31 + len(name), 12)  # templates and answers are to fit beside it
-    cuts = dict.fromkeys(cut for file in own_files() for cut in _cuts(file))
+    cuts = _all_cuts(len(sys.modules))
     return " ".join([text, *(f"{cut} {sentence(number + n, 6)}" for n, cut in enumerate(cuts))])
+
+
+@functools.cache
+def _all_cuts(modules: int) -> tuple[str, ...]:
+    """Those of all files of the program; looked up anew when more modules are there."""
+    return tuple(dict.fromkeys(cut for file in own_files() for cut in _cuts(file)))
 
 
 @functools.cache
