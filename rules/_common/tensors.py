@@ -235,13 +235,13 @@ def _is_plain(trace: Trace, event: Event, value: Value, depth: int) -> bool:
         entries = [v for _, v in trace.memory.entries(value.owner)]
         return (
             bool(entries)
-            and not _may_hold_more(trace, value.owner)
+            and not may_hold_more(trace, value.owner)
             and all(_is_plain(trace, event, v, depth - 1) for v in entries)
         )
     return isinstance(value.key, tuple) and _computed_plain(trace, event, value, depth)
 
 
-def _may_hold_more(trace: Trace, table: Container) -> bool:
+def may_hold_more(trace: Trace, table: Container) -> bool:
     """Whether a list or a dictionary may hold something else than what is seen in it. One that is made over the names of
     parameters holds for all of them what is seen for some.
     """

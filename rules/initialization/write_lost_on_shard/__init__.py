@@ -2,13 +2,14 @@
 
 ## What it does
 
-Finds `p.data = plain_tensor` and writes into rows of a parameter, of its gradient or of a tensor like it
+Finds `p.data = tensor` and writes into rows of a parameter, of its gradient or of a tensor like it
 (`w[i].zero_()`, `nn.init.zeros_(w[i])`, `mask[i] = torch.ones_like(mask[i])`) after its model was sharded.
 
 ## Why is this bad
 
 FSDP2 keeps the shard in a tensor of its own. `p.data = …` puts another tensor into the outer `DTensor`, which
-the next forward does not look at. `w[i]` of a tensor that is sharded along its rows is gathered into a new
+neither the next forward nor `p` itself looks at, be it a `DTensor` too: averaged weights that are swapped in for an evaluation
+are not used, limited weights are not limited. `w[i]` of a tensor that is sharded along its rows is gathered into a new
 tensor, and what is written into that is thrown away. Neither raises. Write before `fully_shard`.
 
 ## Example
@@ -81,6 +82,39 @@ for parameter in model.parameters():
     parameter.data = parameter.full_tensor()
 ```
 
+Found: averaged weights in the place of the trained ones.
+
+```python
+class Average:
+    def __init__(self, model):
+        self.model = model
+        self.mean = {n: p.data.clone() for n, p in model.named_parameters()}
+        self.kept = {}
+
+    def use(self):
+        for name, parameter in self.model.named_parameters():
+            self.kept[name] = parameter.data
+            parameter.data = self.mean[name]
+
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+average = Average(model)
+average.use()
+```
+
+Found: weights that are to stay in a range.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+model(torch.randn(2, 8)).sum().backward()
+for parameter in model.parameters():
+    parameter.data = parameter.data.clamp(-0.01, 0.01)
+```
+
 Not found: tensors from a file of safetensors, which are always plain.
 
 ```python
@@ -98,7 +132,8 @@ for name, parameter in model.named_parameters():
 
 Unsafe: the statement with the write moves above the `fully_shard` calls of its model when all are in one block,
 it does nothing but write into tensors (also in the functions that it calls), and nothing between uses the model
-otherwise. Random values are then drawn by each rank for itself: the ranks need one seed.
+otherwise. Random values are then drawn by each rank for itself: the ranks need one seed. Tensors that are sharded
+like the parameter are copied into it instead (`p.data.copy_(…)`), and what the function keeps of it is cloned first.
 
 ## Known limits
 
@@ -130,7 +165,8 @@ from fsdp2lint.api import (
 )
 
 from ..._common.shared import Shard
-from ..._common.tensors import asks_for_kind, is_plain, shard_of
+from ..._common.tensors import asks_for_kind, shard_of
+from .replaced import copied, is_another
 from .writing import written_before
 
 
@@ -144,7 +180,8 @@ def check(trace: Trace) -> Iterator[Finding]:
             at=event,
             message=message,
             because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
-            fix=written_before(trace, event, tensor, nodes),
+            fix=(copied(trace, event) if isinstance(event, Written) else None)
+            or written_before(trace, event, tensor, nodes),
         )
 
 
@@ -155,7 +192,7 @@ def _lost(trace: Trace) -> Iterator[tuple[Event, Value, Shard, str]]:
         shard = shard_of(trace, written, tensor)
         if written.name != "data" or shard is None or asks_for_kind(written):
             continue
-        if is_plain(trace, written, written.value):
+        if is_another(trace, written):
             message = (
                 f"`{tensor.words()}` is sharded: the tensor that is put into its `.data` is not the shard that "
                 "the next forward gathers, so the write is lost"
