@@ -100,8 +100,9 @@ def _homes(source: Source, edits: list[Edit]) -> Iterator[Edit]:
 
 
 def _inside(source: Source, node: cst.CSTNode, edits: list[Edit]) -> bool:
-    """Whether a node stands in a statement that goes."""
-    gone = {edit.statement for edit in edits if isinstance(edit, Remove)}
+    """Whether a node stands in a statement that goes, or in a dictionary that is written anew."""
+    gone: set[cst.CSTNode] = {edit.statement for edit in edits if isinstance(edit, Remove)}
+    gone |= {edit.node for edit in edits if isinstance(edit, Replace)}
     return any(around in gone for around in Layout.of(source).ancestors(node))
 
 

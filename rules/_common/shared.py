@@ -199,7 +199,22 @@ def told_apart(guards: Guards, module: Value) -> bool:
             ".__name__"
         ):
             return True
-    return False
+    return _is_none_around(guards, module)
+
+
+def _is_none_around(guards: Guards, module: Value) -> bool:
+    """Whether a module is taken out of something by ``.module``, which is no sharded module here: DDP then."""
+    around = (
+        unwrapped(module.owner) if isinstance(module, Part) and module.key == ".module" else None
+    )
+    tests = {guard.test for clause in guards.clauses for guard in clause}
+    return around is not None and any(
+        isinstance(test, Part)
+        and unwrapped(test.owner) is around
+        and asks_for_fsdp2(test)
+        and guards.excludes(Guards(frozenset((frozenset((Guard(test, True),)),))))
+        for test in tests
+    )
 
 
 def _another_one(test: Part, module: Value) -> bool:

@@ -165,7 +165,7 @@ from fsdp2lint.api import (
 )
 
 from ..._common.shared import Shard
-from ..._common.tensors import asks_for_kind, shard_of
+from ..._common.tensors import asks_for_kind, shard_of, tensor_of
 from .replaced import copied, is_another
 from .writing import written_before
 
@@ -193,9 +193,15 @@ def _lost(trace: Trace) -> Iterator[tuple[Event, Value, Shard, str]]:
         if written.name != "data" or shard is None or asks_for_kind(written):
             continue
         if is_another(trace, written):
+            found = tensor_of(trace, tensor)
+            reader = (
+                "the optimizer reads"
+                if found is not None and found.gradient
+                else "the next forward gathers"
+            )
             message = (
                 f"`{tensor.words()}` is sharded: the tensor that is put into its `.data` is not the shard that "
-                "the next forward gathers, so the write is lost"
+                f"{reader}, so the write is lost"
             )
             yield written, tensor, shard, message
     for row in row_writes(trace):
