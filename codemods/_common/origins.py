@@ -65,6 +65,10 @@ def _from(
             yield from _of_binding(program, other, binding, node.attr.value, index, depth)
     elif index is None and (own := _of_own_member(program, source, node, depth)):
         yield from own
+    elif index is None and (given := _of_property(program, source, node)) is not None:
+        other, values = given
+        for value in values:
+            yield from _from(program, other, value, None, depth + 1)
     elif (table := table_of(program, source, node)) is not None:
         other, display = table
         for entry in display.elements:
@@ -269,6 +273,36 @@ def _only_method(program: Program, call: cst.Call) -> list[tuple[Source, cst.CST
     if node.decorators or _is_set_elsewhere(program, cls, name):
         return []
     return [(source, node)]
+
+
+def _of_property(
+    program: Program, source: Source, node: cst.BaseExpression
+) -> tuple[Source, list[cst.BaseExpression]] | None:
+    """What ``config.name`` can be where ``config`` is annotated with a class of the project and ``name`` is its property."""
+    if not isinstance(node, cst.Attribute) or not isinstance(node.value, cst.Name):
+        return None
+    found = program.derived(_methods).get(node.attr.value, [])
+    if len(found) != 1 or not _is_property(found[0][1]):
+        return None
+    other, method = found[0]
+    cls = Layout.of(other).parents[Layout.of(other).parents[method]]
+    assert isinstance(cls, cst.ClassDef)
+    said = _annotation(source, node.value).strip("\"'").rpartition(".")[2]
+    if said != cls.name.value or _is_set_elsewhere(program, cls, node.attr.value):
+        return None
+    values = [one or cst.Name("None") for one in returned(method)]
+    return other, values + ([cst.Name("None")] if _may_come_to_its_end(method.body) else [])
+
+
+def _annotation(source: Source, name: cst.Name) -> str:
+    """What annotates the parameter of the function that a name is; empty for others."""
+    scope = scope_of(Layout.of(source).ancestors(name))
+    if not isinstance(scope, cst.FunctionDef):
+        return ""
+    for one in (*scope.params.params, *scope.params.kwonly_params):
+        if one.name.value == name.value and one.annotation is not None:
+            return source.code(one.annotation.annotation)
+    return ""
 
 
 def _methods(program: Program) -> dict[str, list[tuple[Source, cst.FunctionDef]]]:

@@ -27,6 +27,7 @@ from fsdp2lint.api import (
     Value,
     dotted,
     options,
+    scope_of,
     told_apart,
     unwrapped,
     walk,
@@ -291,12 +292,21 @@ def _maker(
     if said != (["contextmanager"] if isinstance(gives, cst.With) else []):
         return None
     name, items = function.name.value, list[tuple[Source, cst.With, cst.WithItem]]()
+    around = scope_of(layout.ancestors(function))
+    cls = around if isinstance(around, cst.ClassDef) else None
     for other in program.sources:
         parents = Layout.of(other).parents
         for node in walk(other.tree) if name in other.text else ():
             if not isinstance(node, cst.Name) or node.value != name or node is function.name:
                 continue
             parent = parents[node]
+            asked = isinstance(parent, cst.Attribute) and parent.attr is node
+            if (
+                cls is not None
+                and not asked
+                and scope_of(Layout.of(other).ancestors(node)) is not cls
+            ):
+                continue  # a variable of that name
             if isinstance(parent, cst.ImportAlias):
                 if other.path.endswith("__init__.py"):
                     return None  # who imports it from there is not seen
