@@ -146,7 +146,7 @@ class Runs:
             return None
         project.budget.repeat(run.rations)
         reached.add(run.reached)
-        reached.choices.setdefault(key[1], tuple(run.machine.others))
+        reached.choices.setdefault(key[1], run.machine.choices)
         return run.traces
 
     def keep(

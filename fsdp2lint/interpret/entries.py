@@ -14,6 +14,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -172,7 +173,7 @@ def _program(machine: Machine, source: Source, reached: Reached) -> Iterator[Tra
     _guarded(trace, lambda: module.load(machine, "__main__"))
     machine.project.budget.spend(machine.steps)
     reached.add(machine.run_bodies)
-    reached.choices.setdefault(source.path, tuple(machine.others))
+    reached.choices.setdefault(source.path, machine.choices)
     trace.visited = machine.visited
     yield trace
     yield from _closures(machine, module, reached)
@@ -289,7 +290,7 @@ def _entry(
     )  # a worker that shards and trains is a program of its own
     machine.ration = machine.project.budget.ration(usual, interest=machine.interest)
     machine.run_bodies = set()
-    for kept in (machine.idle, machine.gave, machine.telling, machine.forwards):
+    for kept in (machine.idle, machine.gave, machine.telling, machine.forwards, machine.hooks):
         kept.clear()
     if module.scope is None:
         return
@@ -362,9 +363,17 @@ def _is_called_by_its_class(cls: Class, function: Function) -> bool:
     """Whether a private method is called on ``self`` in the files of a class and its bases."""
     if not function.name.startswith("_") or function.name.startswith("__"):
         return False
-    call = re.compile(rf"\b(?:self|cls|super\(\))\.{function.name}\(")
     files = {c.scope.source for c in lineage(cls) if isinstance(c, Class)}
-    return any(call.search(source.text) for source in files)
+    return any(function.name in _called_by_classes(source.text) for source in files)
+
+
+_PRIVATE_CALL = re.compile(r"\b(?:self|cls|super\(\))\.(_\w+)\(")
+
+
+@lru_cache(maxsize=500)
+def _called_by_classes(text: str) -> frozenset[str]:
+    """The private methods that the classes of a file call."""
+    return frozenset(_PRIVATE_CALL.findall(text))
 
 
 def _see(machine: Machine, function: Function) -> None:

@@ -241,13 +241,16 @@ def module_like(machine: Machine, name: Value) -> Value | None:
             found.append((len(source.text), path, f"{before}{below}{after}"))
     if not found:
         return None
-    others = {path: dotted for _, path, dotted in found}
-    if after.strip("."):  # the package around them may be one of several as well
-        others = {path: _dotted(path) for path in _called_like(machine, found[0][1])} | others
-    machine.others.update(others)
+    _, simplest, spelled = min(found)
+    if simplest not in machine.others:
+        others = {path: dotted for _, path, dotted in found}
+        if after.strip("."):  # the package around them may be one of several as well
+            others = {path: _dotted(path) for path in _called_like(machine, simplest)} | others
+        machine.others[simplest] = others
+    others = machine.others[simplest]
     if machine.instead in others:
         return namespace(machine, machine.instead, others[machine.instead])
-    return namespace(machine, *min(found)[1:])
+    return namespace(machine, simplest, spelled)
 
 
 def _called_like(machine: Machine, path: str) -> Iterator[str]:

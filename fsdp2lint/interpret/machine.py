@@ -136,13 +136,16 @@ def _is_chosen(given: Given, result: Value) -> bool:
 
 
 def _is_no_deed(event: Event) -> bool:
-    """Whether nothing was done but to call something, to compute, or to give away a list or a dictionary.
+    """Whether nothing was done but to call something, to compute, or to give away a list, a dictionary or an object of a
+    library that is no model.
 
-    What such a list holds was told of, if it is more than settings.
+    What these hold was told of, if it is more than settings.
     """
-    return isinstance(event, _NO_DEEDS) or (
-        isinstance(event, Escaped) and isinstance(event.value, Container)
-    )
+    if not isinstance(event, Escaped):
+        return isinstance(event, _NO_DEEDS)
+    value = event.value
+    of_library = type(value) is Instance and isinstance(value.cls, External)
+    return of_library or isinstance(value, Container)
 
 
 class Machine:
@@ -160,8 +163,8 @@ class Machine:
         self.project = project
         self.instead = instead
         """The module that the program runs with where it could name one of several."""
-        self.others: dict[str, str] = {}
-        """The modules that it could name, by their paths."""
+        self.others: dict[str, dict[str, str]] = {}
+        """The modules that it could name at a place, by their paths: by that of the simplest of them."""
         self.interest: Interest = interest
         """How much the work is about the file in which it begins."""
         self.memory = Memory()
@@ -216,6 +219,10 @@ class Machine:
         """What functions that keep their results gave: in which stage, and under which guards."""
         self.recipes: list[tuple[Way, Tree]] = []
         """How recipes were read, and what they held."""
+        self.hooks: dict[Value, tuple[Guards, Value]] = {}
+        """What runs in a backward pass when a gradient is there, as far as it is the project's: under which guards it
+        was registered, and the parameter for which it was first.
+        """
         self.commands: dict[Value, list[Function]] = {}
         """Functions that were registered with an object by a decorator of it: ``@app.command()``."""
         self.run_bodies: set[cst.CSTNode] = set()
@@ -277,6 +284,11 @@ class Machine:
                 known.append(self.here)
                 self.record(Escaped(self.moment(site), one, to))
         self.here = here
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The paths of the modules that the program could name."""
+        return tuple(dict.fromkeys(path for others in self.others.values() for path in others))
 
     # -- making values -------------------------------------------------------------------------
 

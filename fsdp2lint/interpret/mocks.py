@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 
 import libcst as cst
 
@@ -28,10 +29,16 @@ _BEFORE_EACH = ("setUp", "setUpClass", "setup_method", "setup_class")
 def mocks(function: Function) -> bool:
     """Whether a function runs while what it calls is replaced: by ``monkeypatch``, or by ``patch`` of unittest."""
     source = function.scope.source
-    if not _IMPORTED.search(source.text) or unread(function.node):
+    if not _may_mock(source.text) or unread(function.node):
         return False
     around = [*_written(function.node), *_of_class(function), *_fixtures(function, source)]
     return any(_MOCKING.search(_HARMLESS.sub("", source.code(one))) for one in around)
+
+
+@lru_cache(maxsize=500)
+def _may_mock(text: str) -> bool:
+    """Whether a file speaks of mocks: it is asked once for each of its functions."""
+    return _IMPORTED.search(text) is not None
 
 
 def _written(node: cst.FunctionDef | cst.Lambda) -> Iterator[cst.CSTNode]:

@@ -40,7 +40,7 @@ def backward(call: Call) -> Value | None:
         return None
     engine = isinstance(receiver, Instance | Wrapped | Optimizer | External)
     of = call.args[0] if engine and call.args else receiver
-    call.emit(Backward, of=of)
+    go_backward(call, of)
     return nothing(call)
 
 
@@ -50,8 +50,19 @@ def autograd_backward(call: Call) -> Value | None:
     of = call.get(0, "tensors")
     if of is None:
         return None
-    call.emit(Backward, of=of)
+    go_backward(call, of)
     return nothing(call)
+
+
+def go_backward(call: Call, of: Value) -> None:
+    """A backward pass, in which the hooks of parameters run: some of them step an optimizer."""
+    call.emit(Backward, of=of)
+    machine = call.machine
+    here = machine.here
+    for hook, (guards, parameter) in list(machine.hooks.items()):
+        machine.here = here.and_(guards)
+        machine.call(hook, (parameter,), {}, call.site)
+    machine.here = here
 
 
 # -- clipping ----------------------------------------------------------------------------------------------

@@ -12,8 +12,10 @@ from fsdp2lint.meanings.optim import note_use
 from fsdp2lint.meanings.registry import method
 from fsdp2lint.meanings.results import choices, each_choice
 from fsdp2lint.model.values import (
+    Bound,
     Container,
     External,
+    Function,
     Instance,
     Literal,
     Not,
@@ -77,4 +79,7 @@ def on_parameter(call: Call) -> Value | None:
         return None
     if call.name == ".requires_grad_":
         return receiver
+    hook = call.get(0)
+    if call.name == ".register_post_accumulate_grad_hook" and isinstance(hook, Function | Bound):
+        call.machine.hooks.setdefault(hook, (call.machine.here, receiver))
     return Part(receiver, (f"{call.name}()",))

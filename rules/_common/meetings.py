@@ -162,10 +162,9 @@ def rank_guards(event: Event) -> Iterator[Guard]:
     """
     if any(_about_world(g) for g in event.guards):
         return
-    for clause in event.guards.clauses:
-        asked = [g for g in clause if not _no_group(g)]
-        if len(asked) == 1 and parts(event, asked[0]):
-            yield asked[0]
+    every = ([g for g in clause if not _no_group(g)] for clause in event.guards.clauses)
+    found = [asked[0] for asked in every if len(asked) == 1 and parts(event, asked[0])]
+    yield from sorted(found, key=Guard.words)  # clauses have no order, findings name the first
 
 
 def parts(event: Event, guard: Guard) -> bool:

@@ -169,3 +169,20 @@ def test_none_is_no_model_where_one_may_stand(used: str) -> None:
     """What gives nothing gives no model then."""
     trace = traced(NO_MODEL.format(used=used) + "report(input())\n" * OFTEN)
     assert times(trace, ".tensor") == IDLE_RUNS
+
+
+STORED = """
+import requests
+
+def size_of(address):
+    torch.manual_seed(0)
+    session = requests.Session()
+    session.mount("http://", requests.adapters.HTTPAdapter(pool_maxsize=50))
+    return session.head(address).headers["Content-Length"]
+
+"""
+
+
+def test_what_is_handed_to_a_library_is_no_deed_where_it_is_of_a_library() -> None:
+    trace = traced(dedent(STORED) + "size_of(input())\n" * OFTEN)
+    assert times(trace, "manual_seed") == IDLE_RUNS

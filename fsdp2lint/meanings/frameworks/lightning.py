@@ -9,6 +9,7 @@ and lightning/fabric/connector.py for the precisions.
 from __future__ import annotations
 
 from fsdp2lint.interpret.classes import outside
+from fsdp2lint.meanings.autograd import go_backward
 from fsdp2lint.meanings.call import MAX_DEPTH, Call
 from fsdp2lint.meanings.frameworks.accelerate import launched_version
 from fsdp2lint.meanings.registry import calls, method
@@ -22,7 +23,7 @@ from fsdp2lint.meanings.results import (
     nothing,
     setting,
 )
-from fsdp2lint.model.events import AskedOldVersion, Backward, Collective, Refused, Stepped
+from fsdp2lint.model.events import AskedOldVersion, Collective, Refused, Stepped
 from fsdp2lint.model.values import Class, Container, External, Instance, Optimizer, Value, lineage
 
 _TRAINER = "lightning.pytorch.Trainer"
@@ -167,7 +168,7 @@ def _step(call: Call, module: Value, loss: Value, optimizers: list[Optimizer]) -
     by_hand = setting(call, module, "automatic_optimization")
     if constant(by_hand) is False or not optimizers:
         return
-    call.emit(Backward, of=loss)
+    go_backward(call, loss)
     for optimizer in optimizers:
         call.emit(Stepped, optimizer=optimizer)
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 import libcst as cst
 
 from fsdp2lint.meanings.attributes import rank
+from fsdp2lint.meanings.autograd import go_backward
 from fsdp2lint.meanings.call import Call
 from fsdp2lint.meanings.launch import counter_as_rank
 from fsdp2lint.meanings.registry import calls, method
 from fsdp2lint.meanings.results import fresh, instance, made_by, nothing, setting, text
-from fsdp2lint.model.events import Backward, Collective, Wrapping
+from fsdp2lint.model.events import Collective, Wrapping
 from fsdp2lint.model.guards import Guards
 from fsdp2lint.model.training import rank_dependent
 from fsdp2lint.model.values import Bound, Class, Function, Literal, Value, Wrapped
@@ -159,7 +160,7 @@ def backward(call: Call) -> Value | None:
     loss = call.get(0, "tensor")
     if loss is None:
         return None
-    call.emit(Backward, of=loss)
+    go_backward(call, loss)
     return nothing(call)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from fsdp2lint.interpret.classes import find
 from fsdp2lint.interpret.functions import append, stranger_arguments
+from fsdp2lint.meanings.autograd import go_backward
 from fsdp2lint.meanings.call import Call
 from fsdp2lint.meanings.frameworks.accelerate import is_left_open, is_unset
 from fsdp2lint.meanings.frameworks.objects import renewed, shard
@@ -29,7 +30,6 @@ from fsdp2lint.meanings.frameworks.transformers import (
 from fsdp2lint.meanings.registry import method
 from fsdp2lint.meanings.results import choices, constant, fresh, listed, made_by, nothing, setting
 from fsdp2lint.model.events import (
-    Backward,
     CheckpointTyped,
     Clipped,
     Collective,
@@ -264,7 +264,7 @@ def training_step(call: Call) -> Value | None:
     if me is None or not is_trainer(me):
         return None
     loss = _hook(call, me, "compute_loss", *call.args[:2])
-    call.emit(Backward, of=loss)
+    go_backward(call, loss)
     return fresh(call)
 
 
