@@ -11,6 +11,7 @@ import click
 
 from fsdp2lint.check.runner import Mended
 from fsdp2lint.cli.options import (
+    COLOR,
     CONFIGURATION,
     DISCOVERY,
     SELECTION,
@@ -102,9 +103,7 @@ _OUTPUT = together(
     click.option("--error-on-warning", is_flag=True, help="Report warnings as errors."),
     click.option("-e", "--exit-zero", is_flag=True, help="Exit 0 even if there are findings."),
     click.option("--exit-non-zero-on-fix", is_flag=True, help="Exit 1 if a fix was applied."),
-    click.option(
-        "--color", "--colour", type=click.Choice(["auto", "always", "never"]), default="auto"
-    ),
+    COLOR,
     click.option("-q", "--quiet", is_flag=True, help="Print findings only, without a summary."),
     click.option(
         "-v", "--verbose", is_flag=True, help="Print files, rules and coverage on standard error."

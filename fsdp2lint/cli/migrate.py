@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fsdp2lint.cli.options import CONFIGURATION, DISCOVERY, TARGET, Given, listing
+from fsdp2lint.cli.options import COLOR, CONFIGURATION, DISCOVERY, TARGET, Given, listing
 from fsdp2lint.cli.output import coloured, on_terminal, save
 from fsdp2lint.cli.sessions import configured, refuse_wrong, said_to_be_wrong
 from fsdp2lint.config.settings import BadSetting, unknown
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
 )
 @DISCOVERY
 @CONFIGURATION
-@click.option("--color", "--colour", type=click.Choice(["auto", "always", "never"]), default="auto")
+@COLOR
 @click.option("-q", "--quiet", is_flag=True, help="No diff, only the ledger.")
 def command(paths: tuple[str, ...], **given: Any) -> int:
     """Rewrite FSDP1 in FILES and below DIRS to FSDP2 and distributed checkpoints.

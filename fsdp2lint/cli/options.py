@@ -41,6 +41,24 @@ def together(*options: Callable[[F], F]) -> Callable[[F], F]:
     return decorate
 
 
+OUTPUT = click.option(
+    "-f",
+    "--output-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+)
+
+COLOR = click.option(
+    "--color", "--colour", type=click.Choice(["auto", "always", "never"]), default="auto"
+)
+
+NPROC = click.option(
+    "--nproc",
+    type=click.IntRange(1, 64),
+    help="How many ranks; by default as many as the command line starts, or 2.",
+)
+
 TARGET = click.option(
     "--target-torch",
     metavar="VERSION",

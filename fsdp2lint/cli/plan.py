@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from fsdp2lint.cli.options import COLOR, OUTPUT
 from fsdp2lint.cli.output import coloured
 from fsdp2lint.system.signals import cleaning_up
 
@@ -32,14 +33,8 @@ from fsdp2lint.system.signals import cleaning_up
     metavar="MODULE:FUNCTION",
     help="Call a function before the script, for what this machine lacks.",
 )
-@click.option(
-    "-f",
-    "--output-format",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-)
-@click.option("--color", "--colour", type=click.Choice(["auto", "always", "never"]), default="auto")
+@OUTPUT
+@COLOR
 @click.argument("words", nargs=-1, metavar="[SCRIPT] [-- ARGS]", type=click.UNPROCESSED)
 @cleaning_up()
 def command(

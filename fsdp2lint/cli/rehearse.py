@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from fsdp2lint.cli.options import COLOR, NPROC, OUTPUT
 from fsdp2lint.cli.output import coloured
 from fsdp2lint.system.signals import cleaning_up
 
@@ -26,11 +27,7 @@ class _Launching(click.Command):
     context_settings={"ignore_unknown_options": True},
 )
 @click.option("-m", "--module", metavar="MODULE", help="Run a module instead of a script.")
-@click.option(
-    "--nproc",
-    type=click.IntRange(1, 64),
-    help="How many ranks; by default as many as the command line starts, or 2.",
-)
+@NPROC
 @click.option(
     "--steps",
     type=click.IntRange(1),
@@ -88,14 +85,8 @@ class _Launching(click.Command):
     show_default=True,
     help="On `cuda` the script runs as it is, one GPU a rank.",
 )
-@click.option(
-    "-f",
-    "--output-format",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-)
-@click.option("--color", "--colour", type=click.Choice(["auto", "always", "never"]), default="auto")
+@OUTPUT
+@COLOR
 @click.option("-q", "--quiet", is_flag=True, help="Do not show what the script prints on rank 0.")
 @click.argument(
     "words", nargs=-1, metavar="[SCRIPT | LAUNCHER …] [-- ARGS]", type=click.UNPROCESSED

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fsdp2lint.cli.options import CONFIGURATION
+from fsdp2lint.cli.options import CONFIGURATION, OUTPUT
 from fsdp2lint.cli.sessions import configured, said_to_be_wrong
 from fsdp2lint.config.settings import BadSetting
 
@@ -21,13 +21,7 @@ if TYPE_CHECKING:
 @click.command("rule", short_help="Explain a rule.")
 @click.argument("rules", nargs=-1, metavar="CODE|NAME...")
 @click.option("--all", "every", is_flag=True, help="All rules.")
-@click.option(
-    "-f",
-    "--output-format",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-)
+@OUTPUT
 @CONFIGURATION
 def command(rules: tuple[str, ...], every: bool, output_format: str, **given: Any) -> int:
     """Explain the rules with these codes or names: what they report, why, and what to write instead."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fsdp2lint.cli.options import CONFIGURATION, Given
+from fsdp2lint.cli.options import CONFIGURATION, OUTPUT, Given
 from fsdp2lint.cli.sessions import configured, said_to_be_wrong
 from fsdp2lint.config.settings import BadSetting
 from fsdp2lint.system.discover import NoSuchPath
@@ -36,13 +36,7 @@ PLACE = 24
     is_flag=True,
     help="Print how far each training program in FILE, which may be a folder, was followed.",
 )
-@click.option(
-    "-f",
-    "--output-format",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-)
+@OUTPUT
 @CONFIGURATION
 def command(
     file: str,

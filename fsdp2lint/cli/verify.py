@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from fsdp2lint.cli.options import COLOR, NPROC, OUTPUT
 from fsdp2lint.cli.output import coloured
 from fsdp2lint.system.signals import cleaning_up
 
@@ -31,11 +32,7 @@ if TYPE_CHECKING:
 @click.argument("arguments", nargs=-1, metavar="[-- ARGS]", type=click.UNPROCESSED)
 @click.option("--entry", metavar="FILE", help="The script to run, when both are folders.")
 @click.option("-m", "--module", metavar="MODULE", help="The module to run in both folders.")
-@click.option(
-    "--nproc",
-    type=click.IntRange(1, 64),
-    help="How many ranks; by default as many as the command line starts, or 2.",
-)
+@NPROC
 @click.option(
     "--steps",
     type=click.IntRange(1),
@@ -98,14 +95,8 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="The account of `fsdp2lint migrate -f json=FILE`, for the ladder and the page.",
 )
-@click.option(
-    "-f",
-    "--output-format",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-)
-@click.option("--color", "--colour", type=click.Choice(["auto", "always", "never"]), default="auto")
+@OUTPUT
+@COLOR
 @click.option("-q", "--quiet", is_flag=True, help="Do not show what the scripts print on rank 0.")
 @cleaning_up()
 def command(

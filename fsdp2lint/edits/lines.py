@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import tokenize
+from collections.abc import Callable
 
 from fsdp2lint.edits.layout import NEWLINE
 
@@ -23,18 +24,11 @@ def shifted(code: str, base: str, unit: str) -> str:
 
     The step comes behind ``base``: a block may mix tabs and spaces.
     """
-    inside = _lines_inside_strings(code)
-    pieces: list[str] = []
-    at, number = 0, 1
-    while at < len(code):
-        found = NEWLINE.search(code, at)
-        end = found.end() if found else len(code)
-        line = code[at:end]
-        if number not in inside and line.strip():
-            line = base + unit + line.removeprefix(base) if line.startswith(base) else unit + line
-        pieces.append(line)
-        at, number = end, number + 1
-    return "".join(pieces)
+
+    def deeper(line: str) -> str:
+        return base + unit + line.removeprefix(base) if line.startswith(base) else unit + line
+
+    return _with_each_line(code, deeper)
 
 
 def lifted(code: str, base: str, inner: str) -> str:
@@ -42,6 +36,13 @@ def lifted(code: str, base: str, inner: str) -> str:
 
     Lines that are indented less (comments, lines inside brackets) and lines inside strings stay.
     """
+    return _with_each_line(
+        code, lambda line: base + line[len(inner) :] if line.startswith(inner) else line
+    )
+
+
+def _with_each_line(code: str, moved: Callable[[str], str]) -> str:
+    """``code`` with its lines moved, but for empty ones and those inside strings."""
     inside = _lines_inside_strings(code)
     pieces: list[str] = []
     at, number = 0, 1
@@ -49,9 +50,7 @@ def lifted(code: str, base: str, inner: str) -> str:
         found = NEWLINE.search(code, at)
         end = found.end() if found else len(code)
         line = code[at:end]
-        if number not in inside and line.strip() and line.startswith(inner):
-            line = base + line[len(inner) :]
-        pieces.append(line)
+        pieces.append(moved(line) if number not in inside and line.strip() else line)
         at, number = end, number + 1
     return "".join(pieces)
 

@@ -107,9 +107,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp2lint.api import Finding, Forward, Registered, Trace, Value, options, rule, unwrapped
+from fsdp2lint.api import Finding, Forward, Trace, Value, options, rule, unwrapped
 
-from .._common.shared import Shard, overlap, sharded, shards_before, together
+from .._common.shared import Shard, sharded, shards_before, together
+from ._common.computed import computed_before
 
 
 @rule(code="FSDP237", group="correctness")
@@ -121,7 +122,9 @@ def check(trace: Trace) -> Iterator[Finding]:
             continue
         shard, part = found
         root = _root(trace, forward, shard)
-        if root is None or _computed_before(trace, forward, root.module):
+        if root is None or forward.moment.stage:
+            continue
+        if computed_before(trace, forward, root.module):
             continue
         later = _root_computes(trace, forward, root.module)
         if later is None:
@@ -146,20 +149,6 @@ def _root(trace: Trace, forward: Forward, shard: Shard) -> Shard | None:
             if outer is None or trace.inside(outer.module, other.module):
                 outer = other
     return outer
-
-
-def _computed_before(trace: Trace, forward: Forward, root: Value) -> bool:
-    """Whether the root, or a part of it, may have computed before, or is computing."""
-    if any(e.order < forward.order for e in trace.escapes(root)):
-        return True
-    hooked = {"call", "generate", *(r.method for r in trace.of(Registered))}
-    return any(
-        earlier.order < forward.order
-        and earlier.how in hooked
-        and not earlier.guards.excludes(forward.guards)
-        and overlap(trace, unwrapped(earlier.module), root) is not None
-        for earlier in trace.of(Forward)
-    ) or bool(forward.moment.stage)
 
 
 def _root_computes(trace: Trace, forward: Forward, root: Value) -> Forward | None:

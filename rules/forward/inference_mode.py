@@ -121,16 +121,15 @@ from fsdp2lint.api import (
     Instance,
     Literal,
     Part,
-    Registered,
     Replace,
     Trace,
     Value,
     name_for,
     rule,
-    unwrapped,
 )
 
-from .._common.shared import class_name, overlap, sharded
+from .._common.shared import class_name, sharded
+from ._common.computed import computed_before
 
 _MODE = "torch.inference_mode"
 
@@ -150,7 +149,7 @@ def check(trace: Trace) -> Iterator[Finding]:
         if found is None:
             continue
         shard, module = found
-        if _computed_before(trace, forward, module) or not _trained_after(trace, forward, module):
+        if computed_before(trace, forward, module) or not _trained_after(trace, forward, module):
             continue
         yield Finding(
             at=forward,
@@ -175,20 +174,6 @@ def _is_on(mode: Value) -> bool:
     """Whether ``inference_mode(…)`` is given nothing, or a constant True."""
     given = [mode.part(f".{name}") for name in ("argument0", "mode")]
     return all(isinstance(v, Part) or (isinstance(v, Literal) and v.value is True) for v in given)
-
-
-def _computed_before(trace: Trace, forward: Forward, module: Value) -> bool:
-    """Whether the module, or one in or around it, may have computed before."""
-    if any(e.order < forward.order for e in trace.escapes(module)):
-        return True
-    hooked = {"call", "generate", *(r.method for r in trace.of(Registered))}
-    return any(
-        earlier.order < forward.order
-        and earlier.how in hooked
-        and not earlier.guards.excludes(forward.guards)
-        and overlap(trace, unwrapped(earlier.module), module) is not None
-        for earlier in trace.of(Forward)
-    )
 
 
 def _trained_after(trace: Trace, forward: Forward, module: Value) -> bool:
