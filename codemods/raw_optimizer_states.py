@@ -84,7 +84,7 @@ from fsdp2lint.api import (
 )
 
 from ._common.shared import Helpers, Naming
-from ._common.states_asked import is_of
+from ._common.states_asked import asked, is_of
 from ._common.states_guards import besides_rank, test_above
 from ._common.states_putting import from_file
 from ._common.states_taking import hoisted
@@ -155,6 +155,7 @@ def _holds_shards(trace: Trace, loaded: Loaded) -> bool:
     """Whether shards of a model are in a file too."""
     return any(
         restored.kind == "model"
+        and asked(trace, restored).kind in ("SHARDED_STATE_DICT", "LOCAL_STATE_DICT")
         and any(is_of(one, loaded.result) for one in options(restored.state))
         for restored in trace.of(Restored)
     )

@@ -13,6 +13,7 @@ from fsdp2lint.api import (
     Container,
     Edit,
     Either,
+    Event,
     Instance,
     Layout,
     Operated,
@@ -34,7 +35,7 @@ from fsdp2lint.api import (
 
 from .._common.loop_ignored import ignores_some
 from .._common.loop_models import DTENSOR
-from .._common.loop_text import free_name, text_of
+from .._common.loop_text import around, free_name, text_of
 from .._common.shared import Build, Helpers
 
 WHY = "computed of this rank's shard, as FSDP1's was a plain tensor: the sum over the ranks stays right"
@@ -109,7 +110,7 @@ def _uses(trace: Trace, collective: Called) -> list[_Use]:
         return []
     found: list[_Use] = []
     for event in _events(trace, values):
-        if event.order > collective.order or _is_gathered(event):
+        if event.order > collective.order or _is_gathered(event) or _knows_shards(event):
             continue
         for position, operand in _operands(event):
             shards = [one for one in _each(trace, operand) if _is_shard(one)]
@@ -120,6 +121,13 @@ def _uses(trace: Trace, collective: Called) -> list[_Use]:
                 return []
             found.append(use)
     return found
+
+
+def _knows_shards(event: Event) -> bool:
+    """Whether the function that computes something tells shards from other tensors itself, as no code for FSDP1 does."""
+    function = around(event.at.source, event.at.node)
+    said = event.at.source.code(function) if isinstance(function, cst.FunctionDef) else ""
+    return "DTensor" in said or ".full_tensor(" in said
 
 
 def _computed_from(trace: Trace, given: Iterable[Value]) -> dict[Value, None]:
