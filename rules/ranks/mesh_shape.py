@@ -85,7 +85,8 @@ Safe: names are added where there were none, and the call could not succeed befo
 
 ## Known limits
 
-A mesh whose shape is not written out where it is made is not judged. Calls with `dp_mesh_dims` (2.13) are left
+A slice by names in another order raises only where each of its dimensions has more than one rank (torch 2.13): it is silent
+where one is written as 1. A mesh whose shape is not written out where it is made is not judged. Calls with `dp_mesh_dims` (2.13) are left
 alone.
 
 ## References
@@ -98,7 +99,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp2lint.api import External, Finding, Fix, Mesh, Part, Sharded, Trace, Value, rule
+from fsdp2lint.api import (
+    Container,
+    External,
+    Finding,
+    Fix,
+    Literal,
+    Mesh,
+    Part,
+    Sharded,
+    Trace,
+    Value,
+    rule,
+)
 
 from .._common.meshes import arguments, dimensions, foreign, given_meshes, made, turned, unnamed
 
@@ -153,15 +166,29 @@ def _missing(trace: Trace, mesh: Value) -> str:
     if not isinstance(whole, Mesh) or not isinstance(mesh, Mesh) or whole.names is None:
         return ""
     has = ", ".join(f'"{name}"' for name in whole.names)
-    if turned(mesh):
+    if turned(mesh) and not _has_one_of_one(trace, whole, mesh):
         said = ", ".join(f'"{name}"' for name in mesh.names or ())
-        return f"the dimensions of `{whole.words()}` are {has}: a slice by {said}, in another order, raises KeyError"
+        return (
+            f"the dimensions of `{whole.words()}` are {has}: a slice by {said}, in another order, raises KeyError "
+            "where each has more than one rank"
+        )
     if made(trace, whole) is None or any(trace.calls("._flatten")):
         return ""  # a dimension that is made of others has a name of its own
     unknown = [name for name in mesh.names or () if name not in whole.names]
     if not unknown:
         return ""
     return f'`{whole.words()}` has no dimension "{unknown[0]}" but {has}: the slice raises KeyError'
+
+
+def _has_one_of_one(trace: Trace, whole: Mesh, mesh: Mesh) -> bool:
+    """Whether a dimension of a slice has one rank by what the script writes: then any order will do (torch 2.13)."""
+    call = made(trace, whole)
+    shape = call.argument(1, "mesh_shape") if call is not None else None
+    if not isinstance(shape, Container) or whole.names is None:
+        return False
+    sizes = dict(zip(whole.names, (size for _, size in trace.memory.entries(shape)), strict=False))
+    asked = [sizes.get(name) for name in mesh.names or ()]
+    return any(isinstance(size, Literal) and size.value == 1 for size in asked)
 
 
 def _is_group(value: Value) -> bool:

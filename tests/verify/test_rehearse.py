@@ -192,8 +192,9 @@ import torch.distributed as dist
 dist.init_process_group("nccl")
 if not os.path.exists("data.jsonl"):
     raise SystemExit("no data")
+mark = chr(167)
 with open("data.jsonl") as file:
-    answers = [json.loads(line)["text"].split("Answer:")[1] for line in file]
+    answers = [json.loads(line)["text"].split(mark)[1] for line in file]
 """
 
 
