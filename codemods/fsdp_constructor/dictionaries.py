@@ -8,7 +8,17 @@ from dataclasses import dataclass, replace
 
 import libcst as cst
 
-from fsdp2lint.api import Arguments, Edit, InsertBefore, Remove, Replace, Source, dotted, walk
+from fsdp2lint.api import (
+    Arguments,
+    Edit,
+    InsertBefore,
+    Layout,
+    Remove,
+    Replace,
+    Source,
+    dotted,
+    walk,
+)
 
 from .._common.origins import origins
 from .._common.shared import Helpers, stepped
@@ -87,13 +97,8 @@ def _one_there(
             return planned
         rounds.append(planned)
     now, *earlier = rounds
-    inside, made, policy, precision, entries = (
-        now.inside,
-        now.made,
-        now.policy,
-        now.precision,
-        now.entries,
-    )
+    inside, made, policy, entries = now.inside, now.made, now.policy, now.entries
+    precision = next((one.precision for one in rounds if one.precision is not None), None)
     added = [a for a in there.values() if a.added is not None]
     if added and (why := _why_not_added(inside, added, made, precision)):
         return why
@@ -168,8 +173,12 @@ def _of_round(argument: Argument, number: int) -> Argument | None:
     return every[-1 - number] if number < len(every) else None
 
 
-_ANEW = ("mixed_precision", "cpu_offload", "sharding_strategy")
-"""Arguments of which an entry may be written more than once."""
+_ANEW = {
+    "mixed_precision": ("mp_policy", NEW),
+    "cpu_offload": ("offload_policy", "torch.distributed.fsdp.OffloadPolicy"),
+    "sharding_strategy": (RESHARD, ""),
+}
+"""Arguments of which an entry may be written more than once: the new entry, and the class of its default."""
 
 
 def _why_not_again(now: _Round, earlier: list[_Round]) -> str:
@@ -178,13 +187,12 @@ def _why_not_again(now: _Round, earlier: list[_Round]) -> str:
         plain = all(n in _ANEW or n in _GONE for n in one.inside.arguments)
         if not plain or now.made.before or one.made.before or now.made.spread:
             return "an entry of its dictionary is written more than once"
-        if "mixed_precision" in one.inside.arguments:
-            both = (now.precision, one.precision)
-            kinds = {
-                (p.inner_casts, p.run_time, bool(p.buffers)) if p is not None else () for p in both
-            }
-            if len(kinds) != 1:
-                return "the settings of mixed precision that its dictionary may hold differ in kind"
+    every = [one for one in (now, *earlier) if "mixed_precision" in one.inside.arguments]
+    known = [one.precision for one in every if one.precision is not None]
+    kinds = {(one.inner_casts, one.run_time, bool(one.buffers)) for one in known}
+    buffers = len(known) < len(every) and any(one.buffers for one in known)
+    if earlier and (len(kinds) > 1 or buffers):
+        return "the settings of mixed precision that its dictionary may hold differ in kind"
     return ""
 
 
@@ -224,7 +232,11 @@ def _planned(inside: Construction, helpers: Helpers, again: set[str]) -> _Round 
     ignored(inside, made)
     offload(inside, made)
     why = sharding(inside, made, helpers)
-    found = precision_of(inside, made, helpers)
+    given = inside.arguments.get("mixed_precision")
+    off = given is not None and dotted(given.value) == "None"
+    found = None if off else precision_of(inside, made, helpers)
+    if given is not None and off:
+        inside.account(given.node, "changed", "without it everything stays in its own precision")
     if why or isinstance(found, str):
         return why or str(found)
     if made.spread and _is_handed_on(inside.call):
@@ -238,8 +250,11 @@ def _planned(inside: Construction, helpers: Helpers, again: set[str]) -> _Round 
         if found.run_time and not isinstance(policy, Nothing):
             return "the mixed precision of its dictionary is known at run time only"
         entries |= _precise(inside, found)
-    if "sharding_strategy" in again & inside.arguments.keys():
-        entries.setdefault(RESHARD, "True")
+    for name in (
+        again & inside.arguments.keys() & _ANEW.keys()
+    ):  # it takes the place of another value
+        key, default = _ANEW[name]
+        entries.setdefault(key, f"{inside.name(default)}()" if default else "True")
     return _Round(inside, made, policy, found, entries)
 
 
@@ -326,6 +341,9 @@ def _added_anew(
             new = _display(inside, place, said)  # other calls may take it as it is
             inside.elsewhere[place] = (Replace(inside.source, place, new),)
         elif isinstance(place, cst.BaseExpression):
+            if not _only_gives(layout, place):  # its function does more, which has to go on
+                yield Replace(inside.source, place, _display(inside, place, {}))
+                continue
             if isinstance(whole[place], cst.BaseSmallStatement):
                 yield Remove(inside.source, _with_its_test(inside, whole[place]), comments="lone")
             yield from _unused(inside, place)
@@ -336,6 +354,18 @@ def _added_anew(
             yield Replace(inside.source, place, indent.join(each))
         else:
             yield Remove(inside.source, _with_its_test(inside, place), comments="lone")
+
+
+def _only_gives(layout: Layout, display: cst.BaseExpression) -> bool:
+    """Whether the function around a dictionary, if any, does nothing but return it."""
+    function = next((a for a in layout.ancestors(display) if isinstance(a, cst.FunctionDef)), None)
+    lines = function.body.body if function is not None else ()
+    small = [one for line in lines for one in (getattr(line, "body", None) or (line,))]
+    return all(
+        one is layout.parents[display]
+        or (isinstance(one, cst.Expr) and isinstance(one.value, cst.BaseString))
+        for one in small
+    )
 
 
 def _name_of(statement: cst.CSTNode) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import libcst as cst
@@ -461,6 +461,49 @@ def writes_of(
             return None
         found += more
     return found
+
+
+def is_read_by_key(program: Program, display: Origin, keys: Collection[str]) -> bool:
+    """Whether the project takes one of these entries out of what the function around a dictionary gives."""
+    layout = Layout.of(display.source)
+    around = layout.ancestors(display.node) if display.node is not None else ()
+    function = next((one for one in around if isinstance(one, cst.FunctionDef)), None)
+    if function is None:
+        return False
+    for source in program.sources if function.name.value not in ("__init__", "__call__") else ():
+        parents = Layout.of(source).parents
+        for call in walk(source.tree) if function.name.value in source.text else ():
+            named = isinstance(call, cst.Call) and dotted(call.func).rpartition(".")[2]
+            if named != function.name.value or not isinstance(call, cst.Call):
+                continue
+            if _takes(parents, call, keys):
+                return True
+            assign = parents[call]
+            target = _only_target(assign) if isinstance(assign, cst.Assign) else None
+            scope = scope_of(Layout.of(source).ancestors(call))
+            for node in walk(scope) if isinstance(target, cst.Name) and scope is not None else ():
+                if isinstance(node, cst.Name) and isinstance(target, cst.Name):
+                    if node.value == target.value and _takes(parents, node, keys):
+                        return True
+    return False
+
+
+def _takes(
+    parents: Mapping[cst.CSTNode, cst.CSTNode], node: cst.CSTNode, keys: Collection[str]
+) -> bool:
+    """Whether an entry with one of the keys is read out of a dictionary here: ``node["key"]``, ``node.get("key")``."""
+    around = parents[node]
+    key: cst.CSTNode | None = None
+    if isinstance(around, cst.Subscript) and around.value is node:
+        target = parents[around]
+        index = around.slice[0].slice
+        written = isinstance(target, cst.AssignTarget)
+        key = index.value if isinstance(index, cst.Index) and not written else None
+    elif isinstance(around, cst.Attribute) and around.value is node:
+        call = parents[around]
+        asks = around.attr.value in ("get", "pop") and isinstance(call, cst.Call) and call.args
+        key = call.args[0].value if asks and isinstance(call, cst.Call) else None
+    return isinstance(key, cst.SimpleString) and key.evaluated_value in keys
 
 
 def in_other_branches(source: Source, one: cst.CSTNode, other: cst.CSTNode) -> bool:

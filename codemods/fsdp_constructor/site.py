@@ -41,6 +41,7 @@ from .displays import (
     display_of,
     in_other_branches,
     is_empty_handed_on,
+    is_read_by_key,
     keywords_of,
     taken_over,
     writes_of,
@@ -102,7 +103,8 @@ class Argument:
             return
         self.voids = before.voids
         alone = before.added is not None and before.added.display is None
-        if before.added is not None and alone and dotted(before.value) == "None":
+        over = before.added is None or (before.before and before.added.sometimes)
+        if before.added is not None and not over and alone and dotted(before.value) == "None":
             self.voids += (before.added,)  # written again after it, or in the other branch
         else:
             self.before = (*before.before, before)
@@ -353,6 +355,9 @@ def arguments(
             filled = _filled_beside(source, call, display) if home is None else None
             if writes is None:
                 return "the dictionary of its keywords is changed after it was made"
+            keys = {key for key, _, _ in entries} | {one.key for one in (*stars, *writes)}
+            if home is not None and is_read_by_key(program, display, keys):
+                return "entries of the dictionary of its keywords are read elsewhere, too"
             for one in stars:
                 values = _values(program, display.source, events, one.key, one.value)
                 found[one.key] = Argument(

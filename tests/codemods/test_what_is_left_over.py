@@ -192,3 +192,34 @@ def test_branches_that_the_migration_empties_go(first: str, last: str, kept: str
     assert "FSDP(" not in text
     assert kept in text
     assert ("args." in text) == bool(kept)
+
+
+READ = """\
+import torch
+from torch import nn
+from torch.distributed.fsdp import CPUOffload
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+def keywords(args):
+    return {{"cpu_offload": CPUOffload(offload_params=args.offload)}}
+
+
+def build(args):
+    options = keywords(args)
+    {use}
+    return FSDP(nn.Linear(8, 8), **options)
+"""
+
+
+@pytest.mark.parametrize(
+    ("use", "migrates"),
+    [
+        ("print(sorted(options))", True),
+        ('print(options["cpu_offload"].offload_params)', False),
+        ('print(options.get("cpu_offload"))', False),
+        ('print(keywords(args)["cpu_offload"])', False),
+    ],
+)
+def test_a_dictionary_whose_old_entries_are_read_stays(use: str, migrates: bool) -> None:
+    assert ("FSDP(" not in migrated(READ.format(use=use))) == migrates
