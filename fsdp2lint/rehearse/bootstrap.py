@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from fsdp2lint.rehearse import script
+from fsdp2lint.rehearse.demand import answer
 from fsdp2lint.rehearse.holders import remembering
 from fsdp2lint.rehearse.outcome import RankReport, Request, packed, request_from
 from fsdp2lint.rehearse.stacks import raised_at
@@ -52,7 +53,7 @@ class Rank:
         self.folder = Path(request.scratch)
 
     def file(self, kind: str) -> Path:
-        """The file of this rank for its ``out``, ``err``, ``pid``, ``dump`` or ``json``."""
+        """The file of this rank for its ``out``, ``err``, ``pid``, ``pipe``, ``dump`` or ``json``."""
         return self.folder / f"rank{self.report.rank}.{kind}"
 
     def write(self) -> None:
@@ -141,7 +142,7 @@ def _redirect(rank: Rank) -> None:
         os.close(target)
     dump = rank.file("dump").open("w")
     faulthandler.enable(dump, all_threads=True)
-    faulthandler.register(signal.SIGUSR1, dump, all_threads=True)
+    answer(rank.file("pipe"), dump)
     faulthandler.register(signal.SIGTERM, dump, all_threads=True, chain=True)
 
 

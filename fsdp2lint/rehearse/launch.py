@@ -15,9 +15,11 @@ import sys
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Literal, Protocol
 
+from fsdp2lint.rehearse.demand import ask
 from fsdp2lint.rehearse.outcome import Frame, RankReport, Request, packed, report_from
 from fsdp2lint.rehearse.script import die_with_parent
 from fsdp2lint.rehearse.stacks import collective, main_thread, own_frames, waits
@@ -27,9 +29,8 @@ IDLE = 6.0
 """Seconds without any work before the stacks of the ranks are looked at."""
 LAZY_TICKS = 5
 """Clock ticks of work in that time that count as none."""
-DUMP_TIME = 0.25
-PATIENCE = 3.0
-"""Seconds for all ranks of a busy machine to write down their stacks."""
+WORK_TIME = 0.5
+"""Seconds in which a rank that works shows it."""
 BUSY_TICKS = 3
 """Clock ticks in that time that are more than the writing of stacks takes."""
 BURIAL = 5.0
@@ -261,9 +262,7 @@ class _Stall:
         idle = {rank for rank in pids if now - self._seen[rank][1] >= IDLE}
         if not idle or len(pids) < self._nproc:
             return ""
-        before = {rank: _work_now(pid) for rank, pid in pids.items()}
-        _dump(self._folder, self._nproc)
-        still = {n for n, pid in pids.items() if _work_now(pid) - before[n] <= BUSY_TICKS}
+        busy = _busy_while_asked(self._folder, pids)
         for rank in idle:
             self._seen[rank] = self._seen[rank][0], now  # look again only after as long a time
         stacks = {rank: _dumped(self._folder, rank) for rank in pids}
@@ -277,7 +276,7 @@ class _Stall:
             return ""
         first = ", ".join(_place(rank, "waits", stacks[rank]) for rank in waiting)
         others = ", ".join(
-            _place(rank, "does nothing" if rank in still else "works", stacks[rank])
+            _place(rank, "works" if rank in busy else "does nothing", stacks[rank])
             for rank in elsewhere
         )
         return f"for {IDLE:.0f} s {first}, while {others}"
@@ -302,9 +301,10 @@ def _work(pid: int) -> int:
 
 def _all_wait(folder: Path, nproc: int) -> bool:
     """Whether every rank that is still in the script waits for others."""
-    if len(_pids(folder, nproc)) < nproc:
+    pids = _pids(folder, nproc)
+    if len(pids) < nproc:
         return False
-    _dump(folder, nproc)
+    ask(pids, partial(_of, folder))
     waiting = 0
     for rank in range(nproc):
         report = _reported(folder, rank)
@@ -316,34 +316,25 @@ def _all_wait(folder: Path, nproc: int) -> bool:
     return waiting > 0
 
 
-def _dump(folder: Path, nproc: int) -> None:
-    """Make every rank that lives write down its stacks, and wait until all have: the main thread's comes last."""
-    for pid in _pids(folder, nproc).values():
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGUSR1)
-    deadline, written = time.monotonic() + PATIENCE, -1
-    while True:
-        time.sleep(DUMP_TIME)
-        sizes = (_of(folder, rank, "dump") for rank in range(nproc))
-        now = sum(file.stat().st_size for file in sizes if file.exists())
-        if now == written or (written >= 0 and time.monotonic() > deadline):
-            return
-        written = now
-
-
 def _still_busy(folder: Path, request: Request) -> set[int]:
     """The ranks that go on working while all write down their stacks, or would if others left them a core.
 
     NCCL also works while it waits.
     """
     pids = _pids(folder, request.nproc)
-    before = {rank: _work_now(pid) for rank, pid in pids.items()}
     ready = {rank for rank, pid in pids.items() if _is_ready(pid)}
-    _dump(folder, request.nproc)
+    busy = _busy_while_asked(folder, pids)
     if request.device != "cpu":
         return set()
-    busy = {rank for rank, pid in pids.items() if _work_now(pid) - before[rank] > BUSY_TICKS}
     return busy | {rank for rank in ready if _is_ready(pids[rank])}
+
+
+def _busy_while_asked(folder: Path, pids: dict[int, int]) -> set[int]:
+    """The ranks that do more than write down their stacks, which all are asked for."""
+    before = {rank: _work_now(pid) for rank, pid in pids.items()}
+    ask(pids, partial(_of, folder))
+    time.sleep(WORK_TIME)
+    return {rank for rank, pid in pids.items() if _work_now(pid) - before[rank] > BUSY_TICKS}
 
 
 def _is_ready(pid: int) -> bool:

@@ -20,12 +20,12 @@ from pathlib import Path
 import numpy
 
 from fsdp2lint.rehearse import bootstrap
+from fsdp2lint.rehearse.demand import ask
 from fsdp2lint.rehearse.forked import EARLY
 from fsdp2lint.rehearse.holders import look_ahead
 from fsdp2lint.rehearse.launch import environment
 from fsdp2lint.rehearse.outcome import Request, request_from
 
-DUMP_TIME = 0.5
 ALONE = 3.0
 """Seconds for the other ranks when one is over; a run that gathers waits for its slowest."""
 
@@ -90,10 +90,8 @@ def _wait(request: Request, pids: dict[int, int]) -> None:
                 patience = ALONE if status else alone
                 deadline = min(deadline, time.monotonic() + patience)
         time.sleep(0.01)
-    for pid in left.values():
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGUSR1)
-    time.sleep(DUMP_TIME if left else 0)
+    folder = Path(request.scratch)
+    ask({rank: pid for pid, rank in left.items()}, lambda rank, kind: folder / f"rank{rank}.{kind}")
     for pid in left.values():
         with contextlib.suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)

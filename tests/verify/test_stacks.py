@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from fsdp2lint.rehearse.contract.collectives import across
+from fsdp2lint.rehearse.demand import ask
 from fsdp2lint.rehearse.launch import Run, Verdict, _is_ready
 from fsdp2lint.rehearse.outcome import (
     Frame,
@@ -150,3 +151,42 @@ def test_who_waits_for_a_core_is_ready_to_work(script: str, ready: bool) -> None
         while _is_ready(process.pid) is not ready:  # it is on its way to `input` or out of `print`
             assert process.poll() is None
         process.kill()
+
+
+ANSWERING = """
+import ctypes, sys
+from pathlib import Path
+from fsdp2lint.rehearse.demand import answer
+folder = Path(sys.argv[1])
+answer(folder / "pipe", (folder / "dump").open("w"))
+print("ready", flush=True)
+
+def work():
+    while not (folder / "over").exists():
+        pass
+
+def keep_the_lock():
+    while not (folder / "over").exists():
+        ctypes.PyDLL(None).sleep(60)  # the signal ends it
+
+{call}()
+"""
+
+
+@pytest.mark.parametrize(("call", "times"), [("work", 300), ("keep_the_lock", 1)])
+def test_a_process_that_works_or_keeps_the_lock_says_where(
+    tmp_path: Path, call: str, times: int
+) -> None:
+    command = [sys.executable, "-c", ANSWERING.format(call=call), str(tmp_path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        for _ in range(times):
+            ask({0: process.pid}, lambda _, kind: tmp_path / kind)
+        said = main_thread((tmp_path / "dump").read_text())
+        assert call in [frame.function for frame in said]
+        assert process.poll() is None
+    finally:
+        process.kill()
+        process.wait()
