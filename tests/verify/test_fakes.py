@@ -232,24 +232,35 @@ def test_models_are_built_small_unless_weights_are_loaded(tmp_path: Path) -> Non
 
 
 LACKING_TRANSFORMERS = """
+from copy import deepcopy
+
 from fsdp2lint.rehearse import fakes
 
 counts = {}
 fakes.install(counts)
 import torch
 from transformers import AdamW, AutoModelForCausalLM, LlamaConfig, T5Tokenizer
+from transformers.masking_utils import create_causal_mask
 
 tokenizer = T5Tokenizer.from_pretrained("t5-base")
 made = tokenizer.batch_encode_plus(["one two"], max_length=8, pad_to_max_length=True, truncation=True, return_tensors="pt")
 assert made["input_ids"].shape == made["attention_mask"].shape == (1, 8)
 config = LlamaConfig(vocab_size=300, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64)
 torch.manual_seed(0)
-flash = AutoModelForCausalLM.from_config(config, attn_implementation="flash_attention_2")
+flash = AutoModelForCausalLM.from_config(deepcopy(config), attn_implementation="flash_attention_2")
 torch.manual_seed(0)
 plain = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
 ids = torch.arange(16).reshape(2, 8)
 loss = flash(input_ids=ids, labels=ids).loss
-assert loss.item() == plain(input_ids=ids, labels=ids).loss.item()
+torch.testing.assert_close(loss, plain(input_ids=ids, labels=ids).loss)
+mask = torch.ones(2, 8, dtype=torch.long)
+assert create_causal_mask(flash.config, torch.zeros(2, 4, 32), mask, past_key_values=None) is None  # for kernels count places themselves
+mask[0, 6:] = 0
+made, wanted = (model(input_ids=ids, attention_mask=mask).logits for model in (flash, plain))
+torch.testing.assert_close(made[mask.bool()], wanted[mask.bool()])
+places = torch.tensor([[0, 1, 2, 0, 1, 2, 3, 4]])
+packed = flash(input_ids=ids[:1], position_ids=places).logits
+torch.testing.assert_close(packed[:, 3:], plain(input_ids=ids[:1, 3:]).logits)
 optimizer = AdamW(flash.parameters(), lr=1e-3, correct_bias=True, no_deprecation_warning=True)
 loss.backward()
 optimizer.step()

@@ -32,13 +32,15 @@ def flash_attn_func(
     **_: object,
 ) -> Tensor:
     """Attention of queries (batch, length, heads, width) over keys and values, which may have fewer heads."""
-    mask = _band(q.shape[1], k.shape[1], causal, window_size, q.device)
+    square = causal and q.shape[1] == k.shape[1] and window_size[0] < 0
+    mask = None if square else _band(q.shape[1], k.shape[1], causal, window_size, q.device)
     out = functional.scaled_dot_product_attention(
         q.transpose(1, 2),
         _repeated(k, q).transpose(1, 2),
         _repeated(v, q).transpose(1, 2),
         attn_mask=mask,
         dropout_p=dropout_p,
+        is_causal=square,
         scale=softmax_scale,
     )
     return out.transpose(1, 2)
@@ -64,13 +66,20 @@ def flash_attn_varlen_func(
     cu_seqlens_k: Tensor,
     max_seqlen_q: int = 0,
     max_seqlen_k: int = 0,
-    *args: Any,
-    **how: Any,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    **_: object,
 ) -> Tensor:
-    """The same of sequences one after the other (total, heads, width), cut at the given borders."""
+    """The same of sequences one after the other (total, heads, width), cut at the given borders.
+
+    Its parameters have their names: transformers passes those that it finds in the signature.
+    """
+    how = (dropout_p, softmax_scale, causal, window_size)
     borders = zip(_spans(cu_seqlens_q), _spans(cu_seqlens_k), strict=True)
     parts = [
-        flash_attn_func(q[a:b][None], k[c:d][None], v[c:d][None], *args, **how)[0]
+        flash_attn_func(q[a:b][None], k[c:d][None], v[c:d][None], *how)[0]
         for (a, b), (c, d) in borders
     ]
     return torch.cat(parts)
