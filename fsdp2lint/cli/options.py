@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+if TYPE_CHECKING:
+    from fsdp2lint.rehearse.outcome import MadeUp
 
 F = TypeVar("F", bound=Callable[..., Any])
 Given = dict[str, Any]
@@ -57,6 +60,52 @@ NPROC = click.option(
     "--nproc",
     type=click.IntRange(1, 64),
     help="How many ranks; by default as many as the command line starts, or 2.",
+)
+
+
+def _patches(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
+    for patch in given:
+        if not all(patch.partition(":")):
+            raise click.UsageError(f"--patch takes MODULE:FUNCTION, not `{patch}`")
+    return given
+
+
+PATCH = click.option(
+    "--patch",
+    "patches",
+    multiple=True,
+    metavar="MODULE:FUNCTION",
+    callback=_patches,
+    help="Call a function on every rank before the script, for what this machine lacks.",
+)
+
+MAKING_UP = together(
+    click.option(
+        "--fake",
+        is_flag=True,
+        help="Make up what this machine lacks: data sets and tokenizers give noise, `from_pretrained` gives a small "
+        "model with random weights, trackers and other missing packages do nothing.",
+    ),
+    click.option(
+        "--fake-module",
+        "fake_modules",
+        multiple=True,
+        metavar="NAME",
+        help="With --fake, a missing package that does nothing although the settings or the model come from it.",
+    ),
+    click.option(
+        "--full-size",
+        is_flag=True,
+        help="With --fake, `from_pretrained` gives models as large as their configuration is by itself (GPT-2 by its "
+        "names), for programs that copy the weights into a model of their own.",
+    ),
+    click.option(
+        "--small",
+        is_flag=True,
+        help="Build models small (two layers, width 64) where a configuration says their size: those of "
+        "`transformers`, dataclasses of the program that hold a width and a number of layers, and modules that take "
+        "both.",
+    ),
 )
 
 TARGET = click.option(
@@ -112,6 +161,14 @@ CONFIGURATION = together(
     ),
     click.option("--isolated", is_flag=True, help="Ignore configuration files."),
 )
+
+
+def made_up(given: Given) -> MadeUp:
+    """What ``MAKING_UP`` asks for."""
+    from fsdp2lint.rehearse.outcome import MadeUp
+
+    modules, full_size = given["fake_modules"], given["full_size"]
+    return MadeUp(given["fake"] or full_size or bool(modules), modules, full_size, given["small"])
 
 
 def overrides(given: Given) -> Given:

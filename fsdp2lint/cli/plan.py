@@ -6,11 +6,12 @@ import os
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
 
-from fsdp2lint.cli.options import COLOR, OUTPUT
+from fsdp2lint.cli.options import COLOR, MAKING_UP, OUTPUT, PATCH, made_up
 from fsdp2lint.cli.output import coloured
 from fsdp2lint.system.signals import cleaning_up
 
@@ -26,13 +27,8 @@ from fsdp2lint.system.signals import cleaning_up
     "--per-node", type=click.IntRange(1), default=8, show_default=True, help="Ranks of one machine."
 )
 @click.option("--timeout", type=click.FloatRange(1), default=300.0, show_default=True)
-@click.option(
-    "--patch",
-    "patches",
-    multiple=True,
-    metavar="MODULE:FUNCTION",
-    help="Call a function before the script, for what this machine lacks.",
-)
+@PATCH
+@MAKING_UP
 @OUTPUT
 @COLOR
 @click.argument("words", nargs=-1, metavar="[SCRIPT] [-- ARGS]", type=click.UNPROCESSED)
@@ -46,6 +42,7 @@ def command(
     output_format: str,
     color: str,
     words: tuple[str, ...],
+    **making_up: Any,
 ) -> int:
     """Run a training script as rank 0 of many, without a GPU and without values, up to its first training step,
     and print what each rank would hold and communicate: parameters, gradients, optimizer state, collectives.
@@ -76,6 +73,7 @@ def command(
             patches=patches,
             folder=str(folder),
             root=os.getcwd(),
+            made_up=made_up(making_up),
         )
         try:
             require_torch()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import click
 
-from fsdp2lint.cli.options import COLOR, NPROC, OUTPUT
+from fsdp2lint.cli.options import COLOR, MAKING_UP, NPROC, OUTPUT, PATCH, made_up
 from fsdp2lint.cli.output import coloured
 from fsdp2lint.system.signals import cleaning_up
 
@@ -46,38 +47,8 @@ class _Launching(click.Command):
     help="Let the script work in the current folder and keep what it writes. By default it works in a "
     "temporary folder of links to the files of the current one.",
 )
-@click.option(
-    "--patch",
-    "patches",
-    multiple=True,
-    metavar="MODULE:FUNCTION",
-    help="Call a function on every rank before the script, for what this machine lacks.",
-)
-@click.option(
-    "--fake",
-    is_flag=True,
-    help="Make up what this machine lacks: data sets and tokenizers give noise, `from_pretrained` gives a small model "
-    "with random weights, trackers and other missing packages do nothing.",
-)
-@click.option(
-    "--fake-module",
-    "fake_modules",
-    multiple=True,
-    metavar="NAME",
-    help="With --fake, a missing package that does nothing although the settings or the model come from it.",
-)
-@click.option(
-    "--full-size",
-    is_flag=True,
-    help="With --fake, `from_pretrained` gives models as large as their configuration is by itself (GPT-2 by its names), for "
-    "programs that copy the weights into a model of their own.",
-)
-@click.option(
-    "--small",
-    is_flag=True,
-    help="Build models small (two layers, width 64) where a configuration says their size: those of `transformers`, "
-    "dataclasses of the program that hold a width and a number of layers, and modules that take both.",
-)
+@PATCH
+@MAKING_UP
 @click.option(
     "--device",
     type=click.Choice(["cpu", "cuda"]),
@@ -99,15 +70,12 @@ def command(
     timeout: float,
     in_place: bool,
     patches: tuple[str, ...],
-    fake: bool,
-    fake_modules: tuple[str, ...],
-    full_size: bool,
-    small: bool,
     device: str,
     output_format: str,
     color: str,
     quiet: bool,
     words: tuple[str, ...],
+    **making_up: Any,
 ) -> int:
     """Run a training script under torchrun on this machine's CPU, also one written for CUDA and NCCL,
     and check at run time what `check` can only read. Needs the extra `verify`.
@@ -136,9 +104,6 @@ def command(
         nproc, environment = nproc or made.processes, made.environment
     else:
         target, arguments = target_of(module, words)
-    for patch in patches:
-        if not all(patch.partition(":")):
-            raise click.UsageError(f"--patch takes MODULE:FUNCTION, not `{patch}`")
     request = Request(
         target,
         "",
@@ -150,10 +115,7 @@ def command(
         patches,
         "cuda" if device == "cuda" else "cpu",
         environment=environment,
-        fake=fake or full_size or bool(fake_modules),
-        fake_modules=fake_modules,
-        full_size=full_size,
-        small=small,
+        made_up=made_up(making_up),
     )
     try:
         rehearsal = rehearse(request, (lambda _: None) if quiet else _pass_on, in_place=in_place)

@@ -6,12 +6,12 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
-from fsdp2lint.cli.options import COLOR, NPROC, OUTPUT
+from fsdp2lint.cli.options import COLOR, MAKING_UP, NPROC, OUTPUT, PATCH, made_up
 from fsdp2lint.cli.output import coloured
 from fsdp2lint.system.signals import cleaning_up
 
@@ -63,13 +63,8 @@ if TYPE_CHECKING:
     show_default=True,
     help="Seconds for each run.",
 )
-@click.option(
-    "--patch",
-    "patches",
-    multiple=True,
-    metavar="MODULE:FUNCTION",
-    help="Call a function on every rank before the script, for what this machine lacks.",
-)
+@PATCH
+@MAKING_UP
 @click.option(
     "--device",
     type=click.Choice(["cpu", "cuda"]),
@@ -119,6 +114,7 @@ def command(
     output_format: str,
     color: str,
     quiet: bool,
+    **making_up: Any,
 ) -> int:
     """Run two training programs, say one with FSDP1 and one with FSDP2, under torchrun on this machine's
     CPU with the same seeds and arguments, and compare what they do: each loss on every rank, gradient
@@ -143,9 +139,6 @@ def command(
     from fsdp2lint.rehearse.commands import NoCommand
     from fsdp2lint.rehearse.rehearse import CannotRun, require_torch
 
-    for patch in patches:
-        if not all(patch.partition(":")):
-            raise click.UsageError(f"--patch takes MODULE:FUNCTION, not `{patch}`")
     options = Options(
         arguments,
         2,
@@ -156,6 +149,7 @@ def command(
         rtol,
         accept_missing,
         _resume(resume, arguments),
+        made_up(making_up),
     )
     if report is not None and not os.path.isdir(os.path.dirname(os.path.abspath(report))):
         raise click.UsageError(f"--report: no such folder: {os.path.dirname(report)}")

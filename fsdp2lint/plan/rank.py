@@ -42,14 +42,17 @@ def main() -> NoReturn:
     script.die_with_parent()
     script.hide_ourselves()
     from fsdp2lint.plan import hollow, world
+    from fsdp2lint.rehearse import fakes
     from fsdp2lint.rehearse.standin import install
 
+    made_up: dict[str, int] = {}
     with remembering():
         install({})
         world.install()
         if errand.hollow:
             hollow.install()
-    stage = _Stage(errand, path.with_name("answer.json"))
+        fakes.make_up(errand.request.made_up, made_up, str(path.parent))
+    stage = _Stage(errand, path.with_name("answer.json"), made_up)
     stage.leave(_rehearsed(errand.request, stage))
 
 
@@ -74,14 +77,14 @@ def _rehearsed(request: Request, stage: _Stage) -> Answer:
 class _Stage:
     """Knows every optimizer, and stops the script where training begins."""
 
-    def __init__(self, errand: Errand, target: Path) -> None:
+    def __init__(self, errand: Errand, target: Path, made_up: dict[str, int]) -> None:
         import torch
         from torch.nn.modules.module import register_module_forward_pre_hook
         from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
         self.answer: Answer | None = None
         """The plan as it was where training began."""
-        self._errand, self._target = errand, target
+        self._errand, self._target, self._made_up = errand, target, made_up
         self._reading = False
         self._optimizers: list[weakref.ref[Any]] = []
         original: Any = Optimizer.__init__
@@ -127,7 +130,8 @@ class _Stage:
         alive = [optimizer for ref in self._optimizers if (optimizer := ref()) is not None]
         self._reading = True
         try:
-            return read(self._errand.request.target, self._errand.world, alive)
+            plan = read(self._errand.request.target, self._errand.world, alive)
+            return msgspec.structs.replace(plan, notes=(*plan.notes, *self._made_up))
         finally:
             self._reading = False
 

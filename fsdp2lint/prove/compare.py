@@ -27,7 +27,7 @@ from fsdp2lint.prove.equality.pairs import pair
 from fsdp2lint.prove.places import Place
 from fsdp2lint.rehearse import workfolder
 from fsdp2lint.rehearse.launch import Echo, Launch
-from fsdp2lint.rehearse.outcome import Device, RankReport, Request
+from fsdp2lint.rehearse.outcome import Device, MadeUp, RankReport, Request
 from fsdp2lint.rehearse.rehearse import Rehearsal, rehearse
 from fsdp2lint.rehearse.results import Checkpoint, Compared, Difference, Kind, Task
 from fsdp2lint.rehearse.script import die_with_parent
@@ -59,6 +59,7 @@ class Options(msgspec.Struct, frozen=True):
     """What AFTER may lack: names of entries, of parts of a checkpoint, or of files, as patterns."""
     resume: tuple[tuple[str, ...], tuple[str, ...]] | None = None
     """Arguments with which BEFORE saves a checkpoint, and with which both go on from it."""
+    made_up: MadeUp = MadeUp()
 
 
 _ORDER = get_args(Kind)
@@ -286,6 +287,7 @@ class Trial:
             seeds_apart=self._seeds_apart,
             gather=True,
             environment=place.environment,
+            made_up=options.made_up,
         )
         return rehearse(request, self._echo, self._launch)
 
@@ -409,6 +411,9 @@ def _notes(
             "neither program seeds PyTorch, so all ranks were given one seed: whether AFTER brings the "
             "weights of rank 0 to all ranks was not tried"
         )
+    stepped = [step for step in runs[0].run.ranks[0].steps if step.rates]
+    if stepped and not any(rate for step in stepped for rate in step.rates):
+        yield "every learning rate was 0: what an optimizer does to the parameters was not compared"
     if not before and not after:
         stopped = any(rank.how == "stopped" for run in runs for rank in run.run.ranks)
         why = ": what comes after the last step was not run (--steps)" if stopped else ""

@@ -25,13 +25,16 @@ class NoProof(Exception):
 def prove(command: str, folder: str, changed: Changed, ledger: str) -> int:
     """Run ``fsdp2lint verify`` on a folder and on a copy of it with the new texts; its exit code.
 
-    ``command`` is what one would write behind ``python``: a script of the folder and its arguments;
-    ``ledger`` is the account of the migration as JSON.
+    ``command`` is what one would write behind ``python``: a script of the folder and its arguments, after
+    options of ``verify`` if there are any; ``ledger`` is the account of the migration as JSON.
 
     Raises:
         NoProof: the script is not there, or a changed file is outside of the folder.
     """
-    script, *arguments = shlex.split(command)
+    words = shlex.split(command)
+    scripts = (n for n, word in enumerate(words) if word.endswith(".py"))
+    at = next(scripts, 0) if words[0].startswith("-") else 0
+    options, script, arguments = words[:at], words[at], words[at + 1 :]
     if not os.path.isfile(os.path.join(folder, script)):
         raise NoProof(f"--verify: no such script in {folder}: {script}")
     root = Path(folder).resolve()
@@ -45,6 +48,6 @@ def prove(command: str, folder: str, changed: Changed, ledger: str) -> int:
             (copy / path.relative_to(root)).write_bytes(new.encode(new.text))
         account = Path(scratch) / "ledger.json"
         account.write_text(ledger, "utf-8")
-        words = ["verify", str(root), str(copy), "--entry", script, "--ledger", str(account)]
-        words += ["--", *arguments]
+        words = ["verify", *options, str(root), str(copy), "--entry", script]
+        words += ["--ledger", str(account), "--", *arguments]
         return subprocess.run([sys.executable, "-m", "fsdp2lint", *words], check=False).returncode

@@ -37,6 +37,7 @@ def planned(
                 folder=str(folder),
                 root=str(place.folder),
                 environment=place.environment,
+                made_up=options.made_up,
             )
             try:
                 plans.append(plan(request, world))

@@ -14,7 +14,14 @@ from fsdp2lint.prove.equality import steps
 from fsdp2lint.prove.equality.drawing import chart
 from fsdp2lint.rehearse.rehearse import Rehearsal
 from fsdp2lint.rehearse.results import Compared, Difference
-from fsdp2lint.rehearse.words import failure, record, spot, text_at, violation_lines
+from fsdp2lint.rehearse.words import (
+    failure,
+    record,
+    spot,
+    stood_in_for,
+    text_at,
+    violation_lines,
+)
 from fsdp2lint.reporters._paint import Line, painted, plain
 
 SHOWN = 10
@@ -87,7 +94,7 @@ def _report(verification: Verification) -> Iterator[Line]:
         yield [(f"{verification.fault} could not be run to its end:", "error")]
         yield from failure(failed or verification.before)
     if after is not None:
-        yield from contract(verification.before, after)
+        yield from contract(verification)
         yield from _table(verification.before, after, verification.differences)
         before_loss = [loss for loss, _ in _curves(verification.before)]
         drawn = chart(before_loss, [loss for loss, _ in _curves(after)])
@@ -113,16 +120,24 @@ def _heading(verification: Verification) -> Iterator[Line]:
     why = f", {tolerance} ({verification.reason})" if verification.reason else ""
     ranks = f"{request.nproc} {kind} rank{'' if request.nproc == 1 else 's'}"
     yield [(f"{ranks}, seed {request.seed}{why}", "dim")]
+    yield from stood_in_for(verification.before.replaced, cuda=False)
     yield []
 
 
-def contract(before: Rehearsal, after: Rehearsal) -> Iterator[Line]:
+def contract(verification: Verification) -> Iterator[Line]:
     """What the new program breaks, and what may be wrong with it and was not with the old one."""
+    after = verification.after
+    if after is None:
+        return
     for violation in after.violations:
         yield from violation_lines(violation)
-    known = {doubt.message for doubt in before.doubts}
+    known = {doubt.message for doubt in verification.before.doubts}
+    trained = {"parameters": "FSDP260"}  # what is equal in the end was trained alike
+    alike = {
+        trained.get(one.what) for one in verification.compared if one.count and not one.differences
+    }
     for doubt in after.doubts:
-        if doubt.message not in known:
+        if doubt.message not in known and doubt.code not in alike:
             yield from violation_lines(doubt, "warning")
 
 
@@ -179,6 +194,8 @@ def _remarks(verification: Verification) -> Iterator[Line]:
             yield [("note: ", "note"), (f"{compared.what}: {note}", "")]
     for note in verification.notes:
         yield [("note: ", "note"), (note, "")]
+    if verification.fault == "BEFORE":
+        yield from ([("note: ", "note"), (note, "")] for note in verification.before.notes)
     if verification.after is not None:
         before = set(verification.before.notes)
         for note in verification.after.notes:

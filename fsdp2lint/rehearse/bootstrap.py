@@ -80,15 +80,7 @@ def main() -> NoReturn:
             install(rank.report.replaced)
         else:
             install_launch()
-        if rank.request.fake:
-            fakes.install(
-                rank.report.replaced,
-                rank.request.fake_modules,
-                rank.request.scratch,
-                full_size=rank.request.full_size,
-            )
-        if rank.request.small:
-            fakes.install_small(rank.report.replaced)
+        fakes.make_up(rank.request.made_up, rank.report.replaced, rank.request.scratch)
         if rank.request.folder:
             protect(rank.request.folder)
         _seed(rank)

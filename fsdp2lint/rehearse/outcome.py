@@ -15,6 +15,19 @@ because another rank was not there · ``died``: of a signal · ``hung``: it wait
 Device = Literal["cpu", "cuda"]
 
 
+class MadeUp(msgspec.Struct, frozen=True):
+    """What is made up for a script, because this machine lacks it."""
+
+    missing: bool = False
+    """Data sets, tokenizers, pretrained weights, trackers and packages that are not here."""
+    modules: tuple[str, ...] = ()
+    """More missing packages that do nothing."""
+    full_size: bool = False
+    """Whether pretrained models that are made up have the size that their configuration says by itself."""
+    small: bool = False
+    """Whether models are built small where a configuration says their size."""
+
+
 class Request(msgspec.Struct, frozen=True):
     """What to run, and how long."""
 
@@ -28,14 +41,7 @@ class Request(msgspec.Struct, frozen=True):
     patches: tuple[str, ...] = ()
     device: Device = "cpu"
     """``cuda`` runs the script as it is, without the stand-in."""
-    fake: bool = False
-    """Whether what this machine lacks is made up."""
-    fake_modules: tuple[str, ...] = ()
-    """More missing packages that do nothing."""
-    full_size: bool = False
-    """Whether pretrained models that are made up have the size that their configuration says by itself."""
-    small: bool = False
-    """Whether models are built small where a configuration says their size."""
+    made_up: MadeUp = MadeUp()
     folder: str = ""
     """Where the ranks work; this process's own working folder when empty."""
     root: str = ""

@@ -152,16 +152,19 @@ def _numbers(ranks: Sequence[RankReport]) -> Iterator[str]:
             return
 
 
-_OF_A_FORM = ("AssertionError", "IndexError", "KeyError", "TypeError", "ValueError", "ZeroDivisionError")  # fmt: skip
+_OF_A_FORM = (
+    r"(Assertion|Index|Key|Type|Value|ZeroDivision)Error|'(int|float|str|list|dict)' object has no"
+)
+_PACKAGE = re.compile(r"made up: (\w+)$")
 _MADE_UP = re.compile(
     r"made up: ((?:load_|from_)\w+\(.*|.+\.(?:jsonl?|ndjson|csv|tsv|txt|bin|npy|parquet))$"
 )
 
 
 def _own_rows_wanted(ranks: Sequence[RankReport]) -> Iterator[str]:
-    """The way round, where an error may come of data that were made up in another form than the script reads."""
+    """The way round, where an error may come of what was made up: data of another form, packages that do nothing."""
     dead = first_dead(ranks)
-    if dead is None or not any(name in dead.error for name in _OF_A_FORM):
+    if dead is None or not re.search(_OF_A_FORM, dead.error):
         return
     names = [match[1] for match in map(_MADE_UP.match, dead.replaced) if match]
     if names:
@@ -170,6 +173,10 @@ def _own_rows_wanted(ranks: Sequence[RankReport]) -> Iterator[str]:
             f"data were made up ({shown}) and may not have the form that the script reads: give it a few rows of "
             "your own, or put them in place by --patch MODULE:FUNCTION"
         )
+    packages = [match[1] for match in map(_PACKAGE.match, dead.replaced) if match]
+    if packages and not names:
+        shown = ", ".join(f"`{name}`" for name in packages[:5])
+        yield f"packages were made up and do nothing ({shown}): install what the script computes with"
 
 
 def _seen(steps: Sequence[Step]) -> Seen:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,6 +32,14 @@ _HOW = {
     "hung": "waited",
     "busy": "was at work",
 }
+_ABSENT = re.compile(r"No module named '(\w+)")
+_AWAY = re.compile(
+    r"huggingface\.co|HF_HUB_OFFLINE|LocalEntryNotFound|GatedRepo|RepositoryNotFound|ConnectionError|ConnectTimeout|URLError|"
+    r"Max retries exceeded|[Nn]ame resolution|Name or service not known|Couldn't reach|urlopen error|FileNotFoundError"
+)
+"""How errors read whose cause is data or a model that is not on this machine."""
+_REFUSED = "SystemExit: 2"
+"""How parsers of arguments end a script."""
 _VERDICTS = {"timeout": "the time was over", "deadlock": "all ranks wait for each other"}
 
 
@@ -113,20 +122,43 @@ def failure(rehearsal: Rehearsal) -> Iterator[Line]:
         elif dead.how == "died":
             last = run.errors[dead.rank].splitlines()[-LAST_LINES:]
             yield from ([("  " + line, "")] for line in last)
+        if dead.error == _REFUSED:
+            yield from ([("  " + line, "")] for line in run.errors[dead.rank].splitlines()[-1:])
+        yield from ([("help: ", "help"), (way, "")] for way in _ways(dead.error, rehearsal))
         yield []
     if run.verdict != "over" or any(rank.how in ("hung", "lost") for rank in run.ranks):
         if run.verdict in _VERDICTS:
             yield [(f"{_VERDICTS[run.verdict]}:", "error")]
         for rank in run.ranks:
             if rank is not dead:
+                how = "was ended" if rank.how == "lost" and not rank.error else _HOW[rank.how]
                 inside = f", in `{rank.waits_in}`" if rank.waits_in else ""
                 yield [
-                    (f"rank {rank.rank} {_HOW[rank.how]}", "strong"),
+                    (f"rank {rank.rank} {how}", "strong"),
                     (_where(rank) + inside, ""),
                 ]
                 if dead is None:
                     yield from _stack(rank.frames)
+        if run.verdict == "timeout" and any(rank.how == "busy" for rank in run.ranks):
+            ways = "`--steps 3` ends sooner, `--small` builds small models, `--timeout` gives more seconds"
+            yield [("help: ", "help"), (ways, "")]
         yield []
+
+
+def _ways(error: str, rehearsal: Rehearsal) -> Iterator[str]:
+    """What the user can do about an error."""
+    missing = _ABSENT.search(error)
+    faked = rehearsal.request.made_up.missing
+    if missing:
+        name = missing[1]
+        one = f"`--fake-module {name}` has it do nothing"
+        yield f"install `{name}`" + (
+            f"; {one}" if faked else f", or make it up: `--fake`, or else {one}"
+        )
+    elif _AWAY.search(error) and not faked:
+        yield "`--fake` makes up data, tokenizers and pretrained models that this machine lacks"
+    elif error == _REFUSED:
+        yield "the script refused its arguments; they stand behind `--`"
 
 
 def _where(rank: RankReport) -> str:
@@ -177,11 +209,13 @@ _OTHER_KINDS = ("made up: ", "made small: ", "put on the path: ")
 """How the notes begin of what is no part of CUDA's."""
 
 
-def _stood_in_for(replaced: dict[str, int]) -> Iterator[Line]:
+def stood_in_for(replaced: dict[str, int], *, cuda: bool = True) -> Iterator[Line]:
     """What the script did not get as it asked for it: a line for each kind, each thing with how often."""
     kinds: dict[str, list[str]] = {}
     for what, count in replaced.items():
         kind = next((one for one in _OTHER_KINDS if what.startswith(one)), "")
+        if not kind and not cuda:
+            continue
         text = what.removeprefix(kind)
         kinds.setdefault(kind, []).append(f"{text} {count}x" if count > 1 else text)
     for kind in sorted(kinds):
@@ -198,7 +232,7 @@ def _summary(rehearsal: Rehearsal) -> Iterator[Line]:
         yield [("   step   loss (rank 0)     loss (mean)   gradient norm", "dim")]
         yield from _table(steps)
     if rehearsal.replaced:
-        yield from _stood_in_for(rehearsal.replaced)
+        yield from stood_in_for(rehearsal.replaced)
     for note in rehearsal.notes:
         yield [("note: ", "note"), (note, "")]
     if rehearsal.violations:

@@ -371,6 +371,27 @@ def test_the_reports_say_what_verify_found(tree: Path, monkeypatch: pytest.Monke
         (tree / "train.py").write_text(CLIP)
 
 
+def test_options_of_verify_stand_before_the_script(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fsdp2lint.prove import migration as proof
+
+    asked: list[list[str]] = []
+
+    def run(words: list[str], check: bool) -> subprocess.CompletedProcess[bytes]:
+        asked.append(words)
+        return subprocess.CompletedProcess(words, 0)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    proof.prove("--fake --steps 3 train.py --lr 1", str(tree), [], "{}")
+    (words,) = asked
+    assert words[3:8] == ["verify", "--fake", "--steps", "3", str(tree.resolve())]
+    assert words[9:11] == ["--entry", "train.py"]
+    assert words[-3:] == ["--", "--lr", "1"]
+    with pytest.raises(proof.NoProof, match="no such script"):
+        proof.prove("--fake gone.py", str(tree), [], "{}")
+
+
 def test_the_imports_of_a_file_share_a_row(tmp_path: Path) -> None:
     extra = "from torch.distributed.fsdp import CPUOffload\nfrom torch.distributed.fsdp import BackwardPrefetch\n"
     (tmp_path / "train.py").write_text(CLIP.replace("\nmodel = ", f"{extra}\nmodel = "))

@@ -18,7 +18,7 @@ from fsdp2lint.rehearse.fakes.data_sets import Dataset, load_dataset
 from fsdp2lint.rehearse.fakes.nothing import Hollow, Nothing
 from fsdp2lint.rehearse.fakes.texts import Tokenizer
 from fsdp2lint.rehearse.launch import Run
-from fsdp2lint.rehearse.outcome import Request
+from fsdp2lint.rehearse.outcome import MadeUp, Request
 
 from .scenes import ROOT, forking
 
@@ -129,7 +129,7 @@ def _rehearsed(folder: Path, target: str, **more: Any) -> Run:
         str(folder / "scratch"),
         timeout=120.0,
         folder=str(folder / "cwd"),
-        fake=True,
+        made_up=MadeUp(missing=True),
         **more,
     )
     with forking() as ranks:

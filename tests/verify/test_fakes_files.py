@@ -280,6 +280,25 @@ def test_texts_have_the_words_at_which_the_program_cuts_them(tmp_path: Path) -> 
     assert said == ["False 1"]
 
 
+READING = """
+def pair(row):
+    return row["target"].strip(), "Score: " + row["score"], row.get("idx", "")
+"""
+
+
+def test_columns_that_the_program_reads_as_texts_hold_texts(tmp_path: Path) -> None:
+    (tmp_path / "reading.py").write_text(READING)
+    said = _said(
+        tmp_path,
+        "import reading\n"
+        "from fsdp2lint.rehearse.fakes.data_sets import Row\n"
+        "row = Row(1)\n"
+        "assert len(row['target']) > 9 and len(row['score']) > 9 and len(row['idx']) > 9\n"
+        "print(row['label'], reading.pair(row)[1][:7])\n",
+    )
+    assert said == ["1 Score: "]
+
+
 ASKED = """
 import importlib.metadata, os
 from fsdp2lint.rehearse import fakes

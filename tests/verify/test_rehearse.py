@@ -243,6 +243,41 @@ def test_what_cannot_be_spawned_or_patched_is_said(
     assert said in out.split("on 2 CPU ranks")[0]
 
 
+@pytest.mark.parametrize(
+    ("script", "words", "said"),
+    [
+        (
+            "import pyrallis_of_ours",
+            (),
+            "install `pyrallis_of_ours`, or make it up: `--fake`, or else `--fake-module pyrallis_of_ours` has it do nothing",
+        ),
+        (
+            "try:\n    import ours\nexcept ImportError:\n    import yacs",
+            ("--fake",),
+            "install `yacs`; `--fake-module yacs` has it do nothing",
+        ),
+        (
+            "open('rows.jsonl')",
+            (),
+            "`--fake` makes up data, tokenizers and pretrained models that this machine lacks",
+        ),
+        (
+            "import argparse\nargparse.ArgumentParser().parse_args(['--depth', '3'])",
+            (),
+            "the script refused its arguments; they stand behind `--`",
+        ),
+    ],
+)
+def test_an_error_comes_with_what_can_be_done(
+    tmp_path: Path, script: str, words: tuple[str, ...], said: str
+) -> None:
+    (tmp_path / "train.py").write_text(script)
+    code, out, _ = rehearse(tmp_path, "--nproc", "1", *words, "train.py")
+    assert code == 2
+    assert f"\nhelp: {said}\n" in out, out
+    assert ("unrecognized arguments: --depth 3" in out) == ("argparse" in script)
+
+
 DEADLOCK = """
 import torch
 import torch.distributed as dist

@@ -70,6 +70,44 @@ def test_whose_fault_it_is(tmp_path: Path) -> None:
     assert out.endswith("Not verified: AFTER failed.\n")
 
 
+TRACKED = """
+import json
+import torch
+import torch.distributed as dist
+import wandb
+from torch.distributed.fsdp import fully_shard
+
+dist.init_process_group("nccl")
+torch.manual_seed(0)
+model = torch.nn.Linear(8, 1).cuda()
+fully_shard(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+wandb.init(project="p")
+with open("rows.jsonl") as file:
+    rows = [json.loads(line) for line, _ in zip(file, range(4))]
+for row in rows:
+    x = torch.full((2, 8), len(row["text"].strip()) / 100).cuda()
+    optimizer.zero_grad()
+    model(x).mean().backward()
+    optimizer.step()
+dist.destroy_process_group()
+"""
+
+
+def test_what_a_machine_lacks_is_made_up_alike_for_both(tmp_path: Path) -> None:
+    (tmp_path / "before.py").write_text(TRACKED)
+    (tmp_path / "after.py").write_text(
+        TRACKED.replace("fully_shard(model)", "fully_shard(model.cuda())")
+    )
+    code, out = verify(tmp_path, "before.py", "after.py")
+    assert code == 2
+    assert "help: install `wandb`, or make it up: `--fake`" in out
+    code, out = verify(tmp_path, "--fake", "before.py", "after.py")
+    assert code == 0, out
+    assert "\nmade up: wandb, rows.jsonl\n" in out
+    assert "batches      8  equal, exactly" in out
+
+
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A script works in links to what is in the current folder, which here is nothing."""

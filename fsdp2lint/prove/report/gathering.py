@@ -11,6 +11,7 @@ from fsdp2lint.prove.compare import Verification
 from fsdp2lint.prove.report.data import Curve, Entry, Report, Verdict
 from fsdp2lint.prove.words import contract
 from fsdp2lint.rehearse.rehearse import Rehearsal, first_dead
+from fsdp2lint.rehearse.words import stood_in_for
 from fsdp2lint.reporters._paint import plain
 
 
@@ -36,7 +37,7 @@ def report_of(
         diff,
         tuple(ledger),
         tuple(verification.notes),
-        plain(contract(before, after)) if after else "",
+        plain(contract(verification)),
     )
 
 
@@ -60,6 +61,9 @@ def _facts(verification: Verification) -> Iterator[tuple[str, str]]:
     yield "steps", str(len(verification.before.steps))
     if request.arguments:
         yield "arguments", " ".join(request.arguments)
+    made_up = plain(stood_in_for(verification.before.replaced, cuda=False)).strip()
+    if made_up:
+        yield "not the real", made_up
     if not verification.fault:
         exact = "bit for bit" if not verification.rtol else f"{verification.rtol:g} relative"
         yield "equal means", f"{exact} ({verification.reason})"

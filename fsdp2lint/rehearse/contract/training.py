@@ -20,6 +20,8 @@ from fsdp2lint.rehearse.outcome import Spot, Violation
 _NONE = (False, False)
 _Holder = tuple[str, tuple[str, int] | None]
 """The kind of optimizer that holds a parameter, and a file and line of it."""
+_SHORT = 2
+"""Bytes of a number."""
 _SAMPLE = 1 << 16
 """How many elements of a parameter are compared."""
 
@@ -39,6 +41,8 @@ class Training(Check):
         self._settled: set[int] = set()
         """Parameters of which all is known, by ``id``: only where models stay as they are."""
         self._holders: dict[str, _Holder] = {}
+        self._short: dict[str, str] = {}
+        """The type of numbers of parameters that have 16 bits."""
         self._steps: Counter[int] = Counter()
 
     def before_step(self, optimizer: Any, at: Spot | None) -> None:
@@ -49,12 +53,15 @@ class Training(Check):
         if self.watch.thorough or not self._names:
             self._names = self._named()
         holder = self._holder(optimizer, at)
+        moves = any(group.get("lr") for group in optimizer.param_groups)
         for parameter in held:
             name = self._names.get(id(parameter))
             if name is None or not local(parameter).numel():  # others hold all of it
                 self._settle(parameter)
                 continue
             self._holders[name] = holder
+            if parameter.dtype.itemsize == _SHORT and moves:
+                self._short[name] = str(parameter.dtype)
             if name not in self._first:
                 self._first[name] = _sample(parameter).clone()
             seen = self._seen.setdefault(name, [False, False])
@@ -108,8 +115,11 @@ class Training(Check):
             self._settled.add(id(parameter))
 
     def facts(self) -> Any:
-        """By name: whether it ever had a gradient, whether it ever changed, and who steps it."""
-        return {name: [*seen, self._holders[name]] for name, seen in self._seen.items()}
+        """By name: whether it ever had a gradient, whether it ever changed, who steps it, and its type if it is short."""
+        return {
+            name: [*seen, self._holders[name], self._short.get(name, "")]
+            for name, seen in self._seen.items()
+        }
 
     def _holder(self, optimizer: Any, stepped: Spot | None) -> _Holder:
         """Told at the line where it was built; where it steps, when nobody saw it built."""
@@ -135,6 +145,8 @@ class Training(Check):
                 message = (
                     f"{len(own)} of {every} trainable tensors in `{kind}` {what}: {shown}{more}"
                 )
+                if all(ranks[0][name][0] and ranks[0][name][3] for name in own):
+                    message += f"; {ranks[0][own[0]][3]} rounds small updates away, float32 weights keep them (FSDP222)"
                 yield Violation("FSDP260", message, Spot(*at) if at else None)
 
 

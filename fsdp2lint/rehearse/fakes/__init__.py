@@ -18,6 +18,7 @@ from typing import Any
 
 from fsdp2lint.rehearse.fakes.imports import Finder, is_mentioned
 from fsdp2lint.rehearse.fakes.nothing import Hollow
+from fsdp2lint.rehearse.outcome import MadeUp
 from fsdp2lint.rehearse.standin.replace import Counted, Function, wrap
 
 TRACKERS = frozenset(
@@ -36,11 +37,14 @@ MADE_UP = {
 """Packages that give data, and the module that makes it up."""
 
 
-def install_small(replaced: dict[str, int]) -> None:
-    """Build models small from here on, where a configuration says their size, and count which."""
-    from fsdp2lint.rehearse.fakes import small
+def make_up(wanted: MadeUp, replaced: dict[str, int], folder: str) -> None:
+    """Make up what is wanted from here on, and count it; files that are made up lie in ``folder``."""
+    if wanted.missing:
+        install(replaced, wanted.modules, folder, full_size=wanted.full_size)
+    if wanted.small:
+        from fsdp2lint.rehearse.fakes import small
 
-    small.install(Counted(replaced), _after)
+        small.install(Counted(replaced), _after)
 
 
 def install(

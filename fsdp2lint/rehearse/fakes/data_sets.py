@@ -35,6 +35,10 @@ _TALKS = ("messages", "conversations", "conversation", "chosen_messages")
 _ANSWERS = ("chosen", "rejected")
 _PICTURES = ("image", "img", "picture", "photo", "jpg", "jpeg", "png")
 COLUMNS = ("text",)
+_METHODS = frozenset(
+    "strip lstrip rstrip lower upper title split rsplit splitlines partition startswith endswith encode replace".split()
+)
+"""What only texts have."""
 
 
 class Row(dict[str, Any]):
@@ -128,7 +132,48 @@ def _is_first(place: ast.expr) -> bool:
 
 
 def _is_number(name: str) -> bool:
-    return name in _NUMBERS or name.endswith(_NUMBERED)
+    numbered = name in _NUMBERS or name.endswith(_NUMBERED)
+    return numbered and name not in _all_texts(len(sys.modules))
+
+
+@functools.cache
+def _all_texts(modules: int) -> frozenset[str]:
+    """Those of all files of the program; looked up anew when more modules are there."""
+    return frozenset(name for file in own_files() for name in _read_as_texts(file))
+
+
+@functools.cache
+def _read_as_texts(file: str) -> tuple[str, ...]:
+    """Columns that the program reads as texts: ``row["target"].strip()``, ``row["label"] + "."``, ``row.get("score", "")``."""
+    try:
+        tree = ast.parse(source_of(file))
+    except (SyntaxError, ValueError):
+        return ()
+    found: list[ast.expr] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr in _METHODS:
+            found.append(node.value)
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+            sides = node.left, node.right
+            found += sides if any(map(_is_text, sides)) else ()
+        elif isinstance(node, ast.Call) and len(node.args) == 2 and _is_text(node.args[1]):
+            found.append(node)
+    return tuple(filter(None, map(_column, found)))
+
+
+def _column(node: ast.expr) -> str:
+    """The name in ``row["name"]`` and ``row.get("name", …)``."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        key = node.args[0] if node.func.attr == "get" and node.args else None
+    else:
+        key = node.slice if isinstance(node, ast.Subscript) else None
+    return key.value if isinstance(key, ast.Constant) and isinstance(key.value, str) else ""
+
+
+def _is_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.JoinedStr) or (
+        isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )
 
 
 class Feature:

@@ -110,11 +110,12 @@ def _optimizer_state(take: Function) -> Function:
 
 
 def _state_config(put: Function, counted: Counted) -> Function:
-    """Frameworks set it on a configuration that is there, not only when they make one."""
+    """Frameworks set it on a configuration that is there, not only when they make one; FSDP itself makes some by default."""
 
     def set_attribute(self: Any, name: str, value: Any) -> None:
         if name == "offload_to_cpu" and value:
-            counted.note("offload_to_cpu=True")
+            if value != type(self).__dataclass_fields__[name].default:
+                counted.note("offload_to_cpu=True")
             value = False
         put(self, name, value)
 
