@@ -158,7 +158,7 @@ def _ways(error: str, rehearsal: Rehearsal) -> Iterator[str]:
     elif _AWAY.search(error) and not faked:
         yield "`--fake` makes up data, tokenizers and pretrained models that this machine lacks"
     elif error == _REFUSED:
-        yield "the script refused its arguments; they stand behind `--`"
+        yield "the script refused its arguments: write them after `--`"
 
 
 def _where(rank: RankReport) -> str:

@@ -264,7 +264,7 @@ def test_what_cannot_be_spawned_or_patched_is_said(
         (
             "import argparse\nargparse.ArgumentParser().parse_args(['--depth', '3'])",
             (),
-            "the script refused its arguments; they stand behind `--`",
+            "the script refused its arguments: write them after `--`",
         ),
     ],
 )
