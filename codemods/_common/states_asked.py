@@ -85,6 +85,8 @@ def asked(trace: Trace, event: Event, *, optimizer: bool = False) -> Asked:
     config = by.argument(3 if optimizer else 2, _CONFIGS[optimizer])
     given = config is not None and not (isinstance(config, Literal) and config.value is None)
     if context is None and (kind != FULL or given) and _in_some_runs(trace, by, event):
+        if kind == FULL:  # so is the one that nobody asks for
+            return Asked(FULL, None, None, by, optimizer=optimizer)
         return Asked("", None, None, by, optimizer=optimizer, in_some_runs=True)
     if by.open:
         return Asked(kind, None, None, by, optimizer=optimizer)

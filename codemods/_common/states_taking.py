@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import libcst as cst
 
@@ -29,7 +30,7 @@ from fsdp2lint.api import (
     unwrapped,
 )
 
-from .states_asked import FULL, SHARDED, accounts, asked, context_of, no_module
+from .states_asked import FULL, SHARDED, Asked, accounts, asked, context_of, no_module
 from .states_assumed import assumed
 from .states_guards import besides_rank, test_above
 from .states_kinds import Kind, agreed
@@ -80,7 +81,7 @@ def take(program: Program, events: Taken, wholes: Wholes) -> Iterator[Step | Lef
     if not isinstance(call, cst.Call) or not isinstance(call.func, cst.Attribute):
         yield Left(source, call, "it is not called by its name", _TODO)
         return
-    found = [(asked(t, e), for_first_rank_only(t, e.state)) for t, e in mine]
+    found = [(_asked(t, e), for_first_rank_only(t, e.state)) for t, e in mine]
     kind = agreed(source, call, found)
     if call.args:
         kind = "it is given arguments that get_model_state_dict does not have"
@@ -105,6 +106,16 @@ def take(program: Program, events: Taken, wholes: Wholes) -> Iterator[Step | Lef
             yield Step(_named_first(getter), accounts(mine, call, why))
         return
     yield Step(_edits(getter, mine), accounts(mine, call, why))
+
+
+def _asked(trace: Trace, taken: StateDictTaken) -> Asked:
+    """What is asked for: a whole state that all ranks load is whole on all of them, or their loads would fail."""
+    found = asked(trace, taken)
+    loads = (r for r in trace.of(Restored) if taken.state in options(r.state))
+    if found.kind == FULL and found.rank0_only is None:
+        if any(not on_first_rank(load.guards) for load in loads):
+            return replace(found, rank0_only=False, offloaded=False)
+    return found
 
 
 def _is_used(trace: Trace, taken: StateDictTaken) -> bool:

@@ -4,7 +4,8 @@
 
 A block that reads parameters gets a helper context manager, which puts whole parameters (in the dtype
 that they are kept in) in place of the shards, and what is written to them back into the shards when the block
-writes; `model.apply(function)` gets such a block, as FSDP1 made one for it. A block that runs the model (`generate`) is gathered by `unshard()`. Around nothing but `get_model_state_dict`, which gathers by itself, no block is left.
+writes; `model.apply(function)` gets such a block, as FSDP1 made one for it. A block that runs the model (`generate`) is gathered by `unshard()`. Around nothing but `get_model_state_dict` and `set_model_state_dict`, which gather and
+spread by themselves, no block is left.
 
 ## Why
 
@@ -95,7 +96,7 @@ from .._common.loop_models import FSDP1
 from .._common.loop_text import text_of
 from .._common.shared import Helpers, unimports
 from .full_params import full_params, unsharded
-from .gathered import Uses, block_of, only_takes_states, touches_parameters, uses
+from .gathered import PUT, TAKE, Uses, block_of, states_moved, touches_parameters, uses
 
 SUMMON = f"{FSDP1}.summon_full_params"
 POSITIONS = ("module", "recurse", "writeback", "rank0_only", "offload_to_cpu", "with_grads")
@@ -104,7 +105,7 @@ READ = "a helper context manager puts whole parameters in place of the shards"
 RUN = "submodules gather their own parameters as they run; the rest of the model is gathered here"
 APPLIED = "FSDP1 gathered the parameters for `apply` and kept what it wrote: so does this block"
 EMPTY = "nothing is done with the parameters that it gathers"
-TAKEN = "get_model_state_dict gathers what it takes by itself"
+TAKEN = "the functions that take and put its states gather and spread them by themselves"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,27 +123,45 @@ class _Block:
 def rewrite(program: Program) -> Iterator[Step | Left]:
     """Blocks in which FSDP1 gathers the parameters."""
     rest: dict[Source, list[_Block]] = {}
+    idle: dict[cst.With, list[_Block]] = {}
     applied = dict(_applied(program))
     for source, call in _calls(program):
         block = _block(program, source, call)
+        around = block_of(source, call)
+        if block is not None and around is not None and _only_moves_states(program, block, around):
+            idle.setdefault(around, []).append(block)
+            continue
         why = _trouble(block)
         if block is None or why:
             todo = "gather with full_tensor(), load with set_model_state_dict"
             yield Left(source, call, why, todo)
             continue
-        around = block_of(source, call)
         if around is not None and len(around.items) == 1 and _is_empty(around):
             edits = (Remove(source, around), *unimports(program, source, FSDP1))
             yield Step(edits, (Account(source, call, "dropped", EMPTY),))
             continue
-        if around is not None and only_takes_states(program, source, around, block.model):
-            item = next(one for one in around.items if one.item is call)
-            edits = (Unwrap(source, around, item=item), *unimports(program, source, FSDP1))
-            yield Step(edits, (Account(source, call, "dropped", TAKEN),))
-            continue
         rest.setdefault(source, []).append(block)
+    for around, blocks in idle.items():
+        yield _without(program, around, blocks)
     for source in dict.fromkeys((*rest, *applied)):
         yield _rewritten(program, source, rest.get(source, []), applied.get(source, []))
+
+
+def _only_moves_states(program: Program, block: _Block, around: cst.With) -> bool:
+    """Whether nothing uses the model in a block but functions that gather and spread states by themselves."""
+    used = states_moved(program, block.source, around, block.model)
+    return used == {TAKE} or (PUT in used and block.given.get("writeback", "True") == "True")
+
+
+def _without(program: Program, around: cst.With, blocks: Sequence[_Block]) -> Step:
+    """A ``with`` without these of its items, or none."""
+    source, calls = blocks[0].source, [block.call for block in blocks]
+    items = [item for item in around.items if item.item in calls]
+    edits: list[Edit] = [Unwrap(source, around)]
+    if len(items) < len(around.items):
+        edits = [Unwrap(source, around, item=item) for item in items]
+    accounts = tuple(Account(source, call, "dropped", TAKEN) for call in calls)
+    return Step((*edits, *unimports(program, source, FSDP1)), accounts)
 
 
 def _is_empty(around: cst.With) -> bool:

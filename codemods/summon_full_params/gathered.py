@@ -39,7 +39,8 @@ from fsdp2lint.api import (
 from .._common.loop_text import text_of
 from .._common.origins import callee
 
-STATES = "torch.distributed.checkpoint.state_dict.get_model_state_dict"
+TAKE = "torch.distributed.checkpoint.state_dict.get_model_state_dict"
+PUT = "torch.distributed.checkpoint.state_dict.set_model_state_dict"
 _LOOKING = frozenset(
     "buffers children eval extra_repr get_buffer get_parameter get_submodule modules named_buffers"
     " named_children named_modules named_parameters parameters save_pretrained state_dict train"
@@ -173,23 +174,24 @@ def _runs(source: Source, node: cst.Call, model: str) -> bool:
     return text_of(source, func.value) in (model, f"{model}.module")
 
 
-def only_takes_states(program: Program, source: Source, block: cst.With, model: str) -> bool:
-    """Whether the statements of a block use the model in nothing but ``get_model_state_dict``."""
+def states_moved(program: Program, source: Source, block: cst.With, model: str) -> set[str]:
+    """Those of :data:`TAKE` and :data:`PUT` that the statements of a block call with the model; empty where
+    they use it otherwise.
+    """
     layout = Layout.of(source)
-    taking = {r.node for r in program.named(source) if r.name == STATES}
+    moving = {r.node: r.name for r in program.named(source) if r.name in (TAKE, PUT)}
     root = model.partition(".")[0]
-    taken = False
+    found = set()
     for node in walk(block.body):
         if isinstance(node, cst.Name | cst.Attribute) and text_of(source, node) == model:
-            arg = layout.parents[node]
-            call = layout.parents.get(arg)
-            if not isinstance(call, cst.Call) or call.func not in taking:
-                return False
-            taken = True
+            call = layout.parents.get(layout.parents[node])
+            if not isinstance(call, cst.Call) or call.func not in moving:
+                return set()
+            found.add(moving[call.func])
         elif isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
             if root != model and text_of(source, node.func.value) == root:
-                return False
-    return taken
+                return set()
+    return found
 
 
 def touches_parameters(called: Called) -> bool:

@@ -307,7 +307,8 @@ class Trial:
         result.compared += self._texts(old, new, name, rtol)
         result.compared.append(self._writers(old, new, name))
         result.compared = [_accepted(one, self._options.accept_missing) for one in result.compared]
-        result.notes = [*self._notes, *_notes(self._kept, saved, (old, new))]
+        notes = _notes(self._kept, saved, (old, new), resumed=bool(self._options.resume))
+        result.notes = [*self._notes, *notes]
         return result
 
     def _tensors(self, task: Task) -> list[Compared]:
@@ -401,7 +402,11 @@ def _is_named(name: str, patterns: Sequence[str]) -> bool:
 
 
 def _notes(
-    before: list[Checkpoint], after: list[Checkpoint], runs: tuple[Rehearsal, Rehearsal]
+    before: list[Checkpoint],
+    after: list[Checkpoint],
+    runs: tuple[Rehearsal, Rehearsal],
+    *,
+    resumed: bool,
 ) -> Iterator[str]:
     if any(os.path.isabs(one.name) for one in before):
         yield "checkpoints go to an absolute path: AFTER found there what BEFORE had left"
@@ -417,7 +422,7 @@ def _notes(
     if not before and not after:
         stopped = any(rank.how == "stopped" for run in runs for rank in run.run.ranks)
         why = ": what comes after the last step was not run (--steps)" if stopped else ""
-        yield f"no checkpoint was written{why}"
+        yield f"no checkpoint was written{' after the resumption' if resumed else ''}{why}"
 
 
 def _brings_weights_unseeded(run: Rehearsal) -> bool:

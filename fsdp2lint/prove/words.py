@@ -173,7 +173,8 @@ def _amount(compared: Compared) -> Line:
     if compared.unread:
         said, role = "not compared", "error"
     elif any(not one.missing for one in compared.differences):
-        said, role = f"different, by {compared.relative:.2g} at most", "error"
+        by = f", by {compared.relative:.2g} at most" if compared.relative else ""
+        said, role = f"different{by}", "error"
     elif compared.differences:
         said, role = "not all in AFTER", "error"
     elif compared.unproven:
