@@ -31,7 +31,8 @@ written into that is lost.
 
 All of it: to keep what FSDP1 did would be to keep a mistake. Where `summon_full_params` has gathered the parameters,
 they are whole before and after: tests of their shape, counts and rows that are written there stay. Numbers that are only added up (`sum(p.numel() …)`)
-stay too; the ledger says that they count the whole model now. A test that skips empty shards (`if p.numel():`) stays and
+stay too; the ledger says that they count the whole model now. Where ranks add such a count up (`all_reduce`, times
+`get_world_size()`), the sum goes (FSDP247); where the model has ignored parameters, it counts `p.to_local()`, as FSDP1 did. A test that skips empty shards (`if p.numel():`) stays and
 is true of all. A dictionary whose keys are the names of `named_parameters()` stays: the ledger says that FSDP1's names
 were others.
 
@@ -50,14 +51,18 @@ import libcst as cst
 from fsdp2lint.api import (
     Account,
     Called,
+    Collective,
+    Container,
     Event,
     External,
     Instance,
     Layout,
     Left,
     Literal,
+    Operated,
     Part,
     Program,
+    Replace,
     RowWrite,
     Source,
     Step,
@@ -68,6 +73,7 @@ from fsdp2lint.api import (
     call_that_made,
     codemod,
     holders,
+    name_for,
     options,
     row_writes,
     scope_of,
@@ -76,10 +82,13 @@ from fsdp2lint.api import (
     wrapper,
 )
 
+from ._common.loop_models import DTENSOR
+
 WHY = (
     "FSDP1's parameters are flat, so that this comes out the same for all; FSDP2's have their shape"
 )
 COUNTED = "counts whole parameters now; FSDP1 counted what this rank holds of them"
+COUNTED_HERE = "counts this rank's part, as before: the ranks add the counts up"
 EMPTY = "true of all parameters now: each is a DTensor of its whole shape, also on a rank that holds none of it"
 TODO = "parameters have their own shape now: check what this test chooses"
 ROW_WHY = (
@@ -102,24 +111,46 @@ FLAT_NAMED = (
 (torch/distributed/fsdp/fully_sharded_data_parallel.py, 2.13)."""
 _TAKEN = (".parameters", ".named_parameters")
 _COUNTING = ("numel", "nelement")
+_COUNTED = (".numel", ".nelement")
 _SHAPE = frozenset({"ndim", "dim", "shape", "numel", "nelement", "size"})
 _Loop = cst.For | cst.CompFor
 
 
 @codemod()
 def rewrite(program: Program) -> Iterator[Step | Left]:
-    """Choices among parameters by their shape, and writes into their rows."""
+    """Choices among parameters by their shape, their counts, and writes into their rows."""
+    counted: dict[cst.Call, tuple[Source, Whose]] = {}
     for events in program.sites(Called):
         called = events[0][1]
-        if called.name not in _TAKEN or not isinstance(called.at.node, cst.Call):
+        source, call = called.at.source, called.at.node
+        if not isinstance(call, cst.Call) or all(_is_gathered(one) for _, one in events):
             continue
-        if any(_are_flat(trace, one) for trace, one in events):
-            if not all(_is_gathered(one) for _, one in events):
-                yield from _choices(called.at.source, called.at.node)
-                yield from _counts(called.at.source, called.at.node)
-            if called.name == ".named_parameters":
-                yield from _names(called.at.source, called.at.node, events)
+        if called.name in _COUNTED and any(_is_of_flat(trace, one) for trace, one in events):
+            if _is_of_a_name(call) and not _is_tested(source, call):
+                counted.setdefault(call, (source, events))
+        if called.name not in _TAKEN or not any(_are_flat(trace, one) for trace, one in events):
+            continue
+        yield from _choices(source, call)
+        for node in _counts(source, call):
+            counted[node] = source, events
+        if called.name == ".named_parameters":
+            yield from _names(source, call, events)
+    added_up = _added_up(program) if counted else frozenset()
+    for node, (source, whose) in counted.items():
+        yield _counted(source, node, whose, added_up)
     yield from _row_writes(program)
+
+
+Whose = Sequence[tuple[Trace, Called]]
+"""The calls that give parameters to a count."""
+
+
+def _is_of_flat(trace: Trace, called: Called) -> bool:
+    """Whether a method is one of a parameter of a model that FSDP1 has wrapped by then."""
+    of = called.receiver
+    return of is not None and any(
+        _is_wrapped(trace, called, _model(trace, one)) for one in holders(trace, of)
+    )
 
 
 def _are_flat(trace: Trace, taken: Called) -> bool:
@@ -215,7 +246,7 @@ def _is_number(node: cst.BaseExpression, value: str) -> bool:
     return isinstance(node, cst.Integer) and node.value == value
 
 
-def _counts(source: Source, call: cst.Call) -> Iterator[Step]:
+def _counts(source: Source, call: cst.Call) -> Iterator[cst.Call]:
     """What counts the elements of the parameters that a call gives to loops."""
     for loop in _loops(source, call):
         bound = {n.value for n in walk(loop.target) if isinstance(n, cst.Name)}
@@ -227,7 +258,76 @@ def _counts(source: Source, call: cst.Call) -> Iterator[Step]:
                 asked = node.func.value
                 named = isinstance(asked, cst.Name) and asked.value in bound
                 if named and node.func.attr.value in _COUNTING and node not in skipping:
-                    yield Step((), (Account(source, node, "changed", COUNTED, own=True),))
+                    yield node
+
+
+def _is_of_a_name(call: cst.Call) -> bool:
+    """Whether it is a parameter's own count, and not already one of its part here."""
+    func = call.func
+    return isinstance(func, cst.Attribute) and isinstance(func.value, cst.Name | cst.Attribute)
+
+
+def _is_tested(source: Source, node: cst.CSTNode) -> bool:
+    """Whether a number is part of a test."""
+    layout = Layout.of(source)
+    above = [node, *layout.ancestors(node)]
+    return any(
+        isinstance(one, cst.If | cst.IfExp | cst.CompIf | cst.While) and one.test in above
+        for one in above
+    )
+
+
+def _counted(
+    source: Source, node: cst.Call, whose: Whose, added_up: frozenset[cst.CSTNode]
+) -> Step:
+    """A count of elements: of this rank's part, where the ranks add up what comes of it and ignored parameters."""
+    asked = node.func.value if isinstance(node.func, cst.Attribute) else node
+    alone = node not in added_up and added_up.isdisjoint(Layout.of(source).ancestors(node))
+    if alone or not any(map(_ignores, (trace for trace, _ in whose))):
+        return Step((), (Account(source, node, "changed", COUNTED, own=True),))
+    name, dtensor = source.code(asked), name_for(source, asked, DTENSOR)
+    text = f"({name}.to_local() if isinstance({name}, {dtensor.text}) else {name})"
+    edits = (*dtensor.edits, Replace(source, asked, text))
+    return Step(edits, (Account(source, node, "changed", COUNTED_HERE, own=True),))
+
+
+def _ignores(trace: Trace) -> bool:
+    """Whether FSDP1 is told to leave out some parameters: FSDP247, which counts once what is whole, is silent then."""
+    return any("ignored" in option for one in trace.of(Wrapping) for option in one.options)
+
+
+def _added_up(program: Program) -> frozenset[cst.CSTNode]:
+    """The calls whose numbers ranks add up: by a reduction, or by multiplying with how many they are."""
+    found: set[cst.CSTNode] = set()
+    for trace in program.traces:
+        made = {one.result: one for one in trace.of(Called)}
+        waiting = [e.about for e in trace.of(Collective) if e.name in _REDUCING and e.about]
+        for one in trace.of(Operated):
+            sides = (one.left, one.right)
+            if one.symbol == "*" and any(_is_world_size(made.get(side)) for side in sides):
+                waiting += sides
+        seen: set[Value] = set()
+        while waiting:
+            value = waiting.pop()
+            if value in seen:
+                continue
+            seen.add(value)
+            if (call := made.get(value)) is not None:
+                found.add(call.at.node)
+                waiting += (*call.arguments, *call.keywords.values())
+            waiting += options(value)
+            if isinstance(value, Part) and isinstance(value.key, tuple):
+                waiting += (value.owner, *(one for one in value.key if isinstance(one, Value)))
+            elif isinstance(value, Container):
+                waiting += (entry for _, entry in trace.memory.entries(value))
+    return frozenset(found)
+
+
+_REDUCING = ("torch.distributed.all_reduce", "torch.distributed.reduce")
+
+
+def _is_world_size(call: Called | None) -> bool:
+    return call is not None and call.name.rpartition(".")[2] in ("get_world_size", "size")
 
 
 def _loops(source: Source, call: cst.Call) -> Iterator[_Loop]:

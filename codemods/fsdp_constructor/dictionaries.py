@@ -25,7 +25,7 @@ from .._common.shared import Helpers, stepped
 from .blocks import has_no_batch_norms
 from .custom import Mapped
 from .devices import device_of
-from .displays import stars_of
+from .displays import Spread, stars_of
 from .dropped import WHY, drop
 from .plan import Plan
 from .policies import Asked, Chosen, Nothing, Policy, policy_of
@@ -500,7 +500,7 @@ def _is_beside(site: Construction, display: cst.BaseExpression) -> bool:
 def _at_the_call(
     site: Construction,
     plan: Plan,
-    spread: cst.Arg,
+    spread: Spread,
     policy: Policy,
     precision: Precision | None,
     *,
@@ -511,7 +511,8 @@ def _at_the_call(
     text = site.text(spread.value)
     chosen = not isinstance(policy, Nothing)
     if not chosen and (precision is None or not (precision.buffers or apart)):
-        plan.spread.append(text)
+        if text not in plan.spread:  # several calls may give it
+            plan.spread.append(text)
         plan.own = text if beside else ""
         return Outside(policy, None)
     kwargs = text

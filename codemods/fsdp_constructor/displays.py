@@ -52,13 +52,22 @@ def _display_of(
             elif one.node is not None:
                 shown = _display_of(program, one.source, one.node, led, out + 1)
             displays[shown.node if shown is not None else None] = shown
-        return next(iter(displays.values())) if len(displays) == 1 else None
+        handed = [one for one in displays.values() if isinstance(one, HandedOn)]
+        empty = len(handed) == len(displays) and not any(map(keywords_of, handed))
+        return next(iter(displays.values())) if len(displays) == 1 or (displays and empty) else None
     if len(found) != 1 or not isinstance(found[0].node, cst.Dict | cst.Call):
         return None
     one = found[0]
     made = found[0].node
     known = one.source in program.sources and own_entries(made) is not None
     return one if known and taken_over(program, one) is not None else None
+
+
+def handed_on(source: Source, node: cst.BaseExpression, events: Events) -> list[HandedOn]:
+    """The keywords that each call of a function gives for its ``**node``; nothing where one is not known."""
+    given = [one for one, _ in _given(dotted(node), source, events, 1)]
+    found = [one for one in given if isinstance(one, HandedOn)]
+    return found if len(found) == len(given) else []
 
 
 def _same_scope(source: Source, node: cst.BaseExpression, one: Origin) -> bool:
@@ -186,7 +195,7 @@ def _handed_on(
     read = [n for n in walk(function.body) if isinstance(n, cst.Name) and n.value == name]
     params = function.params
     named = frozenset(p.name.value for p in (*params.params, *params.kwonly_params))
-    if len(read) != 1 or not isinstance(call, cst.Call) or not _calls(call, home, function):
+    if len(read) != 1 or not isinstance(call, cst.Call) or not _calls(source, call, home, function):
         yield Origin(source, None)
         return
     spread = [arg.value for arg in call.args if arg.star == "**"]
@@ -199,14 +208,26 @@ def _handed_on(
         yield Origin(source, None)
 
 
-def _calls(call: cst.Call, home: Source, function: cst.FunctionDef | cst.Lambda) -> bool:
+def _calls(
+    source: Source, call: cst.Call, home: Source, function: cst.FunctionDef | cst.Lambda
+) -> bool:
     """Whether a call names the function, and not one that calls it with arguments of its own."""
     name = function.name.value if isinstance(function, cst.FunctionDef) else ""
+    if name == "__call__" and not any(arg.star == "*" for arg in call.args):
+        return _is_bound(source, call)
     if name == "__init__":
         around = Layout.of(home).ancestors(function)
         name = next((one.name.value for one in around if isinstance(one, cst.ClassDef)), name)
     named = dotted(call.func).rpartition(".")[2] == name
     return named and not any(arg.star == "*" for arg in call.args)
+
+
+def _is_bound(source: Source, call: cst.Call) -> bool:
+    """Whether the file itself gives a value to what is called: an object, where a builtin or an import may be a function."""
+    names, root = Names.of(source), dotted(call.func).partition(".")[0]
+    owner = names.owner(root, scope_of(Layout.of(source).ancestors(call)))
+    bound = names.bindings[owner][root] if owner is not None else []
+    return bool(bound) and not any(isinstance(one, cst.ImportAlias) for one in bound)
 
 
 def _argument(call: cst.CSTNode, name: str, at: int) -> cst.BaseExpression | None:
@@ -243,6 +264,16 @@ def own_entries(node: cst.BaseExpression | None) -> Entries | None:
         given = [arg for arg in node.args if arg not in taken]
         return [(a.keyword.value, a, a.value) for a in given if a.keyword is not None]
     return None
+
+
+Spread = cst.Arg | cst.StarredDictElement
+
+
+def is_keywords(layout: Layout, node: cst.CSTNode) -> bool:
+    """Whether a node is a ``**name`` of a call, perhaps inside a ``**{**name}``."""
+    if isinstance(node, cst.StarredDictElement):
+        node = layout.parents[layout.parents[node]]
+    return isinstance(node, cst.Arg) and node.star == "**"
 
 
 def stars_of(

@@ -19,7 +19,7 @@ from fsdp2lint.api import Layout, Names, Program, Source, dotted, scope_of, walk
 
 from .._common.origins import Origin, origins
 from .chosen import given_to_field
-from .displays import additions, entries_of
+from .displays import additions, entries_of, is_keywords
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def _display(program: Program, name: str) -> Origin | None:
                 return None
             elif _names_field(node, name):
                 parent = Layout.of(source).parents[node]
-                spread = isinstance(parent, cst.Arg) and parent.star == "**"
+                spread = is_keywords(Layout.of(source), parent)
                 set_here = isinstance(parent, cst.AssignTarget | cst.AnnAssign)
                 if not (spread or set_here) or dotted(node.value) != "self":
                     return None
@@ -183,8 +183,8 @@ def _use(source: Source, field: cst.Attribute) -> list[tuple[str, Origin | None]
     """The key that is read where a field is named, or written with what; None where more is done with it."""
     layout = Layout.of(source)
     parent = layout.parents[field]
-    if isinstance(parent, cst.Arg):
-        return [] if parent.star == "**" else None
+    if isinstance(parent, cst.Arg | cst.StarredDictElement):
+        return [] if is_keywords(layout, parent) else None
     if isinstance(parent, cst.AssignTarget):
         return []
     if not isinstance(parent, cst.Subscript) or len(parent.slice) != 1:

@@ -34,11 +34,14 @@ from .chosen import is_field
 from .derived import WHY, derived, of_class
 from .displays import (
     Entries,
+    Events,
     HandedOn,
+    Spread,
     Write,
     additions,
     additions_along,
     display_of,
+    handed_on,
     in_other_branches,
     is_empty_handed_on,
     is_read_by_key,
@@ -66,7 +69,7 @@ class Argument:
     value: cst.BaseExpression
     values: tuple[Value, ...]
     """What it can be, in all runs; empty when nothing is known."""
-    spread: cst.Arg | None = None
+    spread: Spread | None = None
     """The ``**kwargs`` of the call that it comes through."""
     home: tuple[Source, cst.BaseExpression] | None = None
     """The dictionary in another function that writes it."""
@@ -323,87 +326,145 @@ def arguments(
     """The arguments of a call by name; why they are not known, if so."""
     found: dict[str, Argument] = {}
     position = 0
-    for arg in call.args:
-        if arg.star == "*":
+    given: list[cst.Arg | cst.BaseDictElement] = [*call.args]
+    while given:
+        arg = given.pop(0)
+        inside = not isinstance(arg, cst.Arg)
+        if isinstance(arg, cst.Arg) and arg.star == "*":
             if not is_empty_handed_on(source, arg.value, events):
                 return "the arguments come in a tuple"
-            continue
-        if arg.star == "**":
-            display = display_of_field(program, arg.value)
-            display = display or display_of(program, source, arg.value, events)
-            entries = keywords_of(display) if display is not None else None
-            if display is None:
-                kept = record_of(program, source, arg.value, call) or field_of(program, arg.value)
-                if isinstance(kept, str):
-                    return kept
-                if kept is not None:
-                    found |= _kept(program, events, arg, kept)
-                    continue
-            if display is None or entries is None:
-                return _unknown_keywords(program, source, arg.value)
-            shown = display.node
-            assert shown is not None
-            home = _home(source, call, display)
-            stars = taken_over(program, display) or []
-            along = additions_along(program, source, arg.value, display, events, call)
-            if home is None:
-                writes = writes_of(source, shown, call)
-                if stars or (writes is None and along is not None):
-                    home, writes = (source, shown), along
-            else:
-                writes = along if along is not None else additions(*home) or []
-            filled = _filled_beside(source, call, display) if home is None else None
-            if writes is None:
-                return "the dictionary of its keywords is changed after it was made"
-            keys = {key for key, _, _ in entries} | {one.key for one in (*stars, *writes)}
-            if home is not None and is_read_by_key(program, display, keys):
-                return "entries of the dictionary of its keywords are read elsewhere, too"
-            for one in stars:
-                values = _values(program, display.source, events, one.key, one.value)
-                found[one.key] = Argument(
-                    one.key, one.node, one.value, values, arg, home, added=one
-                )
-            for name, node, value in entries:
-                values = _values(program, display.source, events, name, value)
-                before = found.get(name)
-                found[name] = Argument(name, node, value, values, arg, home)
-                if before is not None and before.spread is arg:
-                    found[name].before = (before,)
-            for one in writes:
-                values = _values(program, display.source, events, one.key, one.value)
-                before = found.get(one.key)
-                if (
-                    home is not None
-                    and before is not None
-                    and _is_nothing_else(source, before, one)
-                ):
-                    before.voids += (one,)
-                    continue
-                found[one.key] = Argument(one.key, one.node, one.value, values, arg, home)
-                found[one.key].entries = _written_into(display.source, one.key, entries, writes)
-                if home is not None:
-                    found[one.key].add(one, before)
-                elif filled is not None and one.sometimes:
-                    found[one.key].home, found[one.key].added = filled, one
-                    found[one.key].beside = True
-                elif filled is not None:
-                    found[one.key].always = one.statement
-                elif one.sometimes:
-                    said = f'{dotted(arg.value)}.get("{one.key}")'
-                    found[one.key].asked(said, only=before is None)
-            continue
-        name = arg.keyword.value if arg.keyword is not None else ""
-        if not name:
-            name = POSITIONS[min(position, len(POSITIONS) - 1)]
-            position += 1
-            if meaning(program, source, arg.value) == FSDP1:
-                continue  # what functools.partial calls
-        values = _values(program, source, events, name, arg.value)
-        name = OLD_NAMES.get(name, name)
-        found[name] = Argument(name, arg, arg.value, values)
+        elif isinstance(arg, cst.StarredDictElement) or (
+            isinstance(arg, cst.Arg) and arg.star == "**"
+        ):
+            more = _spread(program, source, call, arg, events)
+            if isinstance(more, str) and isinstance(arg.value, cst.Dict) and not inside:
+                given = [*arg.value.elements, *given]
+                continue
+            if isinstance(more, str):
+                return more
+            if inside and not found.keys().isdisjoint(more):
+                return _IN_PLACE
+            found |= more
+        elif isinstance(arg, cst.DictElement):
+            key = arg.key.evaluated_value if isinstance(arg.key, cst.SimpleString) else None
+            if not isinstance(key, str) or key in found:
+                return _IN_PLACE
+            values = _values(program, source, events, key, arg.value)
+            found[key] = Argument(key, arg, arg.value, values)
+        else:
+            name = arg.keyword.value if isinstance(arg, cst.Arg) and arg.keyword else ""
+            if not name:
+                name = POSITIONS[min(position, len(POSITIONS) - 1)]
+                position += 1
+                if meaning(program, source, arg.value) == FSDP1:
+                    continue  # what functools.partial calls
+            values = _values(program, source, events, name, arg.value)
+            name = OLD_NAMES.get(name, name)
+            found[name] = Argument(name, arg, arg.value, values)
     known = (*POSITIONS, "wrapper_cls")  # the class itself, which `enable_wrap` takes
     foreign = next((name for name in found if name not in known), "")
     return f"FSDP1 has no argument named `{foreign}`" if foreign else found
+
+
+_IN_PLACE = "only a run shows which of its keywords takes the place of another"
+_DIFFERENT = "the calls of the function around it give it different keywords"
+_AT_EACH_CALL = frozenset(
+    "backward_prefetch cpu_offload forward_prefetch ignored_modules ignored_states limit_all_gathers"
+    " use_orig_params".split()
+)
+"""Arguments that each call can give anew: what the constructor becomes does not depend on them."""
+
+
+def _of_callers(
+    program: Program, source: Source, spread: Spread, events: Events
+) -> dict[str, Argument] | str:
+    """The keywords that only some calls of a function give for ``**name``; why they cannot be given anew, if so."""
+    found: dict[str, Argument] = {}
+    for one in handed_on(source, spread.value, events):
+        for key, node, value in keywords_of(one) or ():
+            if key in found or key not in _AT_EACH_CALL or not isinstance(one.node, cst.Call):
+                return _DIFFERENT
+            values = _values(program, one.source, events, key, value)
+            home = (one.source, one.node)
+            found[key] = Argument(key, node, value, values, spread, home)
+    return found
+
+
+def _spread(
+    program: Program, source: Source, call: cst.Call, arg: Spread, events: Events
+) -> dict[str, Argument] | str:
+    """The arguments that come in a dictionary; why they are not known, if so."""
+    display = display_of_field(program, arg.value)
+    display = display or display_of(program, source, arg.value, events)
+    if display is not None and keywords_of(display) is not None:
+        return _of_display(program, source, call, arg, events, display)
+    if display is None:
+        kept = record_of(program, source, arg.value, call) or field_of(program, arg.value)
+        if isinstance(kept, str):
+            return kept
+        if kept is not None:
+            return _kept(program, events, arg, kept)
+        several = _of_callers(program, source, arg, events)
+        if several:
+            return several
+    return _unknown_keywords(program, source, arg.value)
+
+
+def _of_display(
+    program: Program,
+    source: Source,
+    call: cst.Call,
+    arg: Spread,
+    events: Events,
+    display: Origin,
+) -> dict[str, Argument] | str:
+    """The arguments that a display holds, with what is added to it on its way."""
+    found: dict[str, Argument] = {}
+    entries, shown = keywords_of(display) or [], display.node
+    assert shown is not None
+    home = _home(source, call, display)
+    stars = taken_over(program, display) or []
+    along = additions_along(program, source, arg.value, display, events, call)
+    if home is None:
+        writes = writes_of(source, shown, call)
+        if stars or (writes is None and along is not None):
+            home, writes = (source, shown), along
+    else:
+        writes = along if along is not None else additions(*home) or []
+    filled = _filled_beside(source, call, display) if home is None else None
+    if writes is None:
+        return "the dictionary of its keywords is changed after it was made"
+    keys = {key for key, _, _ in entries} | {one.key for one in (*stars, *writes)}
+    if home is not None and is_read_by_key(program, display, keys):
+        return "entries of the dictionary of its keywords are read elsewhere, too"
+    for one in stars:
+        values = _values(program, display.source, events, one.key, one.value)
+        found[one.key] = Argument(one.key, one.node, one.value, values, arg, home, added=one)
+    for name, node, value in entries:
+        values = _values(program, display.source, events, name, value)
+        before = found.get(name)
+        found[name] = Argument(name, node, value, values, arg, home)
+        if before is not None:
+            found[name].before = (before,)
+    for one in writes:
+        values = _values(program, display.source, events, one.key, one.value)
+        before = found.get(one.key)
+        if home is not None and before is not None and _is_nothing_else(source, before, one):
+            before.voids += (one,)
+            continue
+        found[one.key] = Argument(one.key, one.node, one.value, values, arg, home)
+        found[one.key].entries = _written_into(display.source, one.key, entries, writes)
+        if home is not None:
+            found[one.key].add(one, before)
+        elif filled is not None and one.sometimes:
+            found[one.key].home, found[one.key].added = filled, one
+            found[one.key].beside = True
+        elif filled is not None:
+            found[one.key].always = one.statement
+        elif one.sometimes:
+            said = f'{dotted(arg.value)}.get("{one.key}")'
+            found[one.key].asked(said, only=before is None)
+    return found
 
 
 def _is_nothing_else(source: Source, before: Argument, write: Write) -> bool:
@@ -448,9 +509,7 @@ def _filled_beside(
     return source, made
 
 
-def _kept(
-    program: Program, events: Sequence[tuple[Trace, Wrapping]], spread: cst.Arg, entries: Field
-) -> dict[str, Argument]:
+def _kept(program: Program, events: Events, spread: Spread, entries: Field) -> dict[str, Argument]:
     """The entries of a field, each as the expression that asks for it."""
     found: dict[str, Argument] = {}
     for key, one in entries.items():

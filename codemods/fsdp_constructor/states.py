@@ -446,8 +446,11 @@ def _ignored(site: Construction, argument: Argument, name: str) -> str:
         said = [site.text(e.value) for e in node.elements]
         if len(said) == 1:
             return f"set({said[0]}.parameters())"
+    other = _or_none(node)
     given = bool(argument.values) and all(isinstance(v, Container) for v in argument.values)
-    if not given or is_parameter(site, argument.value, default="None"):
+    if other is not None:
+        text = f"({site.text(other)} or ())"
+    elif not given or is_parameter(site, argument.value, default="None"):
         text = f"({text} or ())"
     each = "m.parameters()"
     if name == "ignored_states":
@@ -457,6 +460,13 @@ def _ignored(site: Construction, argument: Argument, name: str) -> str:
     if len(whole) < LONG:
         return whole
     return f"{{\n    p\n    for m in {text}\n    for p in {each}\n}}"
+
+
+def _or_none(node: cst.BaseExpression) -> cst.BaseExpression | None:
+    """``some`` of ``some or None``."""
+    if not isinstance(node, cst.BooleanOperation) or not isinstance(node.operator, cst.Or):
+        return None
+    return node.left if dotted(node.right) == "None" else None
 
 
 __all__ = ["class_of", "states"]
