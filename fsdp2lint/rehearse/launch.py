@@ -442,10 +442,12 @@ def collect(
         report.how = "busy"
         return report
     report.waits_in = collective(stack)
-    if verdict != "over" or waits(stack):
+    if _crashed(folder, rank):
+        report.how = "died"
+    elif verdict != "over" or waits(stack):
         report.how = "hung"
     else:  # one that was told to end, because another had failed, has written down its stacks
-        report.how = "lost" if stack and not _crashed(folder, rank) else "died"
+        report.how = "lost" if stack else "died"
     return report
 
 

@@ -16,7 +16,9 @@ number of ranks divides that of the elements.
 Calling a sharded module gathers its parameters from all ranks. A rank whose batch has no image (no long
 sequence, no token for this expert) does not come, and the others wait for it: the job hangs, after hours
 perhaps, when the first such batch is met. Call the module on every rank, with a dummy input whose result is
-multiplied by zero, or leave it to the group of the module around.
+multiplied by zero. Without a `fully_shard` of its own nothing waits, but a rank that did not use it has no gradient of
+its parameters, and ranks reduce different tensors: PyTorch 2.13 adds zeros after `model.set_reduce_scatter_unused_params(True)`.
+`fsdp2lint rehearse` tells both of a run.
 
 ## Example
 

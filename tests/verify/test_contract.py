@@ -56,6 +56,7 @@ HERE = (
     "buffers_differ.py",
     "schedules.py",
     "never_trained.py",
+    "uneven_gradients.py",
 )
 """Scripts beside this file: what their lines marked `# seen:` break, and nothing else."""
 

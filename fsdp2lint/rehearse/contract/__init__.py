@@ -24,12 +24,14 @@ from fsdp2lint.rehearse.contract.replicas import Replicas
 from fsdp2lint.rehearse.contract.sharded_pickles import ShardedPickles
 from fsdp2lint.rehearse.contract.shared_steps import SharedSteps
 from fsdp2lint.rehearse.contract.training import Training
+from fsdp2lint.rehearse.contract.uneven_gradients import UnevenGradients
 from fsdp2lint.rehearse.outcome import RankReport, Violation
 
 CHECKS: tuple[type[Check], ...] = (
     OptimizerParameters,
     DirectCalls,
     GradientSync,
+    UnevenGradients,
     Replicas,
     Buffers,
     InitialValues,

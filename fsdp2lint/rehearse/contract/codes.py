@@ -31,5 +31,6 @@ NAMES = {
     "FSDP313": "shared-optimizer-step",
     "FSDP401": "collective-under-rank-guard",
     "FSDP402": "rank-divergent-exit",
+    "FSDP412": "rank-divergent-control-flow",
     "FSDP414": "rank-local-skip",
 }
