@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from fsdp2lint.model.basic_values import MAX_DEPTH, WHOLE
 from fsdp2lint.model.guards import (
-    ALWAYS,
     FAILED,
     NEVER,
     Clause,
     Guards,
     asked,
+    contradict,
     either,
     either_exactly,
     negated,
@@ -138,7 +138,7 @@ def sides(machine: Machine, test: Value, site: Site) -> Sides:
         refused, exact_too = _side(machine, test, False, site)
         if held is None or refused is None:
             return held, refused
-        if exact and exact_too and ALWAYS.also(held).excludes(ALWAYS.also(refused)):
+        if exact and exact_too and contradict(held, refused):
             return held, refused
         # what is said of one side may hold on the other, or only a proof by cases shows that it
         # cannot: one test keeps the two apart

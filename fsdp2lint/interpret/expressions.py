@@ -40,9 +40,11 @@ def name(machine: Machine, node: cst.Name) -> Value:
     found = machine.frames[-1].scope.read(node.value, machine.here)
     if found is None:
         return _not_bound(machine, node.value)
-    if isinstance(found, (Promise, Either)):
+    if isinstance(found, Either):
+        if not any(isinstance(one, Promise) for _, one in found.options):
+            return machine.narrowed(found)
         return machine.spread(found, lambda one: kept(machine, one))
-    return found
+    return kept(machine, found)
 
 
 def _not_bound(machine: Machine, name_: str) -> Value:

@@ -172,7 +172,11 @@ class Machine:
         self.order = 0
         self.steps = 0
         self.ration = project.budget.ration(
-            MAX_STEPS, program=program, interest=interest, trains=trains
+            MAX_STEPS,
+            program=program,
+            interest=interest,
+            trains=trains,
+            chosen=instead != "",
         )
         self.entered = 0
         self.joins_kept = 0
@@ -360,7 +364,15 @@ class Machine:
         self.here = here
         if not results:
             return action(value.options[0][1])
-        return choose(results, here) or results[0][1]
+        return choose(results, here, apart=True) or results[0][1]
+
+    def narrowed(self, value: Either) -> Value:
+        """What a value can be at the present point."""
+        here, every = self.here, value.apart()
+        left = [(guards, one) for guards, one in every if not guards.excludes(here)]
+        if len(left) == len(every) and every is value.options:
+            return value
+        return choose(left or list(every[:1]), here, apart=True) or every[0][1]
 
     # -- what the parts of the language do (each in its own file) --------------------------------
 

@@ -343,6 +343,11 @@ class Guards:
         return f"Guards({self.words() or 'always'})"
 
 
+def contradict(one: frozenset[Clause], other: frozenset[Clause]) -> bool:
+    """Whether what follows from clauses and others has a contradiction in it."""
+    return ALWAYS._followed(one | other) is None
+
+
 def _contradict(one: Guards, other: Guards) -> bool:
     """Whether what follows from both has a contradiction in it; the fewer clauses are followed beside the more."""
     if len(one.clauses) < len(other.clauses):

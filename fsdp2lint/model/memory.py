@@ -125,7 +125,7 @@ class Memory:
 
     def __init__(self) -> None:
         self.fields: dict[Value, dict[Hashable, Variable]] = {}
-        self.held_by: dict[Value, list[Value]] = {}
+        self.held_by: dict[Value, dict[Value, None]] = {}
         self.out: set[Value] = set()
         self.lent: set[Value] = set()
         """Models and optimizers of which only parameters or states went out of sight: what is done to the tensors is
@@ -184,9 +184,9 @@ class Memory:
         for one in [v for _, v in value.options] if isinstance(value, Either) else (value,):
             holders = self.held_by.get(one)
             if holders is None:
-                holders = self.held_by[one] = []
-            if one is not owner and owner not in holders:
-                holders.append(owner)
+                holders = self.held_by[one] = {}
+            if one is not owner:
+                holders[owner] = None
 
     def read(self, owner: Value, key: Hashable, here: Guards) -> Value | None:
         """The attribute or entry ``key`` of ``owner``; None when nothing was ever stored."""
@@ -307,8 +307,11 @@ def age_of(owner: Value) -> int:
     return min(age_of(one) for _, one in owner.options) if isinstance(owner, Either) else 0
 
 
-def choose(found: list[tuple[Guards, Value]], here: Guards) -> Value | None:
-    """One value out of the bindings that can hold: itself when it is the only one, else an Either."""
+def choose(found: list[tuple[Guards, Value]], here: Guards, *, apart: bool = False) -> Value | None:
+    """One value out of the bindings that can hold: itself when it is the only one, else an Either.
+
+    Of bindings that are not ``apart``, whose guards do not exclude each other, an earlier one shadows the later ones.
+    """
     if not found:
         return None
     if len(found) == 1:
@@ -317,13 +320,14 @@ def choose(found: list[tuple[Guards, Value]], here: Guards) -> Value | None:
     shadowed: frozenset[Clause] = frozenset()  # what must hold for none of the later bindings to
     last = len(found) - 1
     for number, (bound, value) in enumerate(found):
-        guards = bound.also(shadowed)
+        guards = bound.also(shadowed) if shadowed else bound
         if isinstance(value, Either):
             flat.extend((guards.and_(g), v) for g, v in value.options if not g.excludes(here))
         else:
             flat.append((guards, value))
-        if number < last:
-            shadowed |= negated(bound.since(here))
+        if number < last and not apart:
+            refused = negated(bound.since(here))  # by itself the same object each time
+            shadowed = shadowed | refused if shadowed else refused
     distinct: dict[Value, Guards] = {}
     for guards, value in flat:
         if guards.impossible:

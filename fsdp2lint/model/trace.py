@@ -192,8 +192,23 @@ class Trace:
 
     def escapes(self, value: Value) -> Iterator[Escaped]:
         """Where ``value`` or something that holds it went out of sight."""
-        holders = set(self.memory.holders(value))
+        holders = self.holders(value)
         return (e for e in self.of(Escaped) if holders.intersection((e.value, unwrapped(e.value))))
+
+    def holders(self, value: Value) -> frozenset[Value]:
+        """``value`` and everything through which it can be reached."""
+        known: frozenset[Value] | None = self.answers.get(("holders", value))
+        if known is None:
+            known = self.answers["holders", value] = frozenset(self.memory.holders(value))
+        return known
+
+    def written(self, key: str) -> tuple[Value, ...]:
+        """The objects of which the script has set an attribute or an entry ``key`` (``.data``)."""
+        known: tuple[Value, ...] | None = self.answers.get(("written", key))
+        if known is None:
+            known = tuple(owner for owner, held in self.memory.fields.items() if key in held)
+            self.answers["written", key] = known
+        return known
 
     def inside(self, part: Value, whole: Value) -> bool:
         """Whether ``part`` is ``whole`` or one of its submodules, as far as the script shows."""

@@ -45,6 +45,7 @@ class Ration:
     """
 
     __slots__ = (
+        "before",
         "interest",
         "least",
         "most",
@@ -64,15 +65,16 @@ class Ration:
         *,
         program: bool = False,
         interest: Interest = "about",
-        shards: bool = False,
+        before: Ration | None = None,
         trains: bool = True,
     ) -> None:
         self.least = least
         self.most = most
         self.program = program
         self.interest = interest
-        self.shards = shards
-        """Whether it is for a program that has sharded a model."""
+        self.before = before
+        """What the entry had until it sharded a model."""
+        self.shards = before is not None
         self.trains = trains
         self.steps = most
         self.needed = 0
@@ -148,12 +150,16 @@ class Budget:
         program: bool = False,
         interest: Interest = "about",
         trains: bool = True,
+        chosen: bool = False,
     ) -> Ration:
-        """What the next entry may spend, ``usual`` at the most for one that is no program and without patience."""
+        """What the next entry may spend, ``usual`` at the most for one that is no program and without patience.
+
+        One that was ``chosen`` because it leads to sharding that nothing else reaches has all that a program may have.
+        """
         own = usual * self.patience if interest == "about" else usual
         if program:
-            least = LEAST_STEPS if interest == "aside" else own
             most = max(usual * PROGRAM_STEPS, own)
+            least = most if chosen else LEAST_STEPS if interest == "aside" else own
             ration = Ration(least, most, program=True, interest=interest, trains=trains)
         else:
             ration = Ration(LEAST_STEPS, own, interest=interest)
@@ -163,7 +169,7 @@ class Budget:
         """What an entry may spend instead of a ration when it has sharded a model: it is a program, whoever starts it."""
         most = max(usual * SHARDING_STEPS, ration.steps)
         return self._given(
-            Ration(ration.steps, most, program=True, interest=ration.interest, shards=True)
+            Ration(ration.steps, most, program=True, interest=ration.interest, before=ration)
         )
 
     def _given(self, ration: Ration) -> Ration:
@@ -172,10 +178,17 @@ class Budget:
         return ration
 
     def spend(self, steps: int) -> None:
-        """The entry that got the last ration has taken so many steps."""
+        """The entry that got the last ration has taken so many steps: of what it had before, then of that."""
         last = self.rations[-1]
-        last.spent += steps
-        self.left[last.pool] = max(0, self.left[last.pool] - steps)
+        if last.before is not None:
+            first = min(steps, last.before.steps)
+            self._take(last.before, first)
+            steps -= first
+        self._take(last, steps)
+
+    def _take(self, ration: Ration, steps: int) -> None:
+        ration.spent += steps
+        self.left[ration.pool] = max(0, self.left[ration.pool] - steps)
 
     def allows(self, rations: Iterable[Ration]) -> bool:
         """Whether the entries that had these rations would find nothing changed now."""

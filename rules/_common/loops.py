@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 
-from fsdp2lint.api import Event, GroupStarted, Layout, Site, Stepped, Trace, once
+from fsdp2lint.api import Event, GroupStarted, Layout, Site, Source, Stepped, Trace, once
 
 Loop = cst.For | cst.While
 
@@ -17,19 +17,22 @@ def loops_around(event: Event) -> list[Loop]:
     return found
 
 
-def loops_at(site: Site) -> list[Loop]:
+def loops_at(site: Site) -> tuple[Loop, ...]:
     """The loops of one function in whose body (or whose ``while`` test) a site stands."""
+    return site.source.derived(_loops_above, site.node)
+
+
+def _loops_above(source: Source, node: cst.CSTNode) -> tuple[Loop, ...]:
     found: list[Loop] = []
-    layout = Layout.of(site.source)
-    inner: cst.CSTNode = site.node
-    for around in layout.ancestors(site.node):
+    inner = node
+    for around in Layout.of(source).ancestors(node):
         if isinstance(around, cst.FunctionDef | cst.Lambda):
             break
         repeats = isinstance(around, cst.For) and inner is around.body
         if repeats or (isinstance(around, cst.While) and inner is not around.orelse):
             found.append(around)  # type: ignore[arg-type]
         inner = around
-    return found
+    return tuple(found)
 
 
 @once

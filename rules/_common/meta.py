@@ -382,7 +382,7 @@ def _is_setting(trace: Trace, test: Value, module: Value) -> bool:
     if isinstance(
         seen, Instance
     ):  # an object of the settings, not one that has to do with the module
-        return not touches(trace, seen, module) and seen not in trace.memory.holders(module)
+        return not touches(trace, seen, module) and seen not in trace.holders(module)
     return isinstance(seen, External) and not seen.name.startswith("torch.")
 
 
@@ -455,7 +455,7 @@ _INITIALISING = ("init", "reset", "post_init")
 
 
 def _reached_from_outside(trace: Trace, module: Value) -> bool:
-    return any(holder in trace.memory.foreign for holder in trace.memory.holders(module))
+    return not trace.memory.foreign.isdisjoint(trace.holders(module))
 
 
 def _data_written(trace: Trace, end: Event, module: Value, *, buffers: bool = True) -> bool:
@@ -463,12 +463,11 @@ def _data_written(trace: Trace, end: Event, module: Value, *, buffers: bool = Tr
     object of a class and nothing that was imported.
     """
     return any(
-        ".data" in written
-        and not isinstance(owner, Instance | External)
+        not isinstance(owner, Instance | External)
         and (buffers or not _is_buffer(owner))
         and _may_be_of(trace, owner, module)
         and not _only_later(trace, end, owner)
-        for owner, written in trace.memory.fields.items()
+        for owner in trace.written(".data")
     )
 
 
@@ -504,7 +503,7 @@ def out_of_sight(trace: Trace, event: Event, module: Value) -> bool:
     """Whether code that cannot be followed may have had its hands on a module before ``event``."""
     if any(e.order < event.order for e in trace.escapes(module)):
         return True
-    return any(holder in trace.memory.foreign for holder in trace.memory.holders(module))
+    return not trace.memory.foreign.isdisjoint(trace.holders(module))
 
 
 def _overlap(trace: Trace, one: Value, module: Value) -> bool:
@@ -595,7 +594,7 @@ def _gives(trace: Trace, event: Event, module: Value, itself: bool = False) -> b
             for one in _written_into(event)
         )
     if isinstance(event, Escaped):
-        return event.value in set(trace.memory.holders(module))
+        return event.value in trace.holders(module)
     if isinstance(event, Assigned):
         if _is_own_part(trace, event) or _is_beside(event.value):
             return False

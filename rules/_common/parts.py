@@ -129,10 +129,7 @@ def frozen(trace: Trace, module: Value) -> bool:
         on = called.argument(0, "requires_grad")
         if isinstance(on, Literal) and not on.value and _about(trace, called.receiver, module):
             return True
-    return any(
-        ".requires_grad" in written and _about(trace, owner, module)
-        for owner, written in trace.memory.fields.items()
-    )
+    return any(_about(trace, owner, module) for owner in trace.written(".requires_grad"))
 
 
 def _about(trace: Trace, value: Value | None, module: Value) -> bool:

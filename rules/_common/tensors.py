@@ -312,8 +312,8 @@ def never_sharded(trace: Trace, value: Value, until: int) -> bool:
     if not isinstance(module, Module) or other_dtensors(trace) or never_copied(trace, module):
         return False
     out = [e.order for e in trace.escapes(module)]
-    if any(order < until for order in out) or any(
-        holder in trace.memory.foreign for holder in trace.memory.holders(module)
+    if any(order < until for order in out) or not trace.memory.foreign.isdisjoint(
+        trace.holders(module)
     ):
         return False
     return not any(

@@ -231,12 +231,13 @@ def _has_own_group(trace: Trace, saved: Saved) -> bool:
         if called.at.node is saved.at.node and called.moment.calls == saved.moment.calls
     ]
     return any(
-        made.name == "torch.distributed.new_group" and made.moment.calls == saved.moment.calls
+        made.name == "torch.distributed.new_group"
+        and made.moment.calls == saved.moment.calls
+        and loops_around(made) == loops_around(saved)
         for value in given
         if value is not None
         for one in options(value)
         for made in trace.giving(one)
-        if loops_around(made) == loops_around(saved)
     )
 
 

@@ -204,7 +204,7 @@ def _kept(trace: Trace, switched: SyncSwitched, shard: Shard, module: Value) -> 
     """Whether no unseen code has had the module, at least on some path of the run: a flag may hand it to a library."""
     if trace.kept(module):
         return True
-    holders = set(trace.memory.holders(module))
+    holders = trace.holders(module)
     if trace.truncated or not holders.isdisjoint(trace.memory.foreign):
         return False
     lost = [e for e in trace.of(Escaped) if not holders.isdisjoint(_whole(e.value))]

@@ -279,10 +279,7 @@ def _refilled(trace: Trace, optimizer: Optimizer) -> bool:
         return True
     if ".param_groups" in trace.memory.fields.get(optimizer, ()):
         return True
-    return any(
-        "['params']" in written and _below(owner, groups)
-        for owner, written in trace.memory.fields.items()
-    )
+    return any(_below(owner, groups) for owner in trace.written("['params']"))
 
 
 def _below(value: object, groups: object) -> bool:

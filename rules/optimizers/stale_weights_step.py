@@ -205,11 +205,14 @@ def _runs_in_backward(event: Event, backward: Backward) -> bool:
 def _hidden_backward(trace: Trace, backward: Backward, stepped: Stepped) -> bool:
     """Whether something between may run another backward that is not in the trace, or closures are stepped."""
     return any(
-        called.name.rpartition(".")[2] in ("backward", "manual_backward", "grad")
+        backward.order < called.order < stepped.order
         and not any(b.at.node is called.at.node for b in trace.of(Backward))
-        for called in trace.of(Called)
-        if backward.order < called.order < stepped.order
+        for called in trace.calls_named(_goes_backward)
     ) or any(s.moment.stage != backward.moment.stage for s in (stepped,))
+
+
+def _goes_backward(name: str) -> bool:
+    return name.rpartition(".")[2] in ("backward", "manual_backward", "grad")
 
 
 def _never_freed(trace: Trace) -> Iterator[Finding]:

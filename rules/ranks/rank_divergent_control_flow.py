@@ -378,7 +378,7 @@ def _reads_data(trace: Trace, made: dict[Value, Called], test: Value) -> bool:
         if one in seen:
             continue
         seen.add(one)
-        if isinstance(one, Parameters) or _reduced(trace, one):
+        if isinstance(one, Parameters) or one in _reduced(trace):
             return False
         if isinstance(one, Not):
             todo.append(one.test)
@@ -396,12 +396,15 @@ def _reads_data(trace: Trace, made: dict[Value, Called], test: Value) -> bool:
     return reads
 
 
-def _reduced(trace: Trace, value: Value) -> bool:
-    return any(
-        value in called.arguments
+@once
+def _reduced(trace: Trace) -> set[Value]:
+    """What was given to the other ranks."""
+    return {
+        value
         for called in trace.of(Called)
         if called.name.startswith("torch.distributed.") and not called.name.endswith("full_tensor")
-    )
+        for value in called.arguments
+    }
 
 
 def _on_the_other_side(trace: Trace, forward: Forward, guard: Guard) -> bool:

@@ -274,7 +274,7 @@ def _are_several(trace: Trace, group: Sharded) -> bool:
     if isinstance(given, cst.List | cst.Tuple):
         written = [one for one in given.elements if isinstance(one, cst.Element)]
         return len({group.at.source.code(one.value) for one in written}) > 1
-    if not isinstance(given, cst.Name) or not _keeps_all(group.at, given.value):
+    if len(modules) < 2 or not isinstance(given, cst.Name) or not _keeps_all(group.at, given.value):
         return False
     return len(set(_listed(trace, group))) > 1
 
@@ -287,7 +287,7 @@ def _keeps_all(site: Site, name: str) -> bool:
         one.value
         for one in walk(next(around))
         if isinstance(one, cst.Assign)
-        and any(site.source.code(target.target) == name for target in one.targets)
+        and any(isinstance(t.target, cst.Name) and t.target.value == name for t in one.targets)
     ]
     return bool(given) and all(isinstance(one, cst.List) or _drops_none(one) for one in given)
 
@@ -343,7 +343,7 @@ def _made(trace: Trace, group: Sharded) -> Iterator[Guards]:
 def _way_unsharded(trace: Trace, group: Sharded, made: Guards, forward: Forward) -> Guards | None:
     """A path to a forward on which no code that cannot be followed gets what holds the group, once it is sharded."""
     module = unwrapped(group.module)
-    holders = set(trace.memory.holders(module))
+    holders = trace.holders(module)
     if any(holder in trace.memory.foreign for holder in holders):
         return None
     unseen: list[Event] = [e for e in trace.of(Escaped) if e.value in holders]
