@@ -6,12 +6,18 @@ torch/optim/lr_scheduler.py, and the packages named in :data:`PACKAGES`.
 
 from __future__ import annotations
 
+from functools import cache
+
+import libcst as cst
+
 from fsdp2lint.meanings.call import MAX_DEPTH, Call, keeps_parameters
 from fsdp2lint.meanings.families import family, is_class_name, last
 from fsdp2lint.meanings.registry import calls, method
 from fsdp2lint.meanings.results import choices, fresh, instance, name_of, nothing
 from fsdp2lint.model.events import OptimizerBuilt, ParametersUsed, Stepped
+from fsdp2lint.model.memory import MADE
 from fsdp2lint.model.values import (
+    Bound,
     Container,
     Instance,
     Optimizer,
@@ -19,6 +25,7 @@ from fsdp2lint.model.values import (
     Part,
     Value,
 )
+from fsdp2lint.source.walk import walk
 
 PACKAGES = (
     "torch.optim.",
@@ -179,7 +186,27 @@ def step(call: Call) -> Value | None:
     for one in call.each(subject):
         if isinstance(one, Optimizer):
             call.emit(Stepped, optimizer=one)
+            _step_what_it_holds(call, one)
     return fresh(call)
+
+
+def _step_what_it_holds(call: Call, optimizer: Optimizer) -> None:
+    """The ``step`` of an optimizer of the project runs where it steps others, by which it does its work."""
+    machine = call.machine
+    made = machine.memory.read(optimizer, MADE, machine.here)
+    own = None if made is None else machine.method(made, "step")
+    if isinstance(own, Bound) and _steps_others(own.function.node):
+        by_itself = _is_optimizer(call.receiver)  # else by a scaler, which takes the optimizer
+        machine.call(own, call.args if by_itself else (), {}, call.site, call.open)
+
+
+@cache
+def _steps_others(node: cst.FunctionDef | cst.Lambda) -> bool:
+    called = (one.func for one in walk(node.body) if isinstance(one, cst.Call))
+    stepped = [one for one in called if isinstance(one, cst.Attribute) and one.attr.value == "step"]
+    return any(
+        not isinstance(one.value, cst.Call) for one in stepped
+    )  # super().step() is torch's own
 
 
 def _is_optimizer(value: Value | None) -> bool:
