@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from fsdp2lint.model.trace import Trace
     from fsdp2lint.source.source import Site
 
-MAX_SHARDED = 60
-"""So many sharded modules are compared with the models of steps and checkpoints."""
-
 _DCP = "torch.distributed.checkpoint."
 
 _ROLES = {"the model": "models", "the optimizer": "optimizers"}
@@ -120,7 +117,7 @@ def _sights(trace: Trace) -> list[_Sight]:
     """What a program does, a place each, in the order in which it first happens."""
     sharded = [unwrapped(m) for e in trace.of(events.Sharded) for m in e.modules]
     sharded += [unwrapped(w.module) for w in trace.of(events.Wrapping) if w.by == "fsdp1"]
-    linked = _linked_to(trace, list(dict.fromkeys(sharded))[:MAX_SHARDED])
+    linked = _linked_to(trace, set(sharded))
     found: dict[tuple[str, cst.CSTNode], _Sight] = {}
     for deed in _deeds(trace):
         kind, event, _, values = deed
@@ -162,18 +159,13 @@ def _deeds(trace: Trace) -> Iterator[Deed]:
             yield "states", restored, restored.words(), (restored.into,)
 
 
-def _linked_to(trace: Trace, sharded: list[Value]) -> Callable[[Value], bool]:
-    known: dict[Value, bool] = {}
+def _linked_to(trace: Trace, sharded: set[Value]) -> Callable[[Value], bool]:
+    around = {holder for one in sharded for holder in trace.around(one)}
 
     def linked(value: Value) -> bool:
         for one in map(unwrapped, options(value)):
             for model in [p.of for p in one.over] if isinstance(one, Optimizer) else [one]:
-                if model not in known:
-                    known[model] = any(
-                        trace.inside(model, other) or trace.inside(other, model)
-                        for other in sharded
-                    )
-                if known[model]:
+                if unwrapped(model) in around or not trace.around(model).isdisjoint(sharded):
                     return True
         return False
 

@@ -212,11 +212,15 @@ class Trace:
 
     def inside(self, part: Value, whole: Value) -> bool:
         """Whether ``part`` is ``whole`` or one of its submodules, as far as the script shows."""
-        part, whole = unwrapped(part), unwrapped(whole)
-        known = self.answers.get(("around", part))
+        return unwrapped(whole) in self.around(part)
+
+    def around(self, part: Value) -> frozenset[Value]:
+        """A module and all that it hangs below, as far as the script shows."""
+        part = unwrapped(part)
+        known: frozenset[Value] | None = self.answers.get(("around", part))
         if known is None:
-            known = self.answers["around", part] = self.memory.around(part)
-        return whole in known
+            known = self.answers["around", part] = frozenset(self.memory.around(part))
+        return known
 
     def concerns(self, event: Event, value: Value) -> bool:
         """Whether an event's own subject is ``value`` (or one of its options)."""
