@@ -1,28 +1,42 @@
-"""What a dry run of `migrate` costs beside `check`: ``python benchmarks/speed/migrating.py FOLDER…`` prints a table.
+"""What `check` and a dry run of `migrate` cost beside mypy: ``python benchmarks/speed/migrating.py FOLDER…`` prints a table.
 
-Both run in one process and without a cache, one after the other; nothing is written.
+Each runs in one process and without a cache, one after the other; nothing is written. mypy reads the folder as a
+package, with what is installed beside it.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
-from extremes import measured
+from extremes import Cost, measured
+
+TOOL = [sys.executable, "-m", "fsdp2lint"]
+MYPY = [sys.executable, "-m", "mypy", "--ignore-missing-imports", "--cache-dir", os.devnull]
 
 
 def main() -> None:
     """Print a row for each folder."""
-    print("| tree | check: CPU s | MiB | migrate: CPU s | MiB | times |")
-    print("|---|---|---|---|---|---|")
+    print(
+        "| tree | check: CPU s | MiB | migrate: CPU s | MiB | times | mypy: CPU s | MiB | times |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|")
     for folder in map(Path, sys.argv[1:]):
-        tool = [sys.executable, "-m", "fsdp2lint"]
-        check = measured([*tool, "check", "-q", "-j1", "--no-cache", "."], folder)
-        migrate = measured([*tool, "migrate", "-q", "."], folder)
-        for cost in (check, migrate):
-            assert cost.exit_code in (0, 1), f"{folder}: exit code {cost.exit_code}"
-        cells = f"{check.cpu:.1f} | {check.mib:.0f} | {migrate.cpu:.1f} | {migrate.mib:.0f}"
-        print(f"| {folder.name} | {cells} | {migrate.cpu / check.cpu:.1f} |", flush=True)
+        check = _finished([*TOOL, "check", "-q", "-j1", "--no-cache", "."], folder)
+        migrate = _finished([*TOOL, "migrate", "-q", "."], folder)
+        mypy = _finished([*MYPY, folder.name], folder.resolve().parent)
+        cells = [f"{check.cpu:.1f} | {check.mib:.0f}"]
+        cells += [
+            f"{one.cpu:.1f} | {one.mib:.0f} | {one.cpu / check.cpu:.1f}" for one in (migrate, mypy)
+        ]
+        print(f"| {folder.name} | {' | '.join(cells)} |", flush=True)
+
+
+def _finished(command: list[str], folder: Path) -> Cost:
+    cost = measured(command, folder)
+    assert cost.exit_code in (0, 1), f"{' '.join(command)}: exit code {cost.exit_code}"
+    return cost
 
 
 if __name__ == "__main__":
