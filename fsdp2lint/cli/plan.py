@@ -56,6 +56,7 @@ def command(
     from fsdp2lint.plan.words import record, told
     from fsdp2lint.rehearse.outcome import Request
     from fsdp2lint.rehearse.rehearse import CannotRun, require_torch
+    from fsdp2lint.rehearse.words import ways
     from fsdp2lint.rehearse.workfolder import make
     from fsdp2lint.reporters._paint import painted, plain
 
@@ -79,7 +80,9 @@ def command(
             require_torch()
             made = plan(request, world_size, per_node)
         except (CannotRun, CannotPlan) as problem:
-            raise click.ClickException(str(problem)) from problem
+            said = str(problem)
+            help_ = "; ".join(ways(said.partition(": ")[2], request.made_up))
+            raise click.ClickException(f"{said} ({help_})" if help_ else said) from problem
     if output_format == "json":
         raw = msgspec.json.encode(record(made))
         sys.stdout.write(msgspec.json.format(raw, indent=2).decode() + "\n")

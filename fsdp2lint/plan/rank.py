@@ -11,6 +11,7 @@ import os
 import sys
 import traceback
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -131,9 +132,15 @@ class _Stage:
         self._reading = True
         try:
             plan = read(self._errand.request.target, self._errand.world, alive)
-            return msgspec.structs.replace(plan, notes=(*plan.notes, *self._made_up))
+            return msgspec.structs.replace(plan, notes=(*plan.notes, *self._notes()))
         finally:
             self._reading = False
+
+    def _notes(self) -> Iterator[str]:
+        yield from self._made_up
+        full_size = self._errand.request.made_up.full_size
+        if not full_size and any("from_pretrained" in one for one in self._made_up):
+            yield "models that `from_pretrained` makes up are small: `--full-size` plans what their configurations say"
 
     def leave(self, answer: Answer) -> NoReturn:
         """Write the answer and end the process."""

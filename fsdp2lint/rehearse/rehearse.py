@@ -174,7 +174,7 @@ def _own_rows_wanted(ranks: Sequence[RankReport]) -> Iterator[str]:
             "your own, or put them in place by --patch MODULE:FUNCTION"
         )
     packages = [match[1] for match in map(_PACKAGE.match, dead.replaced) if match]
-    if packages and not names:
+    if packages and not names and re.search(r"AssertionError|\bNothing\b", dead.error):
         shown = ", ".join(f"`{name}`" for name in packages[:5])
         yield f"packages were made up and do nothing ({shown}): install what the script computes with"
 

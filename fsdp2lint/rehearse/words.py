@@ -11,7 +11,7 @@ import msgspec
 
 from fsdp2lint.check.report import Severity
 from fsdp2lint.rehearse.contract.codes import NAMES
-from fsdp2lint.rehearse.outcome import Frame, RankReport, Spot, Violation
+from fsdp2lint.rehearse.outcome import Frame, MadeUp, RankReport, Request, Spot, Violation
 from fsdp2lint.rehearse.rehearse import Rehearsal, Seen, first_dead
 from fsdp2lint.reporters._frame import Mark, frame
 from fsdp2lint.reporters._paint import Line, painted, plain
@@ -124,7 +124,9 @@ def failure(rehearsal: Rehearsal) -> Iterator[Line]:
             yield from ([("  " + line, "")] for line in last)
         if dead.error == _REFUSED:
             yield from ([("  " + line, "")] for line in run.errors[dead.rank].splitlines()[-1:])
-        yield from ([("help: ", "help"), (way, "")] for way in _ways(dead.error, rehearsal))
+        yield from (
+            [("help: ", "help"), (way, "")] for way in ways(dead.error, rehearsal.request.made_up)
+        )
         yield []
     if run.verdict != "over" or any(rank.how in ("hung", "lost") for rank in run.ranks):
         if run.verdict in _VERDICTS:
@@ -140,15 +142,24 @@ def failure(rehearsal: Rehearsal) -> Iterator[Line]:
                 if dead is None:
                     yield from _stack(rank.frames)
         if run.verdict == "timeout" and any(rank.how == "busy" for rank in run.ranks):
-            ways = "`--steps 3` ends sooner, `--small` builds small models, `--timeout` gives more seconds"
-            yield [("help: ", "help"), (ways, "")]
+            faster = ", ".join(_faster(rehearsal.request))
+            yield [("help: ", "help"), (faster, "")]
         yield []
 
 
-def _ways(error: str, rehearsal: Rehearsal) -> Iterator[str]:
+def _faster(request: Request) -> Iterator[str]:
+    if request.steps is None:
+        yield "`--steps 3` ends sooner"
+    if not request.made_up.small:
+        yield "`--small` builds small models"
+    yield "the script's own arguments may make batches and evaluations smaller"
+    yield "`--timeout` gives more seconds"
+
+
+def ways(error: str, made_up: MadeUp) -> Iterator[str]:
     """What the user can do about an error."""
     missing = _ABSENT.search(error)
-    faked = rehearsal.request.made_up.missing
+    faked = made_up.missing
     if missing:
         name = missing[1]
         one = f"`--fake-module {name}` has it do nothing"

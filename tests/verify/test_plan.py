@@ -276,6 +276,32 @@ def test_what_cannot_be_planned_says_why(tmp_path: Path) -> None:
         plan(Request(str(slow), "", timeout=3), 8)
 
 
+LACKING = """
+import torch, torch.distributed as dist, wandb
+from torch.distributed.fsdp import fully_shard
+dist.init_process_group("nccl")
+model = torch.nn.Linear(64, 64)
+fully_shard(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+wandb.init(project="p")
+model(torch.ones(2, 64)).sum().backward()
+"""
+
+
+def test_what_this_machine_lacks_is_made_up_on_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(LACKING)
+    words = ["--world-size", "8", "train.py"]
+    failed = CliRunner().invoke(command, words)
+    assert failed.exit_code != 0
+    assert "No module named 'wandb' (install `wandb`, or make it up: `--fake`" in failed.output
+    done = CliRunner().invoke(command, ["--fake", *words])
+    assert done.exit_code == 0, done.output
+    assert "note: made up: wandb" in done.output
+
+
 def test_a_script_that_fails_after_sharding_is_planned_so_far(tmp_path: Path) -> None:
     found = planned(tmp_path, "model = shard(Net(WIDTH, DEPTH))\nraise KeyError('lr')\n")
     assert len(list(found.units)) == 3
