@@ -38,6 +38,9 @@ _AWAY = re.compile(
     r"Max retries exceeded|[Nn]ame resolution|Name or service not known|Couldn't reach|urlopen error|FileNotFoundError"
 )
 """How errors read whose cause is data or a model that is not on this machine."""
+_REMOVED = re.compile(
+    r"cannot import name '(\w+)' from '(torch|transformers|accelerate|lightning|datasets)\b"
+)
 _REFUSED = "SystemExit: 2"
 """How parsers of arguments end a script."""
 _VERDICTS = {"timeout": "the time was over", "deadlock": "all ranks wait for each other"}
@@ -152,7 +155,7 @@ def _faster(request: Request) -> Iterator[str]:
         yield "`--steps 3` ends sooner"
     if not request.made_up.small:
         yield "`--small` builds small models"
-    yield "the script's own arguments may make batches and evaluations smaller"
+    yield "arguments after `--` may make batches and evaluations smaller"
     yield "`--timeout` gives more seconds"
 
 
@@ -166,6 +169,8 @@ def ways(error: str, made_up: MadeUp) -> Iterator[str]:
         yield f"install `{name}`" + (
             f"; {one}" if faked else f", or make it up: `--fake`, or else {one}"
         )
+    elif removed := _REMOVED.search(error):
+        yield f"the installed {removed[2]} has no `{removed[1]}`: run the script with the release that it was written for"
     elif _AWAY.search(error) and not faked:
         yield "`--fake` makes up data, tokenizers and pretrained models that this machine lacks"
     elif error == _REFUSED:

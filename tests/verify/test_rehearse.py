@@ -257,6 +257,11 @@ def test_what_cannot_be_spawned_or_patched_is_said(
             "install `yacs`; `--fake-module yacs` has it do nothing",
         ),
         (
+            "from torch.distributed.fsdp.wrap import default_auto_wrap_policy",
+            ("--fake",),
+            "the installed torch has no `default_auto_wrap_policy`: run the script with the release that it was written for",
+        ),
+        (
             "open('rows.jsonl')",
             (),
             "`--fake` makes up data, tokenizers and pretrained models that this machine lacks",
