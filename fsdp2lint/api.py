@@ -1,6 +1,7 @@
 """All that ``rules/`` and ``codemods/`` may import: the trace, findings, edits, and facts about PyTorch."""
 
 from fsdp2lint.ask.inventory import Occurrence, inventory, occurrences
+from fsdp2lint.ask.paused import PausedBlock, paused_block
 from fsdp2lint.ask.program import Options, Program, Reference
 from fsdp2lint.ask.releases import too_old, unread
 from fsdp2lint.ask.rows import RowWrite, call_that_made, holders, like, row_writes
@@ -123,6 +124,7 @@ __all__ = [
     "Occurrence",
     "Offer",
     "Options",
+    "PausedBlock",
     "Program",
     "Reference",
     "Remove",
@@ -170,6 +172,7 @@ __all__ = [
     "offer",
     "once",
     "options",
+    "paused_block",
     "plain",
     "quoted",
     "row_writes",

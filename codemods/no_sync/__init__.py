@@ -49,7 +49,7 @@ code that comes out, with `try` and `finally` where the block may be left early 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
@@ -59,17 +59,14 @@ from fsdp2lint.api import (
     Called,
     Edit,
     InsertAfter,
-    InsertBefore,
     Layout,
     Left,
+    PausedBlock,
     Program,
-    Remove,
     Source,
     Splice,
     Step,
     SyncPaused,
-    Unimport,
-    Unwrap,
     Wrapping,
     codemod,
     dotted,
@@ -83,9 +80,8 @@ from .._common.both_classes import STAYS, is_for_fsdp1, is_library
 from .._common.loop_tests import asked_by_name, hasattr_steps
 from .._common.loop_text import has_comment, is_path, text_of
 from .contexts import by_helper, by_name
-from .sync import Block, Paused, always_wrapped, backwards_outside, block_of, may_be_left
+from .sync import Paused, always_wrapped, block_of
 
-_UNUSED = ("contextlib.nullcontext", "contextlib")
 _NOTHING_BACKWARDS = "no backward runs here: modules of FSDP2 take the default"
 _DDP = "DDP's own: modules of FSDP2 do not come here"
 WHY = "`set_requires_gradient_sync` replaces the context"
@@ -187,9 +183,10 @@ def _switched(
     if block is None or _asks_for_it(block) or not always_wrapped(program, block, events):
         return None
     model = text_of(source, call.func.value)
-    again = block.flag is None or backwards_outside(program, source, block)
-    left_early = again and may_be_left(source, block.node)
-    edits = _tried(source, block, model) if left_early else _plain(source, block, model, again)
+    inside, outside = block.backwards(program.traces)
+    again = block.flag is None or outside or not inside
+    left_early = again and block.may_be_left()
+    edits = _tried(source, block, model) if left_early else block.switched(model, again=again)
     if edits is None:
         return None
     return Step(edits, (Account(source, call, "changed", WHY + added_up(program)),))
@@ -204,7 +201,7 @@ def added_up(program: Program) -> str:
     return ADDED_UP if lower else ""
 
 
-def _asks_for_it(block: Block) -> bool:
+def _asks_for_it(block: PausedBlock) -> bool:
     """Whether the choice depends on there being a ``no_sync``."""
     places = [block.item.item] if block.bound is None else [block.bound.value]
     return any(
@@ -214,24 +211,7 @@ def _asks_for_it(block: Block) -> bool:
     )
 
 
-def _plain(source: Source, block: Block, model: str, again: bool) -> tuple[Edit, ...]:
-    """The switch before the statements of the block, and behind them if somebody needs it there."""
-    node = block.node
-
-    def switch(text: Callable[[cst.CSTNode], str]) -> str:
-        return _switch(source, block, model, text)
-
-    edits: list[Edit] = []
-    if len(node.items) > 1:
-        edits += (InsertBefore(source, node, switch), Unwrap(source, node, item=block.item))
-    else:
-        edits.append(Unwrap(source, node, switch))
-    if again:
-        edits.append(InsertAfter(source, node, f"{model}.set_requires_gradient_sync(True)"))
-    return (*edits, *_tidied(source, block))
-
-
-def _tried(source: Source, block: Block, model: str) -> tuple[Edit, ...] | None:
+def _tried(source: Source, block: PausedBlock, model: str) -> tuple[Edit, ...] | None:
     """The same with ``try`` and ``finally``: the ``with`` becomes the ``try``."""
     node, layout = block.node, Layout.of(source)
     if len(node.items) != 1 or isinstance(node.body, cst.SimpleStatementSuite):
@@ -240,28 +220,8 @@ def _tried(source: Source, block: Block, model: str) -> tuple[Edit, ...] | None:
     colon = layout.text.index(":", layout.whole(node.items[0].item)[1])
     if has_comment(source, start, colon):
         return None
-    switch = _switch(source, block, model, lambda inside: text_of(source, inside))
+    switch = block.switch(model, lambda inside: text_of(source, inside))
     header = f"{switch}{layout.newline}{layout.indentation(node)}try:"
     behind = f"finally:\n    {model}.set_requires_gradient_sync(True)"
     edits = (Splice(source, start, colon + 1, header), InsertAfter(source, node, behind))
-    return (*edits, *_tidied(source, block))
-
-
-def _switch(source: Source, block: Block, model: str, text: Callable[[cst.CSTNode], str]) -> str:
-    on = "False" if block.flag is None else block.flag(text)
-    comment = "" if block.bound is None else _comment_behind(source, block.bound)
-    return f"{model}.set_requires_gradient_sync({on}){comment}"
-
-
-def _comment_behind(source: Source, statement: cst.CSTNode) -> str:
-    line = Layout.of(source).line(statement)
-    comment = getattr(line, "trailing_whitespace", cst.TrailingWhitespace()).comment
-    return "" if comment is None else f"  {comment.value}"
-
-
-def _tidied(source: Source, block: Block) -> Iterator[Edit]:
-    """What nothing needs any more."""
-    if block.bound is not None:
-        yield Remove(source, block.bound)
-    if block.flag is not None:
-        yield from (Unimport(source, name) for name in _UNUSED)
+    return (*edits, *block.tidied())
