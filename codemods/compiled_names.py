@@ -77,8 +77,9 @@ from fsdp2lint.api import (
     walk,
 )
 
+from ._common.loop_text import text_of
 from ._common.shared import Helpers, Naming
-from ._common.states_text import HOME, argument, fitted, text_of
+from ._common.states_text import HOME, argument, fitted
 from ._common.states_uses import fsdp1_models_of, is_compiled, wrappers_of
 
 _LOAD = "torch.distributed.checkpoint.load"

@@ -72,6 +72,7 @@ from fsdp2lint.api import (
     name_for,
 )
 
+from ._common.loop_text import text_of
 from ._common.states_asked import FSDP1, FULL, SHARDED, Asked, asked
 from ._common.states_assumed import assumed
 from ._common.states_holders import TODO as HOLDER_TODO
@@ -84,7 +85,6 @@ from ._common.states_text import (
     is_path,
     options_for,
     starred,
-    text_of,
     unimports,
 )
 from ._common.states_uses import for_first_rank_only, fsdp1_models_of, in_groups

@@ -55,7 +55,6 @@ from fsdp2lint.api import (
     Container,
     Event,
     External,
-    Instance,
     Layout,
     Left,
     Literal,
@@ -82,7 +81,7 @@ from fsdp2lint.api import (
     wrapper,
 )
 
-from ._common.loop_models import DTENSOR
+from ._common.loop_models import DTENSOR, is_gathered
 
 WHY = (
     "FSDP1's parameters are flat, so that this comes out the same for all; FSDP2's have their shape"
@@ -123,7 +122,7 @@ def rewrite(program: Program) -> Iterator[Step | Left]:
     for events in program.sites(Called):
         called = events[0][1]
         source, call = called.at.source, called.at.node
-        if not isinstance(call, cst.Call) or all(_is_gathered(one) for _, one in events):
+        if not isinstance(call, cst.Call) or all(is_gathered(one) for _, one in events):
             continue
         if called.name in _COUNTED and any(_is_of_flat(trace, one) for trace, one in events):
             if _is_of_a_name(call) and not _is_tested(source, call):
@@ -176,7 +175,7 @@ def _row_writes(program: Program) -> Iterator[Left]:
     for trace in program.traces:
         for row in row_writes(trace):
             node = row.event.at.node
-            if node in seen or _is_gathered(row.event) or not _is_flat(trace, row):
+            if node in seen or is_gathered(row.event) or not _is_flat(trace, row):
                 continue
             seen.add(node)
             text = row.words.partition("[")[0]
@@ -203,15 +202,6 @@ def _model(trace: Trace, module: Value) -> Value:
         else:
             module = module.owner
     return unwrapped(module)
-
-
-def _is_gathered(event: Event) -> bool:
-    """Whether an event happens while FSDP1 has gathered the parameters."""
-    return any(
-        isinstance(one, Instance) and one.born is not None and "summon_full_params" in one.born.code
-        for manager in event.within
-        for one in options(manager)
-    )
 
 
 def _choices(source: Source, call: cst.Call) -> Iterator[Left | Step]:
@@ -385,7 +375,7 @@ def _names(
     source: Source, call: cst.Call, events: Sequence[tuple[Trace, Called]]
 ) -> Iterator[Step]:
     """What keeps or looks up something by the names that a call gives, as they are."""
-    if all(_is_gathered(called) for _, called in events) or not _are_keys(source, call):
+    if all(is_gathered(called) for _, called in events) or not _are_keys(source, call):
         return
     models = {
         one

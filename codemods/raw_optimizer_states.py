@@ -83,12 +83,13 @@ from fsdp2lint.api import (
     rank_dependent,
 )
 
+from ._common.loop_text import text_of
 from ._common.shared import Helpers, Naming
 from ._common.states_asked import asked, is_of
 from ._common.states_guards import besides_rank, test_above
 from ._common.states_putting import from_file
 from ._common.states_taking import hoisted
-from ._common.states_text import HOME, fitted, function_of, is_path, options_for, text_of
+from ._common.states_text import HOME, fitted, function_of, is_path, options_for
 from ._common.states_uses import fsdp1_models_of
 
 _NAMES = ("optimizer_state", "whole_optimizer_state")

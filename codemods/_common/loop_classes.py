@@ -11,7 +11,7 @@ from fsdp2lint.api import Edit, Layout, Program, Replace, Source, Splice
 
 from .loop_models import FSDP1
 from .loop_text import text_of
-from .names import only_binding
+from .names import value_of
 from .shared import unimports
 
 
@@ -111,7 +111,7 @@ def others_behind_test(program: Program, source: Source, node: cst.Attribute) ->
     model = text_of(source, node.value)
     for test in _tests_around(source, node):
         for one in _conjuncts(test):
-            asked_for = _kept(source, one)
+            asked_for = value_of(source, one)
             parts = [class_test(program, source, part) for part in _disjuncts(asked_for)]
             asked = [p for p in parts if p and text_of(source, p.subject) == model]
             if asked:
@@ -149,12 +149,6 @@ def _tests_around(source: Source, node: cst.CSTNode) -> Iterator[cst.BaseExpress
         elif isinstance(around, cst.FunctionDef):
             return
         inner = around
-
-
-def _kept(source: Source, test: cst.BaseExpression) -> cst.BaseExpression:
-    """The test that a name holds, where it holds nothing else."""
-    made = only_binding(source, test) if isinstance(test, cst.Name) else None
-    return made.value if made is not None else test
 
 
 def _conjuncts(test: cst.BaseExpression) -> Iterator[cst.BaseExpression]:

@@ -11,13 +11,11 @@ from fsdp2lint.api import (
     External,
     Layout,
     Left,
-    Literal,
     Program,
     Read,
     Replace,
     Source,
     Step,
-    Value,
     Wrapping,
     dotted,
     name_for,
@@ -27,6 +25,7 @@ from fsdp2lint.api import (
 )
 
 from .loop_models import FSDP1
+from .names import is_none
 
 _FSDP = "torch.distributed.fsdp."
 _PRIVATE = (
@@ -177,21 +176,17 @@ def _is_over_all_ranks(program: Program) -> bool:
             continue
         for name in ("process_group", "device_mesh"):
             value = event.options.get(name)
-            if value is not None and not all(_is_none(one) for one in options(value)):
+            if value is not None and not all(is_none(one) for one in options(value)):
                 return False
         strategy = event.options.get("sharding_strategy")
         for one in options(strategy) if strategy is not None else ():
             known = isinstance(one, External) and one.name.endswith(_SHARDING_OVER_ALL)
-            if not known and not _is_none(one):
+            if not known and not is_none(one):
                 return False
     return True
 
 
 _SHARDING_OVER_ALL = (".FULL_SHARD", ".SHARD_GRAD_OP", ".NO_SHARD")
-
-
-def _is_none(value: Value) -> bool:
-    return isinstance(value, Literal) and value.value is None
 
 
 def _of_units(program: Program) -> Iterator[tuple[Source, cst.Attribute]]:

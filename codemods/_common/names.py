@@ -58,6 +58,12 @@ def only_binding(source: Source, name: cst.Name) -> cst.Assign | None:
     return assign if isinstance(target, cst.Name) else None
 
 
+def value_of(source: Source, node: cst.BaseExpression) -> cst.BaseExpression:
+    """What alone is bound to a name of the function; else the expression itself."""
+    made = only_binding(source, node) if isinstance(node, cst.Name) else None
+    return made.value if made is not None else node
+
+
 def uses(source: Source, name: cst.Name) -> int:
     """How often a name of the same function is read."""
     layout, names = Layout.of(source), Names.of(source)

@@ -29,11 +29,12 @@ from fsdp2lint.api import (
     options,
 )
 
+from .loop_text import text_of
 from .states_asked import FSDP1, FULL, LOCAL, SHARDED, Asked, asked
 from .states_holders import field_of, lifted
 from .states_kinds import Kind, agreed
 from .states_putting import first_rank_has_it
-from .states_text import argument, function_of, is_path, text_of
+from .states_text import argument, function_of, is_path
 
 _SCATTER = f"{FSDP1}.scatter_full_optim_state_dict"
 _TO_LOAD = f"{FSDP1}.optim_state_dict_to_load"

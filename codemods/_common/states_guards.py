@@ -8,7 +8,8 @@ import libcst as cst
 
 from fsdp2lint.api import Event, Layout, Source, dotted, rank_dependent, walk
 
-from .states_text import function_of, names_in, text_of
+from .loop_text import text_of
+from .states_text import function_of, names_in
 
 
 def test_above(events: list[Event], call: cst.CSTNode, read: cst.CSTNode) -> cst.CSTNode | None:

@@ -33,6 +33,7 @@ from fsdp2lint.api import (
     options,
 )
 
+from .loop_text import text_of
 from .names import is_none
 from .states_asked import FULL, LOCAL, LOCAL_WHY, SHARDED, accounts, asked, context_of
 from .states_kinds import Kind, agreed
@@ -47,7 +48,6 @@ from .states_text import (
     is_statement,
     options_for,
     starred,
-    text_of,
 )
 from .states_uses import (
     MIXED,

@@ -30,6 +30,7 @@ from fsdp2lint.api import (
     unwrapped,
 )
 
+from .loop_text import text_of
 from .states_asked import FULL, SHARDED, Asked, accounts, asked, context_of, no_module
 from .states_assumed import assumed
 from .states_guards import besides_rank, test_above
@@ -44,7 +45,6 @@ from .states_text import (
     is_path,
     is_statement,
     options_for,
-    text_of,
 )
 from .states_uses import (
     MIXED,

@@ -44,11 +44,6 @@ def starred(call: cst.Call) -> bool:
     return any(arg.star for arg in call.args)
 
 
-def text_of(source: Source, node: cst.CSTNode) -> str:
-    """The text of a node as it is written, with its parentheses."""
-    return source.text[slice(*Layout.of(source).whole(node))]
-
-
 def is_path(source: Source, node: cst.CSTNode) -> bool:
     """Whether a node is a name, or attributes and constant entries of one: it can be said again."""
     return bool(_PATH.match(source.code(node)))

@@ -14,7 +14,6 @@ from fsdp2lint.api import (
     InsertBefore,
     Layout,
     Loaded,
-    Names,
     Part,
     Program,
     Remove,
@@ -29,8 +28,9 @@ from fsdp2lint.api import (
     walk,
 )
 
+from .._common.loop_text import text_of
 from .._common.states_guards import bound_between
-from .._common.states_text import HOME, argument, function_of, names_in, text_of
+from .._common.states_text import HOME, argument, free_name, function_of, names_in
 from .._common.states_uses import on_first_rank
 from .paths import folder_text
 from .saves import DCP
@@ -212,8 +212,8 @@ def widened(load: Load, others: int) -> Iterator[Edit]:
     dcp = name_for(source, call, DCP, alias="dcp", module=True)
     os_name = name_for(source, call, "os", module=True)
     wanted = (f"{load.name}_folder", f"old_{load.name}") if others else ("folder", "old")
-    at = _free(source, wanted[0], "checkpoint_folder")
-    old = _free(source, wanted[1], "old_file")
+    at = free_name(source, wanted[0], "checkpoint_folder")
+    old = free_name(source, wanted[1], "old_file")
     entries, imports = _template(load)
     unit = layout.unit
     known = [
@@ -268,9 +268,3 @@ def _template(load: Load) -> tuple[list[str], list[Edit]]:
             value = f"{holder}.state_dict()" if holder else "None"
         lines.append(f'{unit}"{key}": {value},')
     return [*lines, "}"], imports
-
-
-def _free(source: Source, *wanted: str) -> str:
-    """A name that the file does not bind."""
-    used = {name for bound in Names.of(source).bindings.values() for name in bound}
-    return next((name for name in wanted if name not in used), f"{wanted[-1]}_{len(used)}")

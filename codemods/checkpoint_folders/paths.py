@@ -23,7 +23,7 @@ from fsdp2lint.api import (
     options,
 )
 
-from .._common.states_text import text_of
+from .._common.loop_text import text_of
 
 SUFFIXES = (".pt", ".pth", ".bin", ".ckpt", ".tar", ".pkl", ".model")
 

@@ -29,8 +29,9 @@ from fsdp2lint.api import (
     walk,
 )
 
+from .._common.loop_text import text_of
 from .._common.origins import meaning, origins
-from .._common.states_text import HOME, argument, fitted, function_of, names_in, text_of
+from .._common.states_text import HOME, argument, fitted, function_of, names_in
 from .._common.states_uses import on_first_rank
 from .paths import folder_text
 

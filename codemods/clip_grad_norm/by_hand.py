@@ -14,7 +14,6 @@ from fsdp2lint.api import (
     Edit,
     Either,
     Event,
-    Instance,
     Layout,
     Operated,
     Optimizer,
@@ -34,7 +33,7 @@ from fsdp2lint.api import (
 )
 
 from .._common.loop_ignored import ignores_some
-from .._common.loop_models import DTENSOR
+from .._common.loop_models import DTENSOR, is_gathered
 from .._common.loop_text import around, free_name, text_of
 from .._common.shared import Build, Helpers
 
@@ -110,7 +109,7 @@ def _uses(trace: Trace, collective: Called) -> list[_Use]:
         return []
     found: list[_Use] = []
     for event in _events(trace, values):
-        if event.order > collective.order or _is_gathered(event) or _knows_shards(event):
+        if event.order > collective.order or is_gathered(event) or _knows_shards(event):
             continue
         for position, operand in _operands(event):
             shards = [one for one in _each(trace, operand) if _is_shard(one)]
@@ -313,12 +312,3 @@ def _needs_entries(made: Called) -> bool:
     if made.name.rpartition(".")[2] in _NEEDS_ENTRIES:
         return made.name not in ("builtins.max", "builtins.min")
     return "norm" in made.name and any("inf" in one.words() for one in made.arguments)
-
-
-def _is_gathered(event: Called | Operated) -> bool:
-    """Whether an event happens while FSDP1 has gathered the parameters."""
-    return any(
-        isinstance(one, Instance) and one.born is not None and "summon_full_params" in one.born.code
-        for manager in event.within
-        for one in options(manager)
-    )

@@ -132,7 +132,7 @@ def chosen(program: Program) -> list[Chosen]:
     for events in program.sites(Wrapping):
         mine = [(t, e) for t, e in events if e.by == "fsdp1"]
         at = events[0][1].at
-        if not mine or not isinstance(at.node, cst.Call) or not _takes_a_module(at.node):
+        if not mine or not isinstance(at.node, cst.Call) or not takes_a_module(at.node):
             continue
         func = at.node.func
         if not isinstance(func, cst.Name) or not _is_only_called(at.source, func):
@@ -150,7 +150,7 @@ def chosen(program: Program) -> list[Chosen]:
     return list(found.values())
 
 
-def _takes_a_module(call: cst.Call) -> bool:
+def takes_a_module(call: cst.Call) -> bool:
     """Whether a call is given a module and nothing that only one of the wrappers may understand."""
     if len(call.args) != 1 or call.args[0].star:
         return False

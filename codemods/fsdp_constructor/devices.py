@@ -25,7 +25,7 @@ from fsdp2lint.api import (
     walk,
 )
 
-from .._common.names import born, class_of, is_none, only_binding
+from .._common.names import born, class_of, is_none, only_binding, value_of
 from .._common.origins import meaning, origins
 from .site import Argument, Construction
 
@@ -66,7 +66,7 @@ def device_of(site: Construction) -> Device:
     if argument is None:  # then FSDP1 itself wants an accelerator
         return Device(site.device) if site.device else CUDA
     argument = _unless_none(argument)
-    node = _written(site.source, argument.value)
+    node = value_of(site.source, argument.value)
     if isinstance(node, cst.IfExp) and (device := _of_choice(site, node)) is not None:
         return device
     kinds = list(_kinds(site.source, node))
@@ -151,10 +151,10 @@ def _follows_cuda(site: Construction, value: Value) -> bool:
 
 def _chooses_cuda(program: Program, source: Source, made: cst.Call) -> bool:
     """Whether ``torch.device("cuda" if torch.cuda.is_available() else "cpu")`` or its like makes it."""
-    first = _written(source, made.args[0].value)
+    first = value_of(source, made.args[0].value)
     if not isinstance(first, cst.IfExp) or _kind_of(source, first.orelse) != "cpu":
         return False
-    test = _written(source, first.test)
+    test = value_of(source, first.test)
     return isinstance(test, cst.Call) and meaning(program, source, test.func) == _AVAILABLE
 
 
@@ -166,7 +166,7 @@ def is_cpu(source: Source, node: cst.BaseExpression) -> bool:
 def _kinds_of(source: Source, node: cst.BaseExpression) -> set[str]:
     """The kinds that an expression can be; what nobody can say is ``?``."""
     if isinstance(node, cst.Call) and dotted(node.func) == _DEVICE and node.args:
-        first = _written(source, node.args[0].value)
+        first = value_of(source, node.args[0].value)
         chosen = [first.body, first.orelse] if isinstance(first, cst.IfExp) else [first]
         return {_kind_of(source, one) for one in chosen}
     return {_kind_of(source, node)}
@@ -299,12 +299,6 @@ def _uses_nccl(program: Program) -> bool:
 
 def _says_nccl(node: cst.BaseExpression | None) -> bool:
     return isinstance(node, cst.SimpleString) and "nccl" in str(node.evaluated_value)
-
-
-def _written(source: Source, node: cst.BaseExpression) -> cst.BaseExpression:
-    """What alone is bound to a name of the function; else the expression itself."""
-    made = only_binding(source, node) if isinstance(node, cst.Name) else None
-    return made.value if made is not None else node
 
 
 def _kinds(source: Source, node: cst.BaseExpression) -> Iterator[str]:

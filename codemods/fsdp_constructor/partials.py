@@ -14,7 +14,7 @@ import libcst as cst
 from fsdp2lint.api import Layout, Names, Program, Reference, Source, Wrapping, scope_of, walk
 
 from .._common.origins import meaning, origins
-from .chosen import Chosen, Events, is_field
+from .chosen import Chosen, Events, is_field, takes_a_module
 from .derived import derived
 
 FSDP1 = "torch.distributed.fsdp.FullyShardedDataParallel"
@@ -30,7 +30,7 @@ def partials(program: Program, known: set[cst.BaseExpression]) -> list[Chosen]:
     """
     made = [one for one in _made(program) if one[1] not in known]
     calls = list(_elsewhere(program))
-    if not made or any(not _takes_a_module(call) for call, _ in calls):
+    if not made or any(not takes_a_module(call) for call, _ in calls):
         return []
     bare = any(_is_bare(reference) for reference in program.references(FSDP1))
     found = []
@@ -120,13 +120,6 @@ def _made_beside(program: Program, source: Source, func: cst.BaseExpression) -> 
         and scope_of(Layout.of(source).ancestors(one.node)) is scope
         for one in origins(program, source, func)
     )
-
-
-def _takes_a_module(call: cst.Call) -> bool:
-    if len(call.args) != 1 or call.args[0].star:
-        return False
-    keyword = call.args[0].keyword
-    return keyword is None or keyword.value == "module"
 
 
 def _is_bare(reference: Reference) -> bool:

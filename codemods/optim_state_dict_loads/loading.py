@@ -24,6 +24,7 @@ from fsdp2lint.api import (
     walk,
 )
 
+from .._common.loop_text import text_of
 from .._common.states_asked import context_of
 from .._common.states_assumed import assumed
 from .._common.states_flattening import (
@@ -47,7 +48,6 @@ from .._common.states_text import (
     is_path,
     names_in,
     options_for,
-    text_of,
     unimports,
 )
 from .turns import all_at_once, alone

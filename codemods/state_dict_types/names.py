@@ -8,8 +8,9 @@ import libcst as cst
 
 from fsdp2lint.api import Account, Called, Edit, Layout, Program, Reference, Replace, Step
 
+from .._common.loop_text import text_of
 from .._common.states_asked import CONTEXT, FULL, KINDS, LOCAL, SETTER, SHARDED
-from .._common.states_text import text_of, unimports
+from .._common.states_text import unimports
 
 _WHY = "only the name of a kind of checkpoint now, which the program compares"
 

@@ -1,23 +1,22 @@
-"""Which function evaluates which kind of expression; the files of this package fill the table."""
+"""Which function evaluates or runs which kind of node; the files of this package fill the table."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import libcst as cst
-
-from fsdp2lint.model.values import Value
 
 if TYPE_CHECKING:
     from fsdp2lint.interpret.machine import Machine
 
-Handler = Callable[["Machine", Any], Value]
-HANDLERS: dict[type[cst.CSTNode], Handler] = {}
+Handler = TypeVar("Handler", bound=Callable[["Machine", Any], Any])
+HANDLERS: dict[type[cst.CSTNode], Callable[[Machine, Any], Any]] = {}
+"""Handlers of expressions return a value, those of statements nothing."""
 
 
 def handles(*kinds: type[cst.CSTNode]) -> Callable[[Handler], Handler]:
-    """Register the handler of expression kinds."""
+    """Register the handler of kinds of nodes."""
 
     def register(handler: Handler) -> Handler:
         for kind in kinds:

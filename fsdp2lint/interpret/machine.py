@@ -380,7 +380,8 @@ class Machine:
         """The value of an expression."""
         self.steps += 1
         handler = HANDLERS.get(type(node))
-        return handler(self, node) if handler is not None else self.unknown()
+        value: Value = self.unknown() if handler is None else handler(self, node)
+        return value
 
     def unknown(self, at: Site | None = None, given_by: str = "") -> Value:
         """Something new of which nothing is known: ``given_by`` the function of this name, ``at`` a place."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import libcst as cst
@@ -11,6 +11,7 @@ from libcst.helpers import get_full_name_for_node
 from fsdp2lint.interpret import classes, conditions, contexts, functions, imports, loops, matching
 from fsdp2lint.interpret.attributes import entry_method
 from fsdp2lint.interpret.displays import store
+from fsdp2lint.interpret.handlers import HANDLERS, handles
 from fsdp2lint.interpret.operators import operate
 from fsdp2lint.interpret.scopes import Scope, name_value
 from fsdp2lint.interpret.unseen import as_it_is_called
@@ -30,21 +31,6 @@ from fsdp2lint.model.values import (
 
 if TYPE_CHECKING:
     from fsdp2lint.interpret.machine import Machine
-
-Handler = Callable[["Machine", Any], None]
-HANDLERS: dict[type[cst.CSTNode], Handler] = {}
-
-
-def handles(*kinds: type[cst.CSTNode]) -> Callable[[Handler], Handler]:
-    """Register the handler of statement kinds."""
-
-    def register(handler: Handler) -> Handler:
-        for kind in kinds:
-            HANDLERS[kind] = handler
-        return handler
-
-    return register
-
 
 _LINES = (cst.SimpleStatementLine, cst.SimpleStatementSuite)
 

@@ -10,7 +10,16 @@ from fsdp2lint.meanings.registry import method
 from fsdp2lint.meanings.results import each_choice, nothing
 from fsdp2lint.model.guards import ALWAYS
 from fsdp2lint.model.memory import choose
-from fsdp2lint.model.values import Container, Literal, Module, Parameters, Part, StateDict, Value
+from fsdp2lint.model.values import (
+    Container,
+    Literal,
+    Module,
+    Parameters,
+    Part,
+    StateDict,
+    Value,
+    root,
+)
 
 
 def _container(call: Call, *kinds: str) -> Container | None:
@@ -33,18 +42,16 @@ def append_(call: Call) -> Value | None:
 def _somewhere(call: Call) -> Container | None:
     """The list at a place that is not known, inside a container that is: ``groups[p.ndim < 2].append(p)``."""
     receiver = call.receiver
-    root = receiver
-    while isinstance(root, Part):
-        root = root.owner
-    if not isinstance(root, Container) or root is receiver or call.machine.here.impossible:
+    whole = None if receiver is None else root(receiver)
+    if not isinstance(whole, Container) or whole is receiver or call.machine.here.impossible:
         return None
     memory, here = call.machine.memory, call.machine.here
-    known = memory.read(root, ("[]", receiver), here)
+    known = memory.read(whole, ("[]", receiver), here)
     if isinstance(known, Container):
         return known
     made = call.machine.container("list", [], open_=True)
-    memory.write(root, ("[]", receiver), here, made)
-    root.open = True
+    memory.write(whole, ("[]", receiver), here, made)
+    whole.open = True
     return made
 
 

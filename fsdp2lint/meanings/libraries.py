@@ -14,7 +14,7 @@ from fsdp2lint.meanings.families import family, is_class_name
 from fsdp2lint.meanings.optim import optimizer_of_another_package
 from fsdp2lint.meanings.registry import calls
 from fsdp2lint.meanings.results import choices, fresh, instance
-from fsdp2lint.model.values import External, Instance, Optimizer, Part, Value
+from fsdp2lint.model.values import External, Instance, Optimizer, Value, root
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,8 +185,7 @@ def library_method(call: Call) -> Value | None:
 
 def _home_of(value: Value | None) -> str:
     """The dotted name of the class of an object, or of the function of a library that made it."""
-    while isinstance(value, Part):
-        value = value.owner
+    value = None if value is None else root(value)
     if isinstance(value, Instance):
         value = value.cls
     return value.name if isinstance(value, External) else ""

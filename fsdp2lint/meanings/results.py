@@ -156,3 +156,11 @@ def strings(call: Call, value: Value | None) -> tuple[str, ...] | None:
         return None
     found = [text(v) for v in entries]
     return None if None in found else tuple(s for s in found if s is not None)
+
+
+def prepared(call: Call, value: Value) -> Value:
+    """What a framework gives back for what it prepares: a model is used as one."""
+    made = fresh(call)
+    if call.is_module(value):
+        call.use_as_module(made)
+    return made

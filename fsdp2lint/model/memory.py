@@ -26,6 +26,7 @@ from fsdp2lint.model.values import (
     Unknown,
     Value,
     Wrapped,
+    root,
 )
 
 if TYPE_CHECKING:
@@ -229,7 +230,7 @@ class Memory:
             if isinstance(one, Parameters | StateDict):
                 self.lent.add(one.of)
             elif isinstance(one, Part) and one.key in _TENSORS:
-                self.lent.add(_root(one))  # a tensor does not know whose it is
+                self.lent.add(root(one))  # a tensor does not know whose it is
             else:
                 todo.extend(parts_of(one))
             todo.extend(v for _, v in self.entries(one))
@@ -341,13 +342,6 @@ def choose(found: list[tuple[Guards, Value]], here: Guards, *, apart: bool = Fal
     if len(distinct) == 1:
         return next(iter(distinct))
     return Either(tuple((g, v) for v, g in list(distinct.items())[:MAX_OPTIONS]))
-
-
-def _root(value: Value) -> Value:
-    """The object below which a value hangs by attributes."""
-    while isinstance(value, Part):
-        value = value.owner
-    return value
 
 
 _TENSORS = (".weight", ".bias", ".data", ".grad")

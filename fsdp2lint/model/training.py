@@ -200,11 +200,16 @@ def unwrapped(value: Value) -> Value:
     return value
 
 
-def of_model(value: Value) -> bool:
-    """Whether a value is a model, an optimizer, parameters or a state, or something inside one."""
+def root(value: Value) -> Value:
+    """The object that a value is a part of, or of whose parts it is one; else the value."""
     while isinstance(value, Part):
         value = value.owner
-    return isinstance(value, Module | Wrapped | Optimizer | Parameters | StateDict)
+    return value
+
+
+def of_model(value: Value) -> bool:
+    """Whether a value is a model, an optimizer, parameters or a state, or something inside one."""
+    return isinstance(root(value), Module | Wrapped | Optimizer | Parameters | StateDict)
 
 
 def made_like_another(value: Value) -> bool:

@@ -39,6 +39,7 @@ from fsdp2lint.model.training import (
     of_parameters,
     of_world_size,
     rank_dependent,
+    root,
     unwrapped,
 )
 
@@ -76,6 +77,7 @@ __all__ = [
     "of_parameters",
     "of_world_size",
     "rank_dependent",
+    "root",
     "tests_in",
     "unwrapped",
 ]

@@ -132,13 +132,13 @@ from fsdp2lint.api import (
     Finding,
     Guards,
     Loaded,
-    Part,
     Restored,
     StateDictTaken,
     Stepped,
     Trace,
     Value,
     options,
+    root,
     rule,
 )
 
@@ -174,9 +174,7 @@ def check(trace: Trace) -> Iterator[Finding]:
 def _sets_back(called: Called, optimizer: Value) -> bool:
     """Whether a counter of the optimizer is set to nought: ``optimizer.state[p]["step"].zero_()``."""
     one = called.receiver
-    while isinstance(one, Part):
-        one = one.owner
-    return called.name == ".zero_" and one is optimizer
+    return called.name == ".zero_" and one is not None and root(one) is optimizer
 
 
 def _stepped_without_load(trace: Trace, taken: StateDictTaken) -> Stepped | None:

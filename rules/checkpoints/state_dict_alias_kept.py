@@ -140,6 +140,7 @@ from fsdp2lint.api import (
     Trace,
     Value,
     options,
+    root,
     rule,
     unwrapped,
 )
@@ -188,16 +189,12 @@ def _filled(trace: Trace, taken: StateDictTaken, used: Event) -> bool:
     if any(taken.state in loaded.states for loaded in loads):
         return True
     return any(
-        _root(called.receiver) is taken.state and called.name in _FILLING
+        called.receiver is not None
+        and root(called.receiver) is taken.state
+        and called.name in _FILLING
         for called in trace.of(Called)
         if taken.order < called.order < used.order
     )
-
-
-def _root(value: Value | None) -> Value | None:
-    while isinstance(value, Part):
-        value = value.owner
-    return value
 
 
 def _saved_late(trace: Trace, taken: StateDictTaken) -> Iterator[tuple[Event, str]]:

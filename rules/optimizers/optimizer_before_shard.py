@@ -126,8 +126,8 @@ from fsdp2lint.api import (
     Part,
     Stepped,
     Trace,
-    Value,
     options,
+    root,
     rule,
 )
 
@@ -177,7 +177,7 @@ def _handed_over(trace: Trace) -> Iterator[Finding]:
         if not any(optimizer in options(s.optimizer) for s in trace.of(Stepped)):
             continue
         for shard in shards_after(trace, received):
-            if _root(shard.module) not in received.beside or trace.of(OptimizerBuilt):
+            if root(shard.module) not in received.beside or trace.of(OptimizerBuilt):
                 continue
             yield Finding(
                 at=received,
@@ -187,12 +187,6 @@ def _handed_over(trace: Trace) -> Iterator[Finding]:
                 because=((shard.event, f"`{shard.module.words()}` is sharded here, later"),),
             )
             break
-
-
-def _root(module: Value) -> Value:
-    while isinstance(module, Part):
-        module = module.owner
-    return module
 
 
 def _replacing(trace: Trace, built: OptimizerBuilt) -> Iterator[Shard]:

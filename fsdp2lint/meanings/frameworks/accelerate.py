@@ -26,6 +26,7 @@ from fsdp2lint.meanings.results import (
     made_by,
     name_of,
     nothing,
+    prepared,
     setting,
 )
 from fsdp2lint.model.events import (
@@ -251,7 +252,7 @@ def prepare(call: Call) -> Value | None:
         made = [_sharded(call, value) for value in call.args]
     else:
         call.escape_arguments()
-        made = [_prepared(call, value) for value in call.args]
+        made = [prepared(call, value) for value in call.args]
     if len(made) == 1:
         return made[0]
     return call.machine.container("tuple", made)
@@ -354,13 +355,6 @@ def _offloads(call: Call) -> bool:
     said = None if is_left_open(plugin) else setting(call, plugin, "cpu_offload")
     known = launch(call)
     return said is None and known is not None and known.offload
-
-
-def _prepared(call: Call, value: Value) -> Value:
-    made = fresh(call)
-    if call.is_module(value):
-        call.use_as_module(made)
-    return made
 
 
 @method("clip_grad_value_")

@@ -12,7 +12,7 @@ from __future__ import annotations
 from fsdp2lint.meanings.call import Call
 from fsdp2lint.meanings.frameworks.lightning import ask_version, refuse_precision
 from fsdp2lint.meanings.registry import calls, method
-from fsdp2lint.meanings.results import fresh, instance, is_a, made_by, nothing, setting
+from fsdp2lint.meanings.results import fresh, instance, is_a, made_by, nothing, prepared, setting
 from fsdp2lint.model.events import Collective
 from fsdp2lint.model.values import Bound, Function, Optimizer, Partial, Value, Wrapped
 
@@ -48,7 +48,7 @@ def set_up(call: Call) -> Value | None:
     function = _parallelize(call)
     if function is None:
         call.escape_arguments()
-        made = [_prepared(call, value) for value in call.args]
+        made = [prepared(call, value) for value in call.args]
     else:
         made = [_parallelized(call, value, function) for value in call.args]
         call.escape(*call.keywords.values())
@@ -73,13 +73,6 @@ def _parallelized(call: Call, value: Value, function: Value) -> Value:
         return value
     call.escape(value)
     return fresh(call)
-
-
-def _prepared(call: Call, value: Value) -> Value:
-    made = fresh(call)
-    if call.is_module(value):
-        call.use_as_module(made)
-    return made
 
 
 @method("launch")

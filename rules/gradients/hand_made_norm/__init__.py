@@ -131,6 +131,7 @@ from fsdp2lint.api import (
     Trace,
     Value,
     options,
+    root,
     rule,
 )
 
@@ -218,9 +219,7 @@ def _clipped(trace: Trace, value: Value) -> Shard | None:
 
 def _of_gradient(trace: Trace, value: Part) -> Shard | None:
     """The sharding of the module whose gradient a value is."""
-    seen: Value | None = value
-    while isinstance(seen, Part):
-        seen = seen.owner
+    seen = root(value)
     last = trace.events[-1]
     if isinstance(seen, Parameters):
         found = sharded(trace, last, seen.of)
