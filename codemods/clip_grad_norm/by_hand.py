@@ -124,8 +124,9 @@ def _uses(trace: Trace, collective: Called) -> list[_Use]:
 
 def _knows_shards(event: Event) -> bool:
     """Whether the function that computes something tells shards from other tensors itself, as no code for FSDP1 does."""
-    function = around(event.at.source, event.at.node)
-    said = event.at.source.code(function) if isinstance(function, cst.FunctionDef) else ""
+    source = event.at.source
+    function = around(source, event.at.node)
+    said = text_of(source, function) if isinstance(function, cst.FunctionDef) else ""
     return "DTensor" in said or ".full_tensor(" in said
 
 
