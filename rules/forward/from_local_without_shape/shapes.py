@@ -6,14 +6,12 @@ import math
 import re
 from collections.abc import Sequence
 
-from fsdp2lint.api import Called, Container, Literal, Mesh, Part, Trace, Value, rank_dependent
+from fsdp2lint.api import Called, Literal, Mesh, Part, Trace, Value, rank_dependent
 
-from ..._common.shared import class_name, overlap, shards
 from .numbers import Fails, Numbers, Shape, picked, results
 
-_SIZED = ("zeros", "ones", "empty", "rand", "randn", "full", "randint")
+_SIZED = ("zeros", "ones", "empty", "rand", "randn", "full")
 _NEW = (".new_zeros", ".new_ones", ".new_empty", ".new_full")
-_FROM_DATA = ("torch.tensor", "torch.as_tensor")
 _SAME = (
     "torch.nn.Parameter",
     "torch.nn.parameter.Parameter",
@@ -27,12 +25,6 @@ _KEEPING = frozenset(
 )
 _CUTTING = ("chunk", "tensor_split", "split")
 _RESHAPING = (".reshape", ".view")
-_WEIGHTS = {
-    "torch.nn.Linear": (1, 0),
-    "torch.nn.Embedding": (0, 1),
-}
-"""Which arguments of a layer are the sizes of its weight."""
-
 _SLICE = re.compile(r"\[(-?\d*):(-?\d*)(?::(-?\d*))?\]")
 _ROW = re.compile(r"\[-?\d+\]")
 
@@ -66,10 +58,6 @@ class Shapes:
             self.used[called] = None
             return None if called.open else self._returned(called)
         if isinstance(value, Part):
-            if value.key == ".data":
-                return self.of(value.owner)
-            if value.key == ".weight":
-                return self._weight(value.owner)
             return self._taken(value)
         return None
 
@@ -82,25 +70,18 @@ class Shapes:
             return self._whole(called.arguments, called.keywords.get("size"))
         if name in ("torch.arange", "builtins.range"):
             return self._counted(called)
-        if name in _FROM_DATA:
-            return self._written(called.argument(0, "data"))
         if name in _SAME:
             return self.of(called.argument(0, "data" if "arameter" in name else "input"))
         if called.receiver is not None and f"{name}()" in _KEEPING:
             return self.of(called.receiver)
         if name in _RESHAPING:
             return self._reshaped(called)
-        if last == "narrow" and home in ("", "torch"):
-            return self._narrowed(called)
         return None
 
     # -- made from sizes or data ---------------------------------------------------------------------------
 
     def _sized(self, called: Called, last: str) -> Shape | None:
         given = called.keywords.get("size")
-        if last == "randint":  # (low=0, high, size)
-            sizes = [v for v in called.arguments if isinstance(v, Container)]
-            return self._whole(sizes, given)
         return self._whole(called.arguments[:1] if last == "full" else called.arguments, given)
 
     def _whole(self, arguments: Sequence[Value], size: Value | None) -> Shape | None:
@@ -123,31 +104,6 @@ class Shapes:
         if step == 0:
             raise Fails
         return (max(0, math.ceil((end - start) / step)),)
-
-    def _written(self, data: Value | None) -> Shape | None:
-        """The shape of numbers that are written out in lists."""
-        if isinstance(data, Literal):
-            return ()
-        found: set[Shape | None] = set()
-        for one in [] if data is None else self.numbers.chosen(data):
-            rows = self.numbers.entries(one)
-            inner = {self._written(row) for row in rows or ()}
-            below = next(iter(inner)) if len(inner) == 1 else None
-            found.add(None if rows is None or below is None else (len(rows), *below))
-        return found.pop() if len(found) == 1 else None
-
-    def _weight(self, layer: Value) -> Shape | None:
-        """The weight of a layer that is built in sight and belongs to no sharded module."""
-        order = _WEIGHTS.get(class_name(layer))
-        built = results(self.trace).get(layer)
-        if order is None or built is None or built.open:
-            return None
-        if any(overlap(self.trace, layer, s.module) is not None for s in shards(self.trace)):
-            return None
-        self.used[built] = None
-        sizes = [self.numbers.whole(v) for v in built.arguments[:2]]
-        known = [s for s in sizes if s is not None]
-        return (known[order[0]], known[order[1]]) if len(known) == 2 else None
 
     # -- cut out of others -----------------------------------------------------------------------------------
 
@@ -249,19 +205,6 @@ class Shapes:
             return [size // number + (one < size % number) for one in range(number)]
         step = number if how == "split" else max(1, -(-size // number))
         return [min(step, size - start) for start in range(0, max(size, 1), step)]
-
-    def _narrowed(self, called: Called) -> Shape | None:
-        given = (
-            called.arguments if called.receiver is None else (called.receiver, *called.arguments)
-        )
-        if len(given) != 4:
-            return None
-        whole = self.of(given[0])
-        dim, length = self.numbers.whole(given[1]), self.numbers.whole(given[3])
-        if not whole or dim is None or length is None or not -len(whole) <= dim < len(whole):
-            return None
-        along = dim % len(whole)
-        return (*whole[:along], length, *whole[along + 1 :])
 
     def _reshaped(self, called: Called) -> Shape | None:
         wanted = self._whole(called.arguments, called.keywords.get("shape"))
