@@ -91,6 +91,34 @@ def test_imports_point_down(module: str, path: Path) -> None:
             assert layer(room) <= layer(module), f"{module} imports {name}, which is above it"
 
 
+def test_what_the_interpreter_imports_of_the_meanings_does_not_lead_back() -> None:
+    """Wherever the import stands: the two rooms are on one layer, and no file of one needs itself by the other."""
+    files = {name: path for name, path in modules() if name.startswith(("interpret.", "meanings"))}
+
+    def used(name: str) -> set[str]:
+        return {one.removeprefix("fsdp2lint.") for one in loaded(files[name])} & files.keys()
+
+    for start in (one for one in files if one.startswith("interpret.")):
+        seen: set[str] = set()
+        waiting = [one for one in used(start) if one.startswith("meanings")]
+        while waiting:
+            seen.add(name := waiting.pop())
+            waiting += used(name) - seen
+        assert start not in seen, f"{start} needs itself by {sorted(seen)}"
+
+
+def loaded(path: Path) -> Iterator[str]:
+    """The modules that a file loads when it runs: those for types alone left out."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            node.body = [ast.Pass()]
+    yield from _imports(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
 @pytest.mark.parametrize("folder", KNOWLEDGE)
 def test_knowledge_imports_the_api_and_its_own_helpers(folder: str) -> None:
     for path in sorted((ROOT / folder).rglob("*.py")):
@@ -171,6 +199,18 @@ def test_long_files_are_pointed_out() -> None:
             if length > LONG_FILE:
                 name = path.relative_to(ROOT)
                 warnings.warn(f"{name} has {length} lines: is it one idea?", stacklevel=1)
+
+
+def test_what_starts_ranks_is_marked() -> None:
+    """A plain ``pytest`` leaves it out, but for a sample."""
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                names = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+                marks = [ast.unparse(one) for one in node.decorator_list]
+                assert "run_script" not in names or "pytest.mark.ranks" in marks, (
+                    f"{path.name}: {node.name}"
+                )
 
 
 @RULES

@@ -41,6 +41,7 @@ from fsdp2lint.model.values import (
     Super,
     Value,
     Wrapped,
+    outside,
     unwrapped,
 )
 
@@ -155,7 +156,7 @@ def _call_class(machine: Machine, target: Class, given: Given) -> Value:
     own = classes.find(machine, target, "__init__")
     if own is None:
         _inherited_init(machine, Super(target, made), given)
-    for base in classes.outside(target):
+    for base in outside(target):
         if base.name.startswith("torch.optim.") or (own is None and base.name == FSDP1):
             what = _as_the_base_is_given(machine, made, given).asked_of(machine, base.name)
             for meaning in meanings_of(base.name):

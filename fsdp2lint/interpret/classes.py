@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -23,6 +23,7 @@ from fsdp2lint.model.values import (
     Partial,
     Value,
     lineage,
+    outside,
 )
 from fsdp2lint.source.source import Site
 
@@ -176,11 +177,6 @@ def _has_slots(cls: Class) -> bool:
         if isinstance(decorator.decorator, cst.Call)
         for argument in decorator.decorator.args
     )
-
-
-def outside(cls: Value) -> Iterator[External]:
-    """The bases of a class that lie outside the project."""
-    return (c for c in lineage(cls) if isinstance(c, External))
 
 
 def seen_whole(cls: Value) -> bool:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from fsdp2lint.interpret import conditions
-from fsdp2lint.interpret.classes import outside
 from fsdp2lint.interpret.functions import Generator, generate
 from fsdp2lint.interpret.scopes import Loop, Scope
 from fsdp2lint.model.events import Iterated
@@ -31,6 +30,7 @@ from fsdp2lint.model.values import (
     Part,
     Round,
     Value,
+    outside,
 )
 from fsdp2lint.source.walk import walk
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from fsdp2lint.interpret.classes import empty, is_module_class, outside
+from fsdp2lint.interpret.classes import empty, is_module_class
 from fsdp2lint.meanings.call import Call
 from fsdp2lint.meanings.families import family, is_class_name, last
 from fsdp2lint.meanings.model_classes import LOADERS, is_model_class
@@ -27,6 +27,7 @@ from fsdp2lint.model.values import (
     Super,
     Value,
     lineage,
+    outside,
 )
 
 _NO_MODULES = ("Parameter", "Buffer", "ParameterList", "ParameterDict")

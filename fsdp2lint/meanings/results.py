@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from fsdp2lint.interpret.classes import outside
 from fsdp2lint.meanings.call import Call
 from fsdp2lint.model.guards import Guards
 from fsdp2lint.model.values import (
@@ -17,6 +16,7 @@ from fsdp2lint.model.values import (
     Part,
     Super,
     Value,
+    outside,
 )
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from fsdp2lint.model.basic_values import Value
+from fsdp2lint.model.basic_values import External, Value
 from fsdp2lint.model.guards import ALWAYS
 
 if TYPE_CHECKING:
@@ -125,6 +125,11 @@ def lineage(cls: Value) -> Iterator[Value]:
         yield one
         if isinstance(one, Class):
             todo = list(one.bases) + todo
+
+
+def outside(cls: Value) -> Iterator[External]:
+    """The bases of a class that lie outside the project."""
+    return (c for c in lineage(cls) if isinstance(c, External))
 
 
 class Super(Value):

@@ -24,6 +24,7 @@ from fsdp2lint.model.code import (
     Partial,
     Super,
     lineage,
+    outside,
 )
 from fsdp2lint.model.training import (
     Future,
@@ -76,6 +77,7 @@ __all__ = [
     "of_model",
     "of_parameters",
     "of_world_size",
+    "outside",
     "rank_dependent",
     "root",
     "tests_in",

@@ -104,6 +104,7 @@ update(FSDP(nn.Linear(8, 8)), FSDP(nn.Linear(8, 8)))
     assert made(once.after[0].text).after[0].text == once.after[0].text
 
 
+@pytest.mark.ranks
 @pytest.mark.skipif(find_spec("torch") is None, reason="runs torch")
 def test_a_sharded_model_is_of_its_own_class_as_its_wrapper_was_not(tmp_path: Path) -> None:
     """What the ledger says of tests for the class of a model, on two ranks."""

@@ -99,6 +99,7 @@ def test_no_sync_becomes_a_switch(before: str, after: str) -> None:
     assert not left
 
 
+@pytest.mark.ranks
 @needs_torch
 def test_the_switches_train_as_a_synchronised_run_does(tmp_path: Path) -> None:
     loops = "".join(

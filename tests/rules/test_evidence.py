@@ -91,6 +91,7 @@ def test_a_symptom_that_is_not_claimed_is_a_complaint(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.ranks
 def test_a_rank_says_where_it_failed(tmp_path: Path) -> None:
     script = tmp_path / "fails.py"
     script.write_text('print("hello")\nassert False, "on purpose"\n')
@@ -102,6 +103,7 @@ def test_a_rank_says_where_it_failed(tmp_path: Path) -> None:
     assert first.stdout == "hello\n"
 
 
+@pytest.mark.ranks
 def test_what_outlives_its_time_is_killed(tmp_path: Path) -> None:
     script = tmp_path / "sleeps.py"
     script.write_text("import time\ntime.sleep(600)\n")

@@ -117,6 +117,7 @@ def test_one_layer_is_asked_itself() -> None:
     assert not left
 
 
+@pytest.mark.ranks
 @needs_torch
 def test_the_values_are_those_of_the_constructor(tmp_path: Path) -> None:
     body = NET.format(OF_ITSELF, "") + SHARD.format("") + TAIL

@@ -213,16 +213,20 @@ for line in json.loads(sys.argv[1]):
 """What each rank gets from a command."""
 
 
-def started(side: str) -> list[dict[str, str]]:
-    """The settings that accelerate's launcher makes of the commands of the fixture."""
+def commands(side: str) -> list[str]:
+    """The arguments of accelerate's launcher in the fixture."""
     text = (COMMANDS / side / "run.sh").read_text().replace("\\\n", " ")
     lines = [line.partition("&&")[0].partition("# old")[0] for line in text.splitlines()]
     words = [line.partition("launch ")[2] for line in lines if "--use" in line and line[0] != "#"]
-    words = [
+    return [
         f"--num_processes 2 {line.replace('$((${WORLD_SIZE} * 8))', '2')}"
         for line in words
         if "config_file" not in line
     ]
+
+
+def started(words: list[str]) -> list[dict[str, str]]:
+    """The settings that the launcher makes of each command, all in one process, which takes long to start."""
     done = subprocess.run(
         [sys.executable, "-c", STARTED, json.dumps(words)],
         capture_output=True,
@@ -237,7 +241,9 @@ def started(side: str) -> list[dict[str, str]]:
 
 
 def test_commands_mean_the_same_in_version_2() -> None:
-    before, after = started("before"), started("after")
+    old_ones, new_ones = commands("before"), commands("after")
+    seen = started([*old_ones, *new_ones])
+    before, after = seen[: len(old_ones)], seen[len(old_ones) :]
     kept = {"FULL_SHARD": "true", "SHARD_GRAD_OP": "false", "2": "false"}
     for old, new in zip(before, after, strict=True):
         assert new["FSDP_VERSION"] == "2"

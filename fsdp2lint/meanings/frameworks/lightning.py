@@ -8,7 +8,6 @@ and lightning/fabric/connector.py for the precisions.
 
 from __future__ import annotations
 
-from fsdp2lint.interpret.classes import outside
 from fsdp2lint.meanings.autograd import go_backward
 from fsdp2lint.meanings.call import MAX_DEPTH, Call
 from fsdp2lint.meanings.frameworks.accelerate import launched_version
@@ -24,7 +23,16 @@ from fsdp2lint.meanings.results import (
     setting,
 )
 from fsdp2lint.model.events import AskedOldVersion, Collective, Refused, Stepped
-from fsdp2lint.model.values import Class, Container, External, Instance, Optimizer, Value, lineage
+from fsdp2lint.model.values import (
+    Class,
+    Container,
+    External,
+    Instance,
+    Optimizer,
+    Value,
+    lineage,
+    outside,
+)
 
 _TRAINER = "lightning.pytorch.Trainer"
 _MODULES = ("lightning.pytorch.LightningModule", "lightning.pytorch.core.LightningModule")

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 
-from fsdp2lint.interpret.classes import outside
 from fsdp2lint.meanings.call import Call
 from fsdp2lint.meanings.families import family, is_class_name, last
 from fsdp2lint.meanings.frameworks.accelerate import (
@@ -34,7 +33,7 @@ from fsdp2lint.meanings.results import (
     setting,
 )
 from fsdp2lint.model.events import AskedOldVersion, Overruled, Refused
-from fsdp2lint.model.values import Container, Instance, Literal, Optimizer, Super, Value
+from fsdp2lint.model.values import Container, Instance, Literal, Optimizer, Super, Value, outside
 
 _HOMES = ("transformers.", "trl.")
 _TRAINER = re.compile(r"(transformers|trl|sentence_transformers|axolotl)\.(\w+\.)*\w*Trainer")
