@@ -152,6 +152,7 @@ def _events(trace: Trace, function: str | None, every: bool) -> Iterator[Event]:
         events.Escaped,
         events.Iterated,
         events.Operated,
+        events.Placed,
         events.Read,
         events.Returned,
         events.Written,

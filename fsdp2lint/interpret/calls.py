@@ -148,6 +148,9 @@ def _call_bound(machine: Machine, target: Bound, given: Given) -> Value:
         name = target.function.name
         if target.function.home is not None and name not in ("__init__",):
             machine.record(Forward(machine.moment(given.site), receiver, name))
+    if receiver in machine.placed:  # a loader of the project: how it is asked for data
+        what = given.asked_of(machine, target.function.name, receiver)
+        _called(machine, f".{target.function.name}", receiver, what, receiver)
     return functions.invoke(machine, target.function, *given.after(receiver))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING
@@ -20,7 +21,7 @@ from fsdp2lint.interpret.scopes import Frame, Scope, name_value
 from fsdp2lint.meanings.attributes import NAMED_RANKS, rank
 from fsdp2lint.meanings.ranks import runs_on
 from fsdp2lint.model.code import age
-from fsdp2lint.model.events import OptimizerReceived
+from fsdp2lint.model.events import OptimizerReceived, Placed
 from fsdp2lint.model.guards import NEVER, Guard, Guards, negated, unit
 from fsdp2lint.model.memory import NOT_YET, choose
 from fsdp2lint.model.values import (
@@ -232,6 +233,7 @@ def enter(
     frame.given = (*args, *keywords.values())
     if function.only is not None:
         machine.here = here.also(unit(Guard(function.only, True, _head(function))))
+    _note_place(machine, function, scope, args, site)
     try:
         result = _run_body(machine, function, frame, here)
     finally:
@@ -245,6 +247,41 @@ def enter(
         machine.has_run(function, given, is_idle, result)
         result = as_annotated(machine, function, args, result)
     return result
+
+
+def _note_place(
+    machine: Machine, function: Function, scope: Scope, args: tuple[Value, ...], site: Site
+) -> None:
+    """Write down that a function was told its place among the ranks, where that is a constant."""
+    names = _names_of_place(function.node)
+    if names is None:
+        return
+    number, size = (scope.read(name, machine.here) for name in names)
+    if not isinstance(number, Literal) or type(number.value) is not int or size is None:
+        return
+    subject = args[0] if function.name == "__init__" and args else None
+    if subject is not None:
+        machine.placed.add(subject)
+    machine.record(Placed(machine.moment(site), function, subject, number, size))
+
+
+@cache
+def _names_of_place(node: cst.FunctionDef | cst.Lambda) -> tuple[str, str] | None:
+    """The parameters that say which of how many processes a function is for."""
+    params = node.params
+    names = [p.name.value for p in (*params.posonly_params, *params.params, *params.kwonly_params)]
+    number = next(filter(_PLACE.fullmatch, names), None)
+    size = next(filter(_PLACES.fullmatch, names), None)
+    return None if number is None or size is None else (number, size)
+
+
+_PLACE = re.compile(
+    r"((dp|ddp|data|data_?parallel|dist|global|proc|process|shard|worker)_)?rank|(process|shard)_(id|index)"
+)
+_PLACES = re.compile(
+    r"((dp|ddp|data|data_?parallel|dist|global)_)?(world_size|num_(replicas|processes|proc|shards|ranks))"
+    r"|(dp|ddp|data|data_?parallel)_(size|degree)|nranks"
+)
 
 
 @cache

@@ -44,10 +44,10 @@ MAX_EXACT = 8
 
 
 def note_walk(machine: Machine, value: Value, site: Site) -> None:
-    """Write down that an object of a library is walked, as a loader of data, or what has no order: a set."""
+    """Write down that an object of a library is walked, as a loader of data, what has no order, or what was told its place."""
     for one in [v for _, v in value.options] if isinstance(value, Either) else [value]:
         loader = isinstance(one, Instance) and isinstance(one.cls, External)
-        if loader or (isinstance(one, Container) and one.shuffled):
+        if loader or one in machine.placed or (isinstance(one, Container) and one.shuffled):
             machine.record(Iterated(machine.moment(site), one))
 
 

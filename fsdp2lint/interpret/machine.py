@@ -39,6 +39,7 @@ from fsdp2lint.model.events import (
     Iterated,
     Moment,
     Operated,
+    Placed,
     Sharded,
     Wrapping,
 )
@@ -103,10 +104,17 @@ IDLE_RUNS = 24
 MAX_RECEIVERS = 3
 """A method that runs already is entered for objects of so many other classes."""
 
-_TOLD_WHEN_ESCAPED = (Instance, Wrapped, Optimizer, Parameters, StateDict, Container)
+
+def _is_told_when_escaped(value: Value) -> bool:
+    """Whether the trace says that a value went out of sight: an object, or a part of a model, with which that goes."""
+    while type(value) is Part:
+        value = value.owner
+        if isinstance(value, Module):
+            return True
+    return isinstance(value, Instance | Wrapped | Optimizer | Parameters | StateDict | Container)
 
 
-_NO_DEEDS = (Augmented, Called, Exited, Filled, Iterated, Operated)
+_NO_DEEDS = (Augmented, Called, Exited, Filled, Iterated, Operated, Placed)
 """Events that say what stands at a place, not that something was done to a model: who has seen one there often has seen
 it."""
 
@@ -194,6 +202,8 @@ class Machine:
         """How many events were written down that are more than a call."""
         self.idle: dict[Body, int] = {}
         """How often bodies of functions have run in which nothing happened but calls, and nothing was stored."""
+        self.placed: set[Value] = set()
+        """The objects that were told their place among the ranks by constants."""
         self.gave: dict[Body, Value] = {}
         """What each of them gave the last time."""
         self.telling: dict[Body, dict[Given, tuple[Guards, Value]]] = {}
@@ -278,7 +288,7 @@ class Machine:
         if isinstance(value, (Literal, External)) or self.here.impossible:
             return
         every = value.options if isinstance(value, Either) else ((ALWAYS, value),)
-        told = [(guards, one) for guards, one in every if isinstance(one, _TOLD_WHEN_ESCAPED)]
+        told = [(guards, one) for guards, one in every if _is_told_when_escaped(one)]
         self.memory.escape(value)
         here = self.here
         for guards, one in told:

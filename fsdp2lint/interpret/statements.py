@@ -21,6 +21,7 @@ from fsdp2lint.model.trace import options
 from fsdp2lint.model.values import (
     Container,
     Literal,
+    Module,
     Part,
     Unknown,
     Value,
@@ -129,7 +130,7 @@ def bind(machine: Machine, target: Any, value: Value) -> None:
         machine.set(owner, target.attr.value, value, machine.site(target))
     elif kind is cst.Subscript:
         owner = machine.eval(target.value)
-        if any(of_parameters(one) or made_like_another(one) for one in options(owner)):
+        if any(_is_watched(machine, one) for one in options(owner)):
             machine.record(Filled(machine.moment(machine.site(target)), owner, value))
         for element in target.slice:
             if type(element.slice) is cst.Index:
@@ -145,6 +146,17 @@ def bind(machine: Machine, target: Any, value: Value) -> None:
         _bind_several(machine, target.elements, value)
     elif kind is cst.StarredElement:
         bind(machine, target.value, value)
+
+
+def _is_watched(machine: Machine, tensor: Value) -> bool:
+    """Whether it is written down that entries of a tensor are set: of a parameter, of one like it, or of a buffer."""
+    if of_parameters(tensor) or made_like_another(tensor):
+        return True
+    while isinstance(tensor, Part) and tensor.key == ".data" and tensor.owner is not None:
+        tensor = tensor.owner
+    return type(tensor) is not Container and any(
+        isinstance(one, Module) for one in machine.memory.held_by.get(tensor, ())
+    )
 
 
 def _bind_several(machine: Machine, targets: Sequence[cst.BaseElement], value: Value) -> None:

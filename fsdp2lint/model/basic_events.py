@@ -155,12 +155,29 @@ class Returned(Event):
 
 @dataclass(slots=True, eq=False)
 class Iterated(Event):
-    """A loop begins to walk an object of a class outside the project (a loader, a sampler), or a set."""
+    """A loop begins to walk an object of a class outside the project (a loader, a sampler), a set, or an object that was
+    :class:`Placed`.
+    """
 
     over: Value
 
     def words(self) -> str:
         return f"walked {self.over.words()}"
+
+
+@dataclass(slots=True, eq=False)
+class Placed(Event):
+    """A function of the project was told by constants, or left to its defaults, which of how many it is for:
+    ``Loader(files, rank=0, world_size=1)``; ``subject`` is the object that a constructor was told for.
+    """
+
+    function: Function
+    subject: Value | None
+    rank: Value
+    size: Value
+
+    def words(self) -> str:
+        return f"told {self.function.name} that it is {self.rank.words()} of {self.size.words()}"
 
 
 @dataclass(slots=True, eq=False)
@@ -177,7 +194,7 @@ class Written(Event):
 
 @dataclass(slots=True, eq=False)
 class Filled(Event):
-    """Entries of a tensor were set that is a parameter, made of one or made like one: ``weight.data[row] = value``."""
+    """Entries of a tensor were set that is a buffer or a parameter, made of one or made like one: ``weight.data[row] = value``."""
 
     owner: Value
     value: Value

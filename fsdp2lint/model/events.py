@@ -19,6 +19,7 @@ from fsdp2lint.model.basic_events import Filled as Filled
 from fsdp2lint.model.basic_events import Iterated as Iterated
 from fsdp2lint.model.basic_events import Moment as Moment
 from fsdp2lint.model.basic_events import Operated as Operated
+from fsdp2lint.model.basic_events import Placed as Placed
 from fsdp2lint.model.basic_events import Read as Read
 from fsdp2lint.model.basic_events import Returned as Returned
 from fsdp2lint.model.basic_events import Written as Written

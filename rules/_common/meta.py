@@ -9,6 +9,7 @@ import libcst as cst
 from libcst import CSTNode
 
 from fsdp2lint.api import (
+    WHOLE,
     Assigned,
     Bound,
     Called,
@@ -17,6 +18,7 @@ from fsdp2lint.api import (
     Escaped,
     Event,
     External,
+    Filled,
     Forward,
     Function,
     Guard,
@@ -200,8 +202,7 @@ def way_without_memory(
     touching += [
         e
         for e in trace.before(event, Assigned)
-        if not (_is_tensor(e.value) or _is_beside(e.value) or _is_own_part(trace, e))
-        and among(e.owner)
+        if not (_is_tensor(e.value) or _leaves_parameters(trace, e)) and among(e.owner)
     ]
     touching += [e for e in trace.before(event, Loaded) if among(*(state.of for state in e.states))]
     return way_around(trace, event, touching, module, built)
@@ -315,8 +316,9 @@ def _without_next(
 
 def _is_flag(guard: Guard) -> bool:
     """Whether something is asked for whether it is set or given: one of several words is chosen by `==`."""
-    key = guard.test.key
-    return not isinstance(key, tuple) or key[0] in ("is", "is not")
+    test = guard.test
+    asked = options(test.owner) if test.key == (WHOLE,) and test.owner else (test,)
+    return all(not isinstance(one.key, tuple) or one.key[0] in ("is", "is not") for one in asked)
 
 
 def _not_given(event: Event, end: Event, touching: Sequence[Event]) -> Iterator[frozenset[Guard]]:
@@ -388,8 +390,16 @@ def _is_setting(trace: Trace, test: Value, module: Value) -> bool:
 
 def on_path(end: Event, way: Guards) -> str:
     """The condition of a path in words, as the end of a sentence; nothing when it is every path to an event."""
-    said = " and ".join(sorted(g.words() for c in way.since(end.guards) for g in c))
+    said = " and ".join(sorted(_in_words(g) for c in way.since(end.guards) for g in c))
     return f" when `{said}`" if said else ""
+
+
+def _in_words(guard: Guard) -> str:
+    """A test as it is said; of a long one, of which not all sides are known, what the script asks."""
+    if guard.test.key != (WHOLE,) or guard.site is None:
+        return guard.words()
+    asked = guard.site.source.code(guard.site.node)
+    return asked if guard.taken else f"not ({asked})"
 
 
 def first_forward(trace: Trace, moved: Moved) -> Forward | None:
@@ -580,7 +590,7 @@ def values_given(
         for called in trace.of(Called)
         if start.order < called.order < end.order and _gives(trace, called, module, itself)
     ]
-    later: list[Event] = [*trace.after(start, Assigned)]
+    later: list[Event] = [*trace.after(start, Assigned), *trace.after(start, Filled)]
     if by_loads:
         later += [*trace.after(start, Restored), *trace.after(start, Loaded)]
     return found + [e for e in later if e.order < end.order and _gives(trace, e, module, itself)]
@@ -595,11 +605,11 @@ def _gives(trace: Trace, event: Event, module: Value, itself: bool = False) -> b
         )
     if isinstance(event, Escaped):
         return event.value in trace.holders(module)
+    if isinstance(event, Filled):
+        return touches(trace, event.owner, module, itself)
     if isinstance(event, Assigned):
-        if _is_own_part(trace, event) or _is_beside(event.value):
+        if _leaves_parameters(trace, event):
             return False
-        if event.name == "_compiled_call_impl":
-            return False  # what `Module.compile` sets
         if itself or _is_tensor(event.value):  # nothing for the layers below
             return unwrapped(event.owner) is module
         return _among(trace, module, event.owner)
@@ -711,6 +721,13 @@ def gives_no_values(called: Called) -> bool:
         or _ERROR.fullmatch(called.name) is not None
         or only_computes(called)
     )
+
+
+def _leaves_parameters(trace: Trace, assigned: Assigned) -> bool:
+    """Whether a module has the same parameters after an attribute of it was set."""
+    if assigned.name == "_compiled_call_impl":
+        return True  # what `Module.compile` sets
+    return _is_own_part(trace, assigned) or _is_beside(assigned.value)
 
 
 def _is_own_part(trace: Trace, assigned: Assigned) -> bool:

@@ -202,6 +202,17 @@ def told_apart(guards: Guards, module: Value) -> bool:
     return _is_none_around(guards, module)
 
 
+def told_sharded(guards: Guards, module: Value) -> bool:
+    """Whether the script has asked here whether a module is a sharded one, and it is."""
+    return any(
+        guard.taken
+        and isinstance(guard.test, Part)
+        and unwrapped(guard.test.owner) is unwrapped(module)
+        and asks_for_fsdp2(guard.test)
+        for guard in guards
+    )
+
+
 def _is_none_around(guards: Guards, module: Value) -> bool:
     """Whether a module is taken out of something by ``.module``, which is no sharded module here: DDP then."""
     around = (

@@ -145,6 +145,7 @@ from fsdp2lint.api import (
     Escaped,
     External,
     Finding,
+    Guards,
     Literal,
     Not,
     Part,
@@ -231,11 +232,12 @@ def _switched_on(trace: Trace, off: SyncSwitched) -> bool:
 
 def _on_other_runs(trace: Trace, one: SyncSwitched, other: SyncSwitched) -> bool:
     """Whether a choice of the whole run decides which of two switches is used."""
-    return one.guards.excludes(other.guards) and all(
-        is_choice_of_the_run(trace, guard, other.module)
+    chosen = (
+        clause
         for clause in one.guards.since(other.guards)
-        for guard in clause
+        if all(is_choice_of_the_run(trace, guard, other.module) for guard in clause)
     )
+    return Guards(frozenset(chosen)).excludes(other.guards)
 
 
 def _step_without(trace: Trace, switched: SyncSwitched) -> Stepped | None:

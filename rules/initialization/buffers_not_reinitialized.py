@@ -181,7 +181,6 @@ from fsdp2lint.api import (
     Literal,
     Moved,
     Trace,
-    Value,
     options,
     rule,
     unwrapped,
@@ -190,6 +189,7 @@ from fsdp2lint.api import (
 from .._common.meta import (
     first_forward,
     meta_cases,
+    on_path,
     values_given,
     way_without_values,
     writes_parameters,
@@ -211,8 +211,6 @@ def check(trace: Trace) -> Iterator[Finding]:
             if moved is None or forward is None:
                 continue
             built, holder = registered.guards.and_(moved.guards), unwrapped(owner)
-            if _filled(trace, holder, name):
-                continue
             giving = [
                 one
                 for one in values_given(trace, moved, forward, holder, by_loads=False, itself=True)
@@ -227,21 +225,10 @@ def check(trace: Trace) -> Iterator[Finding]:
             yield Finding(
                 at=registered,
                 message=f"{said} is in no state dict, and `to_empty` leaves it unwritten: after the load it holds "
-                "garbage; compute it anew",
+                f"garbage{on_path(forward, way)}; compute it anew",
                 because=((moved, "memory without values is given here"),),
             )
             break
-
-
-def _filled(trace: Trace, holder: Value, name: Value | None) -> bool:
-    """Whether the script writes into a buffer in place, somewhere: ``self.table[...] = values``."""
-    said = name.value if isinstance(name, Literal) else ""
-    return any(
-        trace.memory.fields.get(one)
-        for key, value in trace.memory.entries(holder)
-        if key in (f".{said}", said)
-        for one in options(value)
-    )
 
 
 def _emptied(trace: Trace, registered: Called) -> Iterator[Moved]:

@@ -4,7 +4,7 @@
 
 Finds a `DataLoader` without a sampler over data that is the same on all ranks, which a loop with a backward walks
 in a script that shards its model, also through a generator of the project (`yield from loader`) or `next`; and a
-`DistributedSampler` whose `rank` is a constant. Beside tensor parallelism it is the other way round: found is data that
+`DistributedSampler`, a share of `datasets` or a loader of the project that is told its rank by a constant. Beside tensor parallelism it is the other way round: found is data that
 is split over all ranks, those of one tensor-parallel group too.
 
 ## Why is this bad
@@ -96,6 +96,27 @@ for (x,) in DataLoader(data, batch_size=4, sampler=sampler):
     model(x).square().mean().backward()
 ```
 
+Found: a loader of the project that is told, or left to its default, that there is one process.
+
+```python
+class Batches:
+    def __init__(self, tokens, rank=0, world_size=1):
+        self.tokens, self.place, self.step = tokens, rank, world_size
+
+    def next_batch(self):
+        row = self.tokens[self.place % len(self.tokens)]
+        self.place += self.step
+        return row
+
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+batches = Batches(torch.randn(32, 8))
+for _ in range(100):
+    model(batches.next_batch()).square().mean().backward()
+```
+
 Found: a sampler that knows nothing of ranks.
 
 ```python
@@ -160,11 +181,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from fsdp2lint.api import (
     Called,
     Class,
     Container,
+    Event,
     External,
     Finding,
     Function,
@@ -173,6 +196,7 @@ from fsdp2lint.api import (
     Literal,
     Mesh,
     Part,
+    Placed,
     Rank,
     Returned,
     Sharded,
@@ -215,6 +239,7 @@ def check(trace: Trace) -> Iterator[Finding]:
     if trace.truncated or all(map(is_sharded_again, trace.of(Sharded))):
         return
     yield from _same_share(trace)
+    yield from _same_place(trace)
     if _seeded_by_rank(trace.calls_named(lambda name: bool(_SEEDING.fullmatch(name)))):
         return
     yield from _same_for_replicas(trace)
@@ -302,9 +327,96 @@ def _same_share(trace: Trace) -> Iterator[Finding]:
         )
 
 
-def _is_for_one(called: Called) -> bool:
-    """Whether a call happens only where the script asks how many processes there are."""
-    return any("world_size" in guard.words() for guard in called.guards)
+def _same_place(trace: Trace) -> Iterator[Finding]:
+    """Loaders and data sets of the project, and shares of `datasets`, that are told the same place on each rank."""
+    said: set[object] = set()
+    for place in _places(trace):
+        if place.event.at.node in said or _is_for_one(place.event):
+            continue
+        walk = next((w for w in _walks_of(trace, place) if trains(trace, w)), None)
+        if walk is None or not _sharded_for_data(trace) or _split_later(trace):
+            continue
+        said.add(place.event.at.node)
+        alone = isinstance(place.size, Literal) and place.size.value == 1
+        share = "all of the data" if alone else f"the share of rank {place.number}"
+        yield Finding(
+            at=place.event,
+            message=f"every rank takes {share}: `{place.words}` is told that it is rank {place.number} of "
+            f"{place.size.words()}; give it the rank and the number of ranks of the process",
+            because=((walk, "it is walked here, and the model trained"),),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """What was told by constants which of how many processes it is for: ``value`` has the data, of a generator the event."""
+
+    event: Event
+    value: Value | None
+    words: str
+    number: int
+    size: Value
+
+
+def _places(trace: Trace) -> Iterator[_Place]:
+    for placed in trace.of(Placed):
+        if isinstance(placed.rank, Literal) and isinstance(placed.rank.value, int):
+            cls = placed.subject.cls if isinstance(placed.subject, Instance) else None
+            words = cls.name if isinstance(cls, Class) else placed.function.name
+            yield _Place(placed, placed.subject, words, placed.rank.value, placed.size)
+    for called in trace.calls(*_SHARES):
+        first, second = _SHARES[called.name]
+        number, size = called.argument(*first), called.argument(*second)
+        if isinstance(number, Literal) and type(number.value) is int and size is not None:
+            yield _Place(called, called.result, called.name.rpartition(".")[2], number.value, size)
+
+
+_SHARES = {
+    "datasets.distributed.split_dataset_by_node": ((1, "rank"), (2, "world_size")),
+    ".shard": ((1, "index"), (0, "num_shards")),
+}
+"""What gives a part of a data set of Hugging Face's `datasets`, and where it is told which of how many."""
+
+
+def _walks_of(trace: Trace, place: _Place) -> Iterator[Event]:
+    """Where what was told its place is walked, or asked for the next batch; of a generator where it runs."""
+    if place.value is None:
+        yield place.event
+        return
+    for value in _made_of(trace, place.value):
+        yield from walks(trace, value)
+        for called in trace.of(Called):
+            asked = called.receiver is value and _GIVING.search(called.name)
+            if asked or (called.name == "builtins.next" and value in called.arguments):
+                yield called
+
+
+_GIVING = re.compile(r"next|batch|sample|get_data|fetch")
+"""How the methods of loaders are called that give the next batch."""
+
+
+def _made_of(trace: Trace, data: Value) -> list[Value]:
+    """Data, the data sets that are made of it, and the loaders that walk one of them."""
+    found = [data]
+    for one in found:
+        for called in trace.of(Called):
+            given = (called.receiver, *called.arguments, *called.keywords.values())
+            if (called.name in LOADERS or called.name in _TRANSFORMED) and any(
+                value is not None and one in options(value) for value in given
+            ):
+                found.append(called.result)
+        found += [
+            holder
+            for holder in trace.memory.held_by.get(one, ())
+            if isinstance(holder, Instance) and _is_data(holder) and holder not in found
+        ]
+    return found
+
+
+def _is_for_one(event: Event) -> bool:
+    """Whether something happens only on a path that the script takes by how many processes there are."""
+    chosen = event.guards.clauses - event.guards.survived
+    return any("world_size" in guard.words() for clause in chosen for guard in clause)
 
 
 def _same_for_replicas(trace: Trace) -> Iterator[Finding]:
@@ -415,6 +527,19 @@ def _only_data_parallel(trace: Trace) -> bool:
     known = [mesh for mesh in (*meshes, *made) if isinstance(mesh, Mesh)]
     return all(
         dimensions(trace, mesh) == 1 or (mesh in meshes and _is_hybrid(mesh)) for mesh in known
+    )
+
+
+def _sharded_for_data(trace: Trace) -> bool:
+    """Whether ranks among which the model is sharded surely differ in their data: over all, or dimensions named so."""
+    if _only_data_parallel(trace):
+        return True
+    meshes = [mesh for s in trace.of(Sharded) for mesh in given_meshes(s)]
+    return not any(trace.calls(*_OTHERS[1:])) and all(
+        isinstance(mesh, Mesh)
+        and bool(mesh.names)
+        and not any(_OF_OTHERS.search(name.lower()) for name in mesh.names or ())
+        for mesh in meshes
     )
 
 

@@ -52,6 +52,21 @@ switch = model.set_requires_grad_sync
 switch(False)
 ```
 
+Found: a module that is asked for its kind first.
+
+```python
+from torch.distributed.fsdp import FSDPModule
+
+dist.init_process_group("gloo")
+model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+for layer in model:
+    fully_shard(layer)
+fully_shard(model)
+for module in model.modules():
+    if isinstance(module, FSDPModule):
+        module.set_requires_grad_sync(False)
+```
+
 Not found: a name that `getattr` is given.
 
 ```python
@@ -78,7 +93,8 @@ no fix.
 ## Known limits
 
 Only names that are close to one of `FSDPModule`; those of FSDP1 are FSDP210, FSDP219 and FSDP229. Silent where the script
-asks first (`hasattr`, `isinstance`), and for models that unresolved code may have sharded.
+asks first for the method or for another class (`hasattr`, `isinstance`), and, unless it asks for `FSDPModule`, for models
+that unresolved code may have sharded.
 
 ## References
 
@@ -97,6 +113,7 @@ import libcst as cst
 
 from fsdp2lint.api import (
     Called,
+    Event,
     Finding,
     Fix,
     Module,
@@ -118,6 +135,7 @@ from .._common.shared import (
     shards_before,
     together,
     told_apart,
+    told_sharded,
     wrapped_before,
     wrapped_by,
 )
@@ -137,15 +155,13 @@ def check(trace: Trace) -> Iterator[Finding]:
         attribute = node.func if isinstance(node, cst.Call) else node
         if not close or read.name in _METHODS or not isinstance(attribute, cst.Attribute):
             continue
-        found = sharded(trace, read, read.owner, itself=True)
-        if found is None or attribute.attr.value != read.name or asks_for_kind(read):
-            continue
-        if wrapped_before(trace, read, found[1], "ddp", "fsdp1"):
+        because = _sharded(trace, read)
+        if because is None or attribute.attr.value != read.name:
             continue
         yield Finding(
             at=read,
             message=f"a sharded module has no `{read.name}`, this raises AttributeError; the method is `{close[0]}`",
-            because=((found[0].event, f"`{found[1].words()}` is sharded here"),),
+            because=because,
             fix=_renamed(read, attribute, close[0]),
         )
     for called in trace.calls(*(f".{name}" for name in _METHODS)):
@@ -158,6 +174,28 @@ def check(trace: Trace) -> Iterator[Finding]:
                 f"raises AttributeError; shard `{said}` too",
                 because=((part.event, f"`{part.module.words()}` is sharded here"),),
             )
+
+
+def _sharded(trace: Trace, read: Read) -> tuple[tuple[Event, str], ...] | None:
+    """Why a module surely is a sharded one where an attribute of it is read; None if it is not sure."""
+    if told_sharded(read.guards, read.owner):
+        return None if _may_be_own(trace, read) else ()
+    found = sharded(trace, read, read.owner, itself=True)
+    if (
+        found is None
+        or asks_for_kind(read)
+        or wrapped_before(trace, read, found[1], "ddp", "fsdp1")
+    ):
+        return None
+    return ((found[0].event, f"`{found[1].words()}` is sharded here"),)
+
+
+def _may_be_own(trace: Trace, read: Read) -> bool:
+    """Whether a class of the project may give a module that is not resolved the method."""
+    defined = f"def {read.name}("
+    return not isinstance(unwrapped(read.owner), Module) and any(
+        defined in source.text for source in trace.sources
+    )
 
 
 @cache

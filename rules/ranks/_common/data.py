@@ -32,7 +32,8 @@ def walks(trace: Trace, loader: Value) -> list[Event]:
 
 
 def trains(trace: Trace, walk: Event) -> bool:
-    """Whether a backward happens in the loop over what is walked, or in one that asks for the ``next`` of it.
+    """Whether a backward happens in the loop over what is walked, or in one that asks for the ``next`` of it, as a
+    method of a loader gives it, too.
 
     What a generator walks, the loops walk that ask the generator.
     """
@@ -41,7 +42,11 @@ def trains(trace: Trace, walk: Event) -> bool:
         return True
     if any(_backward_in(trace, walk, asking) for asking in _asking(walk)):
         return True
-    if not isinstance(walk, Called) or walk.name != "builtins.iter":
+    if not isinstance(walk, Called):
+        return False
+    if walk.name not in _WALKS:  # the loader is asked for the next batch
+        return any(_backward_in(trace, walk, around) for around in loops_around(walk)[:1])
+    if walk.name != "builtins.iter":
         return False
     given = set(options(walk.result))
     return any(
