@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import libcst as cst
 
-from fsdp2lint.api import Event, GroupStarted, Layout, Site, Source, Stepped, Trace, once
+from fsdp2lint.api import (
+    Backward,
+    Event,
+    GroupStarted,
+    Layout,
+    Site,
+    Source,
+    Stepped,
+    Trace,
+    once,
+)
 
 Loop = cst.For | cst.While
 
@@ -45,6 +55,12 @@ def _step_loops(trace: Trace) -> dict[Loop, Stepped]:
     return found
 
 
+@once
+def _backward_loops(trace: Trace) -> set[Loop]:
+    """The innermost loop around each backward."""
+    return {loop for backward in trace.of(Backward) for loop in loops_around(backward)[:1]}
+
+
 def leaves_after(event: Event, loop: Loop) -> bool:
     """Whether the loop is left in the very branch in which an event happens, behind it."""
     for site in (event.at, *reversed(event.moment.calls)):
@@ -71,6 +87,13 @@ def step_loop(trace: Trace, event: Event) -> Loop | None:
     """The innermost loop around the step of an optimizer, when an event happens in it too."""
     steps = _step_loops(trace)
     return next((loop for loop in loops_around(event) if loop in steps), None)
+
+
+def train_loop(trace: Trace, event: Event) -> Loop | None:
+    """The innermost loop around the step of an optimizer, or around a backward where no step is known, with an event in it."""
+    found = step_loop(trace, event)
+    loops = _backward_loops(trace) if found is None else ()
+    return found or next((loop for loop in loops_around(event) if loop in loops), None)
 
 
 def each_step(trace: Trace, event: Event) -> Stepped | None:

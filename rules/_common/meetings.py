@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import libcst as cst
 
 from fsdp2lint.api import (
+    Backward,
     Bound,
     Called,
     Class,
@@ -43,6 +44,7 @@ from fsdp2lint.api import (
 
 from .loops import loops_at
 from .norms import is_partial, norms
+from .origins import is_of_shards
 from .ranks import decides, without_group
 from .shared import is_ordinary, sharded
 
@@ -91,6 +93,9 @@ def meetings(trace: Trace) -> tuple[Meeting, ...]:
     for clipped in trace.of(Clipped):
         if any(sharded(trace, clipped, p.of) is not None for p in clipped.parameters):
             found.append(Meeting(clipped, "clip_grad_norm_", "the norm over all shards"))
+    for backward in trace.of(Backward):
+        if backward.guards.clauses and is_of_shards(trace, backward):
+            found.append(Meeting(backward, "backward", "the backward of a sharded model"))
     return tuple(sorted(found, key=lambda m: m.event.order))
 
 
@@ -158,9 +163,11 @@ def asks_for_dtensor(test: Value) -> bool:
 def rank_guards(event: Event) -> Iterator[Guard]:
     """The tests of the rank under which an event stands, when they surely keep some ranks away.
 
-    A test that only one process passes because it is alone (``world_size == 1``) keeps nobody away.
+    A test that only one process passes because it is alone (``world_size == 1``) keeps nobody away. What an ``assert``
+    or an early ``return`` lets pass is no such test: there may be several.
     """
-    if any(_about_world(g) for g in event.guards):
+    survived = event.guards.survived
+    if any(_about_world(g) and frozenset((g,)) not in survived for g in event.guards):
         return
     every = ([g for g in clause if not _no_group(g)] for clause in event.guards.clauses)
     found = [asked[0] for asked in every if len(asked) == 1 and parts(event, asked[0])]

@@ -167,7 +167,7 @@ from fsdp2lint.api import (
     walk,
 )
 
-from .._common.loops import loops_at, step_loop
+from .._common.loops import loops_at, train_loop
 from .._common.shared import sharded, shards, together
 
 _BROAD = {
@@ -186,7 +186,7 @@ def check(trace: Trace) -> Iterator[Finding]:
     """Handlers that leave a step in the middle."""
     said: set[cst.CSTNode] = set()
     for event in (*trace.of(Forward), *trace.of(Backward)):
-        loop = step_loop(trace, event)
+        loop = train_loop(trace, event)
         shard = None if loop is None else _sharding(trace, event)
         if loop is None or shard is None:
             continue

@@ -596,6 +596,40 @@ def _outputs(trace: Trace) -> frozenset[Value]:
     return frozenset(results | (held & _losses(trace)))
 
 
+def is_of_shards(trace: Trace, backward: Backward) -> bool:
+    """Whether a backward goes through a sharded model: its loss is what one has computed, or was made of that."""
+    todo, seen = _alternatives(backward.of), set[Value]()
+    while todo and len(seen) < _MOST_STEPS:
+        one = todo.pop()
+        if one in seen:
+            continue
+        seen.add(one)
+        if one in _computed(trace):
+            return True
+        if isinstance(one, Part) and one.owner is not None:
+            todo += _alternatives(one.owner)
+        for called in trace.giving(one):
+            for given in (called.receiver, *called.arguments, *called.keywords.values()):
+                todo += [] if given is None else _alternatives(given)
+    return False
+
+
+_MOST_STEPS = 60
+"""So many values are looked at on the way from a loss to what a model has computed."""
+
+
+@once
+def _computed(trace: Trace) -> frozenset[Value]:
+    """What the calls of sharded models gave."""
+    return frozenset(
+        result
+        for returned in trace.of(Returned)
+        if _computes_by_shards(trace, returned)
+        for result in _alternatives(returned.result)
+        if not isinstance(result, Literal | Container)
+    )
+
+
 def _computes_by_shards(trace: Trace, returned: Returned) -> bool:
     """Whether a module is sharded, or a module of the project is not but has submodules that are."""
     if sharded(trace, returned, returned.module) is not None:

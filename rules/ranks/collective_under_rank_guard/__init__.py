@@ -3,8 +3,8 @@
 ## What it does
 
 Finds collectives (`barrier`, `all_reduce`, `full_tensor`, full state dicts, DCP's `save` and `load`), forwards
-of sharded models and gradient clipping under a test of the rank, when the other ranks make no such call, or make
-the same calls in another order.
+and backwards of sharded models and gradient clipping under a test of the rank, when the other ranks make no such call,
+or make the same calls in another order.
 
 ## Why is this bad
 
