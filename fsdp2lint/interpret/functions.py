@@ -24,6 +24,7 @@ from fsdp2lint.model.code import age
 from fsdp2lint.model.events import OptimizerReceived, Placed
 from fsdp2lint.model.guards import NEVER, Guard, Guards, negated, unit
 from fsdp2lint.model.memory import NOT_YET, choose
+from fsdp2lint.model.trace import options
 from fsdp2lint.model.values import (
     Bound,
     Class,
@@ -233,7 +234,10 @@ def enter(
     frame.given = (*args, *keywords.values())
     if function.only is not None:
         machine.here = here.also(unit(Guard(function.only, True, _head(function))))
-    _note_place(machine, function, scope, args, site)
+    place = _place(machine, function, scope)
+    makes = function.name == "__init__" and bool(args)
+    if place is not None and (makes or on_yield is not None):
+        _note_place(machine, function, place, args[0] if makes else None, site)
     try:
         result = _run_body(machine, function, frame, here)
     finally:
@@ -241,6 +245,8 @@ def enter(
         machine.call_path, machine.running = path, running
         machine.here = _after(here, frame)
         machine.frame.exited += frame.exited
+    if place is not None and not makes and on_yield is None:
+        _note_place(machine, function, place, result, site)
     is_idle = machine.deeds == deeds and machine.memory.oldest > born
     machine.memory.oldest = min(oldest, machine.memory.oldest)
     if on_yield is None:
@@ -249,20 +255,26 @@ def enter(
     return result
 
 
-def _note_place(
-    machine: Machine, function: Function, scope: Scope, args: tuple[Value, ...], site: Site
-) -> None:
-    """Write down that a function was told its place among the ranks, where that is a constant."""
+def _place(machine: Machine, function: Function, scope: Scope) -> tuple[Value, Value] | None:
+    """The place among the ranks that a function is told, and their number, where the place is a constant."""
     names = _names_of_place(function.node)
     if names is None:
-        return
+        return None
     number, size = (scope.read(name, machine.here) for name in names)
-    if not isinstance(number, Literal) or type(number.value) is not int or size is None:
-        return
-    subject = args[0] if function.name == "__init__" and args else None
-    if subject is not None:
-        machine.placed.add(subject)
-    machine.record(Placed(machine.moment(site), function, subject, number, size))
+    told = isinstance(number, Literal) and type(number.value) is int
+    return (number, size) if told and number is not None and size is not None else None
+
+
+def _note_place(
+    machine: Machine,
+    function: Function,
+    place: tuple[Value, Value],
+    subject: Value | None,
+    site: Site,
+) -> None:
+    """Write down that a function was told its place, for an object that it makes or gives."""
+    machine.placed.update(() if subject is None else options(subject))
+    machine.record(Placed(machine.moment(site), function, subject, *place))
 
 
 @cache

@@ -168,7 +168,8 @@ class Iterated(Event):
 @dataclass(slots=True, eq=False)
 class Placed(Event):
     """A function of the project was told by constants, or left to its defaults, which of how many it is for:
-    ``Loader(files, rank=0, world_size=1)``; ``subject`` is the object that a constructor was told for.
+    ``Loader(files, rank=0, world_size=1)``; ``subject`` is the object that is made, or what the function gives; None of
+    a generator, which runs then.
     """
 
     function: Function

@@ -330,9 +330,13 @@ def _same_share(trace: Trace) -> Iterator[Finding]:
 def _same_place(trace: Trace) -> Iterator[Finding]:
     """Loaders and data sets of the project, and shares of `datasets`, that are told the same place on each rank."""
     said: set[object] = set()
-    for place in _places(trace):
+    places = list(_places(trace))
+    told = {place.event.at.node for place in places}
+    for place in places:
         if place.event.at.node in said or _is_for_one(place.event):
             continue
+        if any(call.node in told for call in place.event.moment.calls):
+            continue  # whoever is told hands it on
         walk = next((w for w in _walks_of(trace, place) if trains(trace, w)), None)
         if walk is None or not _sharded_for_data(trace) or _split_later(trace):
             continue
@@ -361,8 +365,8 @@ class _Place:
 def _places(trace: Trace) -> Iterator[_Place]:
     for placed in trace.of(Placed):
         if isinstance(placed.rank, Literal) and isinstance(placed.rank.value, int):
-            cls = placed.subject.cls if isinstance(placed.subject, Instance) else None
-            words = cls.name if isinstance(cls, Class) else placed.function.name
+            home = placed.function.home if placed.function.name == "__init__" else None
+            words = home.name if isinstance(home, Class) else placed.function.name
             yield _Place(placed, placed.subject, words, placed.rank.value, placed.size)
     for called in trace.calls(*_SHARES):
         first, second = _SHARES[called.name]
@@ -383,7 +387,7 @@ def _walks_of(trace: Trace, place: _Place) -> Iterator[Event]:
     if place.value is None:
         yield place.event
         return
-    for value in _made_of(trace, place.value):
+    for value in (made for one in options(place.value) for made in _made_of(trace, one)):
         yield from walks(trace, value)
         for called in trace.of(Called):
             asked = called.receiver is value and _GIVING.search(called.name)
