@@ -239,7 +239,8 @@ def check(trace: Trace) -> Iterator[Finding]:
     if trace.truncated or all(map(is_sharded_again, trace.of(Sharded))):
         return
     yield from _same_share(trace)
-    yield from _same_place(trace)
+    told = list(_same_place(trace))
+    yield from told
     if _seeded_by_rank(trace.calls_named(lambda name: bool(_SEEDING.fullmatch(name)))):
         return
     yield from _same_for_replicas(trace)
@@ -253,7 +254,7 @@ def check(trace: Trace) -> Iterator[Finding]:
         forgotten = _forgotten(trace, loader, data)
         if forgotten is None and not all(_same_everywhere(trace, one) for one in options(data)):
             continue
-        if _is_for_one_process(trace, loader):
+        if _is_for_one_process(trace, loader) or any(_is_about(one, loader) for one in told):
             continue
         walk = next((w for w in walks(trace, loader.result) if trains(trace, w)), None)
         if walk is not None and not _split_later(trace):
@@ -349,6 +350,17 @@ def _same_place(trace: Trace) -> Iterator[Finding]:
             f"{place.size.words()}; give it the rank and the number of ranks of the process",
             because=((walk, "it is walked here, and the model trained"),),
         )
+
+
+def _is_about(finding: Finding, loader: Called) -> bool:
+    """Whether a finding about a place says the same of a loader: one that is made there, or that walks what is."""
+    placed = finding.at
+    if not isinstance(placed, Placed):
+        return False
+    made_there = any(call.node is placed.at.node for call in loader.moment.calls)
+    data = loader.argument(0, "dataset")
+    subjects = () if placed.subject is None else options(placed.subject)
+    return made_there or (data is not None and any(one in subjects for one in options(data)))
 
 
 @dataclass(frozen=True, slots=True)
