@@ -167,7 +167,7 @@ class Iterated(Event):
 
 @dataclass(slots=True, eq=False)
 class Placed(Event):
-    """A function of the project was told by constants, or left to its defaults, which of how many it is for:
+    """A function of the project was given by constants, or by its defaults, which of how many processes it is for:
     ``Loader(files, rank=0, world_size=1)``; ``subject`` is the object that is made, or what the function gives; None of
     a generator, which runs then.
     """
@@ -178,7 +178,7 @@ class Placed(Event):
     size: Value
 
     def words(self) -> str:
-        return f"told {self.function.name} that it is {self.rank.words()} of {self.size.words()}"
+        return f"gave {self.function.name} the place {self.rank.words()} of {self.size.words()}"
 
 
 @dataclass(slots=True, eq=False)

@@ -57,8 +57,15 @@ def _step_loops(trace: Trace) -> dict[Loop, Stepped]:
 
 @once
 def _backward_loops(trace: Trace) -> set[Loop]:
-    """The innermost loop around each backward."""
-    return {loop for backward in trace.of(Backward) for loop in loops_around(backward)[:1]}
+    """The innermost loops around a backward in which gradients are cleared, or something makes a step."""
+    calls = trace.calls(".step", ".zero_grad")
+    stepping = {loop for called in calls for loop in loops_around(called)[:1]}
+    return {
+        loop
+        for backward in trace.of(Backward)
+        for loop in loops_around(backward)[:1]
+        if loop in stepping
+    }
 
 
 def leaves_after(event: Event, loop: Loop) -> bool:
@@ -90,7 +97,7 @@ def step_loop(trace: Trace, event: Event) -> Loop | None:
 
 
 def train_loop(trace: Trace, event: Event) -> Loop | None:
-    """The innermost loop around the step of an optimizer, or around a backward where no step is known, with an event in it."""
+    """The innermost loop around the step of an optimizer, or around a backward where that is not known, with an event in it."""
     found = step_loop(trace, event)
     loops = _backward_loops(trace) if found is None else ()
     return found or next((loop for loop in loops_around(event) if loop in loops), None)

@@ -4,7 +4,7 @@
 
 Finds a `DataLoader` without a sampler over data that is the same on all ranks, which a loop with a backward walks
 in a script that shards its model, also through a generator of the project (`yield from loader`) or `next`; and a
-`DistributedSampler`, a share of `datasets` or a loader of the project that is told its rank by a constant. Beside tensor parallelism it is the other way round: found is data that
+`DistributedSampler`, a share of `datasets` or a loader of the project whose rank is a constant. Beside tensor parallelism it is the other way round: found is data that
 is split over all ranks, those of one tensor-parallel group too.
 
 ## Why is this bad
@@ -96,7 +96,7 @@ for (x,) in DataLoader(data, batch_size=4, sampler=sampler):
     model(x).square().mean().backward()
 ```
 
-Found: a loader of the project that is told, or left to its default, that there is one process.
+Found: a loader of the project whose defaults say that there is one process.
 
 ```python
 class Batches:
@@ -336,8 +336,9 @@ def _same_place(trace: Trace) -> Iterator[Finding]:
     for place in places:
         if place.event.at.node in said or _is_for_one(place.event):
             continue
-        if any(call.node in told for call in place.event.moment.calls):
-            continue  # whoever is told hands it on
+        at = place.event.at.node
+        if any(call.node in told and call.node is not at for call in place.event.moment.calls):
+            continue  # whoever got it hands it on
         walk = next((w for w in _walks_of(trace, place) if trains(trace, w)), None)
         if walk is None or not _sharded_for_data(trace) or _split_later(trace):
             continue
@@ -346,7 +347,7 @@ def _same_place(trace: Trace) -> Iterator[Finding]:
         share = "all of the data" if alone else f"the share of rank {place.number}"
         yield Finding(
             at=place.event,
-            message=f"every rank takes {share}: `{place.words}` is told that it is rank {place.number} of "
+            message=f"every rank takes {share}: `{place.words}` gets rank {place.number} of "
             f"{place.size.words()}; give it the rank and the number of ranks of the process",
             because=((walk, "it is walked here, and the model trained"),),
         )
