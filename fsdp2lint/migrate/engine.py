@@ -38,8 +38,8 @@ from fsdp2lint.migrate.leftovers import (
     account_for_imports,
     account_for_the_rest,
     comments,
-    emptied_tests,
     idle_imports,
+    idle_tests,
     left_before,
     statement_at,
     todos,
@@ -488,7 +488,7 @@ class _Run:
                     self._leave_held(entry, "")
         self._ask_for_no_release()
         account_for_the_rest(self.program, self.ledger)
-        while self._apply([(s, IMPORTS) for s in emptied_tests(self._pairs())]):
+        while self._apply([(s, IMPORTS) for s in idle_tests(self._pairs())]):
             pass
         mine = {new for old, new in self._pairs() if old.text != new.text or self.held is None}
         unused = [one for one in unused_imports(self.program) if one.edits[0].source in mine]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from textwrap import dedent, indent
 
 import libcst as cst
 
@@ -60,19 +61,57 @@ def idle_imports(program: Program, pairs: Iterable[tuple[Source, Source]]) -> It
                 yield Step((Unimport(new, one.loads),), ())
 
 
-def emptied_tests(pairs: Iterable[tuple[Source, Source]]) -> Iterator[Step]:
-    """Removals of each ``if``, and of each last branch of one, in which the migration left nothing but ``pass``.
+def idle_tests(pairs: Iterable[tuple[Source, Source]]) -> Iterator[Step]:
+    """Removals of each ``if``, and of each last branch of one, in which the migration left nothing but ``pass``,
+    and of each choice whose two sides it made the same.
 
     ``pairs`` are the files as they were and as they are.
     """
     for old, new in pairs:
         if old.text != new.text:
-            before = Counter(said for said, _ in _empty_branches(old))
-            for said, edit in _empty_branches(new):
+            before = Counter(said for said, _ in _idle_tests(old))
+            for said, edit in _idle_tests(new):
                 if before[said] > 0:
                     before[said] -= 1
                 else:
                     yield Step((edit,), ())
+
+
+def _idle_tests(source: Source) -> Iterator[tuple[str, Edit]]:
+    yield from _empty_branches(source)
+    yield from _equal_sides(source)
+
+
+def _equal_sides(source: Source) -> Iterator[tuple[str, Edit]]:
+    """Each choice between two equal sides by a test without effects: what it is known by, and its side alone."""
+    layout = Layout.of(source)
+    for node in walk(source.tree):
+        if isinstance(node, cst.IfExp):
+            same = source.code(node.body) == source.code(node.orelse)
+            if same and not any(map(_acts, walk(node.test))):
+                simple = isinstance(node.body, cst.Name | cst.Attribute | cst.Call)
+                start, end = layout.whole(node) if simple else layout.span(node)
+                yield (
+                    f"sides of {source.code(node.test)}",
+                    Splice(source, start, end, source.code(node.body)),
+                )
+        elif isinstance(node, cst.If) and isinstance(node.orelse, cst.Else):
+            first, last = (_lines(layout, one.body) for one in (node, node.orelse))
+            is_elif = isinstance(layout.parents.get(node), cst.If)
+            if first and first == last and not is_elif and not any(map(_acts, walk(node.test))):
+                start, end = layout.top(node), layout.bottom(node.orelse)
+                text = indent(first, layout.indentation(node))
+                yield f"branches of {source.code(node.test)}", Splice(source, start, end, text)
+
+
+def _lines(layout: Layout, body: cst.BaseSuite) -> str:
+    """The lines of a block as they would be at the top of a file; empty where they cannot be moved as text."""
+    if not isinstance(body, cst.IndentedBlock) or any(
+        isinstance(one, cst.SimpleString) and len(one.quote) > 1 for one in walk(body)
+    ):
+        return ""
+    text = layout.text[layout.comments_above(body.body[0]) : layout.bottom(body.body[-1])]
+    return dedent(text)
 
 
 def _empty_branches(source: Source) -> Iterator[tuple[str, Edit]]:

@@ -103,6 +103,45 @@ def test_a_test_that_the_migration_has_emptied(test: str, stays: bool) -> None:
     assert "if config.verbose:\n        pass\n" in text
 
 
+CHOSEN = """\
+import torch
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+
+
+def build(config):
+    model = FSDP(nn.Linear(8, 8), device_id=0)
+    scaler = (ShardedGradScaler if config.fsdp else torch.amp.GradScaler)(enabled=config.half)
+    if config.fsdp:
+        # the one that knows shards
+        other = ShardedGradScaler()
+    else:
+        # the one that knows shards
+        other = torch.amp.GradScaler("cuda")
+    size = 3 if config.large else 3
+    return model, scaler, other, size
+
+
+def asked(config):
+    return ShardedGradScaler() if config.ask() else torch.amp.GradScaler('cuda')
+
+
+build(None)
+"""
+
+
+def test_a_choice_whose_sides_the_migration_has_made_the_same() -> None:
+    text = migrated(CHOSEN)
+    assert "    scaler = torch.amp.GradScaler(enabled=config.half)\n" in text
+    assert (
+        '    # the one that knows shards\n    other = torch.amp.GradScaler("cuda")\n    size'
+        in text
+    )
+    assert "size = 3 if config.large else 3" in text  # it was so before
+    assert "if config.ask() else" in text
+
+
 ANNOTATED = """\
 from typing import Optional
 
