@@ -176,13 +176,20 @@ def unused(program: Program) -> Iterator[Step]:
         value = _held(layout, _made(layout, node), wanted)
         statement = layout.parents[value]
         if isinstance(statement, cst.Assign) and len(statement.targets) == 1:
-            target = statement.targets[0].target
-            if statement not in seen and _is_idle(program, source, target):
+            targets = _targets(statement.targets[0].target, value)
+            if statement not in seen and all(_is_idle(program, source, one) for one in targets):
                 seen.add(statement)
                 gone = Remove(source, statement, comments=True)
-                handed = _handed_on(program, source, dotted(target))
+                handed = (e for one in targets for e in _handed_on(program, source, dotted(one)))
                 edits = (gone, *unimports(program, source), *handed)
                 yield Step(edits, (Account(source, statement, "dropped", _UNUSED),))
+
+
+def _targets(target: cst.BaseExpression, value: cst.CSTNode) -> list[cst.BaseExpression]:
+    """What an assignment binds: each of several names that it gives one value each."""
+    if isinstance(target, cst.Tuple) and isinstance(value, cst.Tuple):
+        return [one.value for one in target.elements]
+    return [target]
 
 
 def _made(layout: Layout, node: cst.CSTNode) -> cst.CSTNode:

@@ -41,6 +41,7 @@ from fsdp2lint.migrate.leftovers import (
     idle_imports,
     idle_tests,
     left_before,
+    long_pairs,
     statement_at,
     todos,
     unused_imports,
@@ -490,6 +491,7 @@ class _Run:
         account_for_the_rest(self.program, self.ledger)
         while self._apply([(s, IMPORTS) for s in idle_tests(self._pairs())]):
             pass
+        self._apply([(s, IMPORTS) for s in long_pairs(self._pairs())])
         mine = {new for old, new in self._pairs() if old.text != new.text or self.held is None}
         unused = [one for one in unused_imports(self.program) if one.edits[0].source in mine]
         self._apply([(s, IMPORTS) for s in unused])

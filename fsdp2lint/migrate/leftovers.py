@@ -77,6 +77,41 @@ def idle_tests(pairs: Iterable[tuple[Source, Source]]) -> Iterator[Step]:
                     yield Step((edit,), ())
 
 
+def long_pairs(pairs: Iterable[tuple[Source, Source]]) -> Iterator[Step]:
+    """``a, b = one(…), other(…)`` that the migration has made longer than a line becomes an assignment for each name.
+
+    ``pairs`` are the files as they were and as they are.
+    """
+    for old, new in pairs:
+        if old.text != new.text:
+            before = {said for said, _ in _pairs_on_lines(old)}
+            yield from (Step((e,), ()) for said, e in _pairs_on_lines(new) if said not in before)
+
+
+def _pairs_on_lines(source: Source) -> Iterator[tuple[str, Edit]]:
+    """Each assignment of several values to names that takes more than a line: its names, and how it falls apart."""
+    layout = Layout.of(source)
+    for node in walk(source.tree):
+        if not isinstance(node, cst.Assign) or len(node.targets) != 1:
+            continue
+        target, value = node.targets[0].target, node.value
+        line = layout.parents[node]
+        if not isinstance(target, cst.Tuple) or not isinstance(value, cst.Tuple) or value.lpar:
+            continue
+        names = [one.value.value for one in target.elements if isinstance(one.value, cst.Name)]
+        values = [one.value for one in value.elements]
+        read = [{n.value for n in walk(one) if isinstance(n, cst.Name)} for one in values]
+        apart = len(names) == len(target.elements) == len(values) == len(set(names))
+        waits = any(name in later for i, name in enumerate(names) for later in read[i + 1 :])
+        start, end = layout.span(node)
+        alone = isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1
+        if apart and alone and not waits and "\n" in layout.text[start:end]:
+            texts = (layout.text[slice(*layout.whole(one))] for one in values)
+            lines = (f"{name} = {text}" for name, text in zip(names, texts, strict=True))
+            said = (layout.newline + layout.indentation(line)).join(lines)
+            yield ", ".join(names), Splice(source, start, end, said)
+
+
 def _idle_tests(source: Source) -> Iterator[tuple[str, Edit]]:
     yield from _empty_branches(source)
     yield from _equal_sides(source)

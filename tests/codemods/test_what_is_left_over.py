@@ -142,6 +142,37 @@ def test_a_choice_whose_sides_the_migration_has_made_the_same() -> None:
     assert "if config.ask() else" in text
 
 
+PAIRS = """\
+import torch
+from torch import nn
+from torch.distributed.fsdp import FullOptimStateDictConfig, FullStateDictConfig, StateDictType
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+def save(model, optimizer):
+    one, other = FullStateDictConfig(rank0_only=True), FullOptimStateDictConfig(rank0_only=True)
+    FSDP.set_state_dict_type(model, StateDictType.FULL_STATE_DICT, one, other)
+    weights, moments = model.state_dict(), FSDP.optim_state_dict(model, optimizer)  # both
+    first, second = 1, {first}
+    if torch.distributed.get_rank() == 0:
+        torch.save([weights, moments], "state.pt")
+    return first, second
+
+
+model = FSDP(nn.Linear(8, 8), device_id=0)
+save(model, torch.optim.AdamW(model.parameters()))
+"""
+
+
+def test_pairs_that_become_too_long_fall_apart_and_unread_ones_go() -> None:
+    text = migrated(PAIRS)
+    assert "    weights = get_model_state_dict(\n" in text
+    assert "    moments = get_optimizer_state_dict(\n" in text
+    assert "    )  # both\n" in text
+    assert "first, second = 1, {first}" in text
+    assert "StateDictConfig" not in text
+
+
 ANNOTATED = """\
 from typing import Optional
 
