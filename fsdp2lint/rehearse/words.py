@@ -21,6 +21,8 @@ SHOWN = 12
 """So many steps are shown; of more, the first and the last."""
 FRAMES = 8
 LAST_LINES = 15
+LINE = 200
+"""So long is what a rank says that lost the others."""
 
 _HOW = {
     "running": "was stopped",
@@ -144,6 +146,7 @@ def failure(rehearsal: Rehearsal) -> Iterator[Line]:
                 ]
                 if dead is None:
                     yield from _stack(rank.frames)
+                    yield from ([("  " + line[:LINE], "")] for line in rank.error.splitlines()[:1])
         if run.verdict == "timeout" and any(rank.how == "busy" for rank in run.ranks):
             faster = ", ".join(_faster(rehearsal.request))
             yield [("help: ", "help"), (faster, "")]
