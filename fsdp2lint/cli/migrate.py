@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     "--verify",
     metavar="'SCRIPT ARGS'",
     help="Run this program of the folder before and after on CPU ranks; write only if they agree. Options of `verify`, "
-    "as `--fake`, may come before the script.",
+    "such as `--fake`, may come before the script.",
 )
 @listing("--only", about="Only these codemods.")
 @listing("--skip", about="Not these codemods.")

@@ -53,13 +53,18 @@ OUTPUT = click.option(
 )
 
 COLOR = click.option(
-    "--color", "--colour", type=click.Choice(["auto", "always", "never"]), default="auto"
+    "--color",
+    "--colour",
+    type=click.Choice(["auto", "always", "never"]),
+    default="auto",
+    show_default=True,
+    help="Colour the output.",
 )
 
 NPROC = click.option(
     "--nproc",
     type=click.IntRange(1, 64),
-    help="How many ranks; by default as many as the command line starts, or 2.",
+    help="Number of ranks [default: what the command line starts, else 2].",
 )
 
 
@@ -91,20 +96,19 @@ MAKING_UP = together(
         "fake_modules",
         multiple=True,
         metavar="NAME",
-        help="With --fake, a missing package that does nothing although the settings or the model come from it.",
+        help="With --fake, also replace this missing package by one that does nothing, even if settings or the model come from it.",
     ),
     click.option(
         "--full-size",
         is_flag=True,
-        help="With --fake, `from_pretrained` gives models as large as their configuration is by itself (GPT-2 by its "
-        "names), for programs that copy the weights into a model of their own.",
+        help="With --fake, build models of `from_pretrained` at the default size of their configuration (GPT-2 at the "
+        "size of its name), for programs that copy the weights into a model that they define.",
     ),
     click.option(
         "--small",
         is_flag=True,
-        help="Build models small (two layers, width 64) where a configuration says their size: those of "
-        "`transformers`, dataclasses of the program that hold a width and a number of layers, and modules that take "
-        "both.",
+        help="Build small models (two layers, width 64) where a configuration sets the size: those of "
+        "`transformers`, and modules or dataclasses of the program with a width and a number of layers.",
     ),
 )
 
@@ -137,7 +141,7 @@ DISCOVERY = together(
     listing("--exclude", about="Skip files and folders that match, instead of the default."),
     listing("--extend-exclude", about="Skip files and folders that match, as well as the default."),
     listing(
-        "--extension", about="Also check files with this extension: EXT:python or EXT:markdown."
+        "--extension", about="Also read files with this extension: EXT:python or EXT:markdown."
     ),
     click.option(
         "--force-exclude/--no-force-exclude",

@@ -22,11 +22,17 @@ from fsdp2lint.system.signals import cleaning_up
     context_settings={"ignore_unknown_options": True},
 )
 @click.option("-m", "--module", metavar="MODULE", help="Plan a module instead of a script.")
-@click.option("--world-size", type=click.IntRange(1), required=True, help="How many ranks.")
+@click.option("--world-size", type=click.IntRange(1), required=True, help="Number of ranks.")
 @click.option(
-    "--per-node", type=click.IntRange(1), default=8, show_default=True, help="Ranks of one machine."
+    "--per-node", type=click.IntRange(1), default=8, show_default=True, help="Ranks per machine."
 )
-@click.option("--timeout", type=click.FloatRange(1), default=300.0, show_default=True)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(1),
+    default=300.0,
+    show_default=True,
+    help="Seconds for the run.",
+)
 @PATCH
 @MAKING_UP
 @OUTPUT

@@ -32,14 +32,14 @@ class _Launching(click.Command):
 @click.option(
     "--steps",
     type=click.IntRange(1),
-    help="Stop after so many optimizer steps; what comes after training is not run.",
+    help="Stop after this many optimizer steps; code after the training is not run.",
 )
 @click.option(
     "--timeout",
     type=click.FloatRange(1),
     default=300.0,
     show_default=True,
-    help="Seconds for the whole run; a deadlock is mostly seen sooner.",
+    help="Seconds for the whole run; a deadlock is usually reported sooner.",
 )
 @click.option(
     "--in-place",
@@ -54,7 +54,7 @@ class _Launching(click.Command):
     type=click.Choice(["cpu", "cuda"]),
     default="cpu",
     show_default=True,
-    help="On `cuda` the script runs as it is, one GPU a rank.",
+    help="On `cuda` the script runs unchanged, one GPU per rank.",
 )
 @OUTPUT
 @COLOR

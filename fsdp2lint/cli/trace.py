@@ -49,8 +49,8 @@ def command(
     """Print what happens in the script FILE, in order: what is sharded, which parameters an optimizer
     takes, who computes, what is saved; under which conditions, and through which calls.
 
-    With FUNCTION only what happens while that function runs. What the configuration tells of functions
-    (`knowledge`) holds here too.
+    With FUNCTION, only what happens while that function runs. What the configuration says about functions
+    (`knowledge`) applies here too.
     """
     if coverage:
         return _print_coverage(file, given, output_format)

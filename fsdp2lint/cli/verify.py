@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 @click.option(
     "--steps",
     type=click.IntRange(1),
-    help="Stop both after so many optimizer steps; what comes after training is not run.",
+    help="Stop both after this many optimizer steps; code after the training is not run.",
 )
 @click.option(
     "--resume",
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     type=click.Choice(["cpu", "cuda"]),
     default="cpu",
     show_default=True,
-    help="On `cuda` the scripts run as they are, one GPU a rank.",
+    help="On `cuda` the scripts run unchanged, one GPU per rank.",
 )
 @click.option(
     "--world-size",
@@ -88,7 +88,7 @@ if TYPE_CHECKING:
     "--ledger",
     type=click.Path(dir_okay=False),
     metavar="FILE",
-    help="The account of `fsdp2lint migrate -f json=FILE`, for the ladder and the page.",
+    help="The ledger that `fsdp2lint migrate -f json=FILE` wrote, for the report and the HTML page.",
 )
 @OUTPUT
 @COLOR

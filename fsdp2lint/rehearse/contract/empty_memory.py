@@ -71,10 +71,10 @@ class EmptyMemory(Check):
             self._say_empty(kind, names, made, at)
 
     def _say_empty(self, kind: str, names: list[str], made: Spot | None, at: Spot | None) -> None:
-        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        more = f" and {len(names) - 1} more were" if len(names) > 1 else " was"
         message = (
-            f"the {kind} `{names[0]}`{more} got memory by `to_empty` here and no values: "
-            "the model computes with whatever was there"
+            f"the {kind} `{names[0]}`{more} allocated by `to_empty` here and never initialised: "
+            "the model computes with uninitialised memory"
         )
         because = () if at is None else ((at, "computed with here"),)
         self.say(Violation(_CODES[kind], message, made, because))
