@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 from lsprotocol import types
 from pygls.lsp.client import LanguageClient
 
+from tests.support import forks
 from tests.support.running import ROOT
 
 WAIT = 120.0
@@ -116,9 +116,7 @@ async def editing(
     """An editor whose server begins and ends as the protocol says, leaving with 0."""
     editor = Editor(folder)
     path = {"PYTHONPATH": str(ROOT), "PYTHONUTF8": "1"}
-    await editor.start_io(
-        sys.executable, "-m", "fsdp2lint", "server", cwd=folder, env={**os.environ, **path}
-    )
+    await editor.start_io(*forks.command("server"), cwd=folder, env={**os.environ, **path})
     params = types.InitializeParams(
         capabilities, root_uri=folder.as_uri(), initialization_options=options
     )

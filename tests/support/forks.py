@@ -1,7 +1,8 @@
 """Runs the program in processes that are forked from one that has imported it: half a second less for each.
 
 ``python -m tests.support.forks`` is that process. Requests and answers are lines of JSON on its stdin and stdout;
-it does nothing itself but import and fork, so that each fork begins like a fresh interpreter.
+it does nothing itself but import and fork, so that each fork begins like a fresh interpreter. With a path as its
+argument it listens there instead, for programs that talk while they run: each gets the streams of who asks.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ import importlib
 import json
 import os
 import pkgutil
+import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -23,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 _ROOT = Path(__file__).parents[2]
-_ROOMS = "check cli codemods interpret meanings migrate reporters rules".split()
+_ROOMS = "check cli codemods interpret meanings migrate reporters rules server".split()
 """Nothing in them imports PyTorch."""
 
 
@@ -89,6 +92,43 @@ def _server() -> _Server:
     return _Server()
 
 
+_ASK = """
+import json, os, socket, sys
+with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as to:
+    to.connect(sys.argv[1])
+    asked = {"words": sys.argv[2:], "cwd": os.getcwd(), "environment": dict(os.environ)}
+    socket.send_fds(to, [json.dumps(asked).encode()], [0, 1, 2])
+    os._exit(int(to.recv(20)))
+"""
+
+
+def command(*words: str) -> list[str]:
+    """What to start in place of ``python -m fsdp2lint WORDS``; a signal reaches only who asks, not the program."""
+    return [sys.executable, "-S", "-s", "-c", _ASK, _listener(), *words]
+
+
+@lru_cache(maxsize=1)
+def _listener() -> str:
+    folder = tempfile.TemporaryDirectory(prefix="forks-")
+    path = os.path.join(folder.name, "asked")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.support.forks", path],
+        cwd=_ROOT,
+        env={**os.environ, "PYTHONPATH": str(_ROOT), "PYTHONUTF8": "1"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+
+    def close() -> None:
+        process.communicate()
+        folder.cleanup()
+
+    atexit.register(close)
+    return path
+
+
 def _serve() -> None:
     """Fork for each request until the other end is gone; a fork leaves by itself."""
     _import_all()
@@ -100,10 +140,55 @@ def _serve() -> None:
         if child == 0:
             requests.close()
             answers.close()
-            _become(request)
+            into, out, err = request["streams"]
+            new = os.O_WRONLY | os.O_CREAT
+            flags = (os.O_RDONLY, new, new)
+            _become(
+                request,
+                [os.open(p, f, 0o600) for p, f in zip((into, out, err), flags, strict=True)],
+            )
             return
         answers.write(json.dumps(_code(child, request["timeout"])) + "\n")
         answers.flush()
+
+
+def _listen(path: str) -> None:
+    """Fork for each that connects, until the other end of stdin is gone; a fork leaves by itself."""
+    _import_all()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        listening.bind(path)
+        listening.listen()
+        print("ready", flush=True)
+        while listening.fileno() in select.select([listening.fileno(), 0], [], [])[0]:
+            asked, _ = listening.accept()
+            text, streams, *_ = socket.recv_fds(asked, 1 << 20, 3)
+            if os.fork() == 0 and _is_the_program(asked, streams):
+                listening.close()
+                _become(json.loads(text), streams)
+                return
+            for one in (asked.detach(), *streams):
+                os.close(one)
+
+
+def _opened(number: int, mode: str) -> Any:
+    """A stream as the interpreter opens it: that of the process forked from may be of another kind."""
+    errors = "backslashreplace" if number == 2 else "surrogateescape"
+    return open(number, mode, encoding="utf-8", errors=errors, closefd=False)
+
+
+def _is_the_program(asked: socket.socket, streams: list[int]) -> bool:
+    """In a fork of this fork; this one waits for it and answers with its exit code."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    child = os.fork()
+    if child == 0:
+        asked.close()
+        return True
+    for one in (0, 1, 2, *streams):
+        os.close(one)
+    _, status = os.waitpid(child, 0)
+    asked.send(str(os.waitstatus_to_exitcode(status) % 256).encode())
+    os._exit(0)
 
 
 def _import_all() -> None:
@@ -130,14 +215,12 @@ def _code(child: int, timeout: float) -> int | None:
         time.sleep(0.002)
 
 
-def _become(request: dict[str, Any]) -> None:
+def _become(request: dict[str, Any], streams: list[int]) -> None:
     """The program, with its own streams, folder, environment and places to import from."""
-    into, out, err = request["streams"]
-    new = os.O_WRONLY | os.O_CREAT
-    for number, (path, flags) in enumerate([(into, os.O_RDONLY), (out, new), (err, new)]):
-        opened = os.open(path, flags, 0o600)
+    for number, opened in enumerate(streams):
         os.dup2(opened, number)
         os.close(opened)
+    sys.stdin, sys.stdout, sys.stderr = map(_opened, range(3), "rww")
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["environment"])
@@ -151,4 +234,4 @@ def _become(request: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    _serve()
+    _listen(*sys.argv[1:]) if sys.argv[1:] else _serve()
