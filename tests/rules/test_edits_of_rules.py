@@ -87,6 +87,11 @@ NO_SYNC = [
         "model.set_requires_gradient_sync(micro not in range(k - 1))\n"
         '    with torch.autocast("cpu"):\n        {loss}',
     ),
+    (
+        "ctx = model.no_sync()\n    with ctx:\n        {loss}\n    {loss}",
+        "model.set_requires_gradient_sync(False)\n    {loss}\n"
+        "    model.set_requires_gradient_sync(True)\n    {loss}",
+    ),
 ]
 LOSS = "model(batch[micro]).square().mean().backward()"
 
