@@ -11,7 +11,7 @@ from fsdp2lint.interpret import classes, conditions, loops
 from fsdp2lint.interpret.annotations import stranger_attribute
 from fsdp2lint.interpret.displays import store
 from fsdp2lint.interpret.functions import speaks_of_sharding
-from fsdp2lint.interpret.imports import NAMES, Namespace, one_of_names
+from fsdp2lint.interpret.imports import Namespace, module_of_names, one_of_names
 from fsdp2lint.interpret.unseen import as_it_is_called
 from fsdp2lint.meanings.attributes import attribute as known_attribute
 from fsdp2lint.meanings.fsdp1_symbols import lacks
@@ -251,10 +251,11 @@ def item(machine: Machine, value: Value, key: Value, site: Site) -> Value:
         return machine.spread(value, lambda one: item(machine, one, key, site))
     if isinstance(key, Either):
         return machine.spread(key, lambda one: item(machine, value, one, site))
-    if isinstance(value, Part) and value.key == NAMES and isinstance(value.owner, Namespace):
-        if isinstance(key, Literal):
-            return value.owner.read(machine, str(key.value))
-        return one_of_names(machine, value.owner, key, site)
+    module = module_of_names(value)
+    if module is not None and isinstance(key, Literal):
+        return module.read(machine, str(key.value))
+    if module is not None:
+        return one_of_names(machine, module, key, site)
     own = entry_method(machine, value, "__getitem__")
     if own is not None:
         return machine.call(own, (key,), {}, site)

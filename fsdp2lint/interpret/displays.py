@@ -8,6 +8,7 @@ import libcst as cst
 
 from fsdp2lint.interpret import loops
 from fsdp2lint.interpret.handlers import handles
+from fsdp2lint.interpret.imports import module_of_names
 from fsdp2lint.model.events import Assigned, Called
 from fsdp2lint.model.guards import ALWAYS
 from fsdp2lint.model.memory import EVERYWHERE
@@ -78,6 +79,13 @@ def store(
         moment, name = machine.moment(machine.site(node)), f"{owner.name}.__setitem__"
         nothing = machine.literal(None)
         machine.record(Called(moment, name, None, (key, value), {}, False, nothing))
+    module = module_of_names(owner)
+    if module is not None and isinstance(key, Literal):
+        module.write(machine, str(key.value), value)
+        return
+    if module is not None:
+        module.loosen(machine, machine.site(node or machine.frame.source.tree))
+        return
     if isinstance(owner, Module):
         if node is not None and same(machine.item(owner, key, machine.site(node)), value):
             return  # ``model.layers[i] = fully_shard(model.layers[i])`` is the layer that was there

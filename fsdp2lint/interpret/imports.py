@@ -21,6 +21,8 @@ from fsdp2lint.model.values import (
     External,
     Function,
     Literal,
+    Part,
+    Unknown,
     Value,
 )
 from fsdp2lint.project.project import is_parsed
@@ -78,6 +80,34 @@ class Namespace(Value):
         self.load(machine)
         if self.scope is not None:
             self.scope.write(name, machine.here, value)
+
+    def loosen(self, machine: Machine, site: Site) -> None:
+        """Something gives new values to names that only the run knows: every setting may be another from here on."""
+        for name, variable in self.scope.names.items() if self.scope is not None else ():
+            value = variable.value(machine.here)
+            if value is not None and not name.startswith("__") and _is_setting(value):
+                variable.write(machine.here, Unknown(name, site))
+
+
+def _is_setting(value: Value) -> bool:
+    """Whether a value is a constant, or one of several."""
+    if isinstance(value, Either):
+        return all(_is_setting(one) for _, one in value.options)
+    return isinstance(value, Literal)
+
+
+def own_names(machine: Machine) -> Value | None:
+    """What ``globals()`` gives: the names of the module whose code is running."""
+    scope = machine.frame.scope.module()
+    found = (one for one in machine.namespaces.values() if one.scope is scope)
+    return next((one.part(NAMES) for one in found), None)
+
+
+def module_of_names(value: Value) -> Namespace | None:
+    """The module whose ``__dict__`` a value is."""
+    if isinstance(value, Part) and value.key == NAMES and isinstance(value.owner, Namespace):
+        return value.owner
+    return None
 
 
 NAMES = ".__dict__"

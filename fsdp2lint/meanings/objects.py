@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fsdp2lint.interpret.classes import empty, loosen
 from fsdp2lint.interpret.displays import store
-from fsdp2lint.interpret.imports import Namespace, one_of_names
+from fsdp2lint.interpret.imports import Namespace, module_of_names, one_of_names, own_names
 from fsdp2lint.meanings.attributes import WRAPPED_NAMES, has_inside
 from fsdp2lint.meanings.call import Call
 from fsdp2lint.meanings.paths import number_in
@@ -14,6 +14,7 @@ from fsdp2lint.model.events import Assigned
 from fsdp2lint.model.memory import BOUND
 from fsdp2lint.model.values import (
     Class,
+    Container,
     External,
     Function,
     Instance,
@@ -73,6 +74,40 @@ def vars_(call: Call) -> Value | None:
     return fresh(call) if value is None else call.machine.get(value, "__dict__", call.site)
 
 
+@calls("builtins.globals")
+def globals_(call: Call) -> Value | None:
+    """The names of the module whose code is running."""
+    return own_names(call.machine)
+
+
+@calls("builtins.exec")
+def exec_(call: Call) -> Value | None:
+    """``exec(open("configurator.py").read())`` gives the settings of a module other values."""
+    given = call.get(1, "globals")
+    names = given if given is not None else own_names(call.machine)
+    module = module_of_names(names) if names is not None else None
+    if module is not None and (given is not None or call.machine.frame.scope.kind == "module"):
+        module.loosen(call.machine, call.site)
+    return nothing(call)
+
+
+@method("update")
+def update_names(call: Call) -> Value | None:
+    """``globals().update(settings)``."""
+    module = module_of_names(call.receiver) if call.receiver is not None else None
+    if module is None:
+        return None
+    known = not call.open and all(isinstance(one, Container) and not one.open for one in call.args)
+    if not known:
+        module.loosen(call.machine, call.site)
+    for one in call.args if known else ():
+        for key, value in call.machine.memory.entries(one, call.machine.here):
+            module.write(call.machine, str(key)[2:-2], value)
+    for name, value in call.keywords.items():
+        module.write(call.machine, name, value)
+    return nothing(call)
+
+
 @calls("builtins.setattr", "builtins.object.__setattr__")
 def setattr_(call: Call) -> Value | None:
     """Sets the attribute; under a name that is not known the object holds the value all the same."""
@@ -88,6 +123,9 @@ def setattr_(call: Call) -> Value | None:
         call.machine.set(owner, name, value, call.site)
         return nothing(call)
     for one in call.each(owner):
+        if isinstance(one, Namespace):
+            one.loosen(call.machine, call.site)
+            continue
         call.machine.memory.hold(one, value)
         if type(one) is Instance:
             loosen(call.machine, one)

@@ -28,6 +28,30 @@ VALUES: Scripts = {
         """,
         ["net", "net", "net"],
     ),
+    "settings that the run may change": (
+        """
+        import sys
+        kind, size = "fsdp", 3
+        globals()["size"] = 4
+        tell(size)
+        globals().update(size=5)
+        tell(size)
+        globals().update({"size": 6})
+        tell(globals()["size"])
+        tell(kind)
+        for arg in sys.argv[1:]:
+            key, value = arg.split("=")
+            globals()[key] = type(globals()[key])(value)
+        tell(kind)
+        other = "ddp"
+        exec(open("settings.py").read())
+        tell(other)
+        third = 1
+        globals().update(sys.argv)
+        tell(third)
+        """,
+        ["4", "5", "6", "'fsdp'", "kind", "other", "third"],
+    ),
     "strings and numbers": (
         """
         tell("a,b".split(",")[1])
