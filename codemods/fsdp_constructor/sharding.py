@@ -190,7 +190,7 @@ def _at_run_time(
     unsharded = ""
     if meshed and "NO_SHARD" in members:
         unsharded = helpers.add("unsharded_mesh", unsharded_helper(device.text))
-    whole = not meshed and not _is_decided(device)
+    whole = not _is_decided(device) and not (meshed and _is_surely_given(site))
     options = strategy_helper(members, device.text, meshed or shared, unsharded, whole)
     name = helpers.add("sharding_options", options)
     given = f", {plan.shared.pop('mesh')}" if meshed else ", None" if shared else ""
