@@ -52,8 +52,8 @@ class UnevenGradients(Check):
 
         trained = [p for p in group.fsdp_params if p.sharded_param.requires_grad]
         bare = [_name(p) for p in trained if not _has_gradient(p)]
-        process_group = group.mesh_info.shard_process_group if trained else None
-        if process_group is None or len(bare) == len(trained):
+        process_group = getattr(group.mesh_info, "shard_process_group", None) if trained else None
+        if process_group is None:
             return
         self._made[id(group)] += 1
         unit = f"{len(trained)}:{_name(trained[0])}:{self._made[id(group)]}"
@@ -74,8 +74,8 @@ class UnevenGradients(Check):
         more = f" and {len(lacking) - 2} more" if len(lacking) > 2 else ""
         message = (
             f"rank {me} has no gradient of {', '.join(lacking[:2])}{more}, which rank {other} has: they reduce different "
-            "tensors, so the run ends or gradients of different parameters are added up; use each parameter on every rank, "
-            "or call `set_reduce_scatter_unused_params(True)` (PyTorch 2.13)"
+            "tensors, so the run hangs or ends, or gradients of different parameters are added up; use each parameter on "
+            "every rank, or call `set_reduce_scatter_unused_params(True)` (PyTorch 2.13)"
         )
         self.say(Violation("FSDP412", message, here()))
 
