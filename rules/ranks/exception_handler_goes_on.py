@@ -190,7 +190,7 @@ def check(trace: Trace) -> Iterator[Finding]:
         shard = None if loop is None else _sharding(trace, event)
         if loop is None or shard is None:
             continue
-        sites = (*event.moment.calls, event.at)
+        sites = _from_loop(event, loop)
         for caller, site in zip((None, *sites), sites, strict=False):
             handler = _handler(site, loop, caller)
             if handler is None or handler in said or _decided_together(trace, handler, site):
@@ -206,6 +206,17 @@ def check(trace: Trace) -> Iterator[Finding]:
                 ),
             )
             break
+
+
+def _from_loop(event: Event, loop: cst.CSTNode) -> tuple[Site, ...]:
+    """The calls that lead from a loop to an event in it: whoever called the function with the loop goes on behind it."""
+    sites = (*event.moment.calls, event.at)
+    inside = (
+        number
+        for number, site in enumerate(sites)
+        if any(around is loop for around in Layout.of(site.source).ancestors(site.node))
+    )
+    return sites[next(inside, 0) :]
 
 
 def _sharding(trace: Trace, event: Event) -> Event | None:
