@@ -72,6 +72,28 @@ def test_a_program_that_was_followed(tmp_path: Path) -> None:
     )
 
 
+MANY = """\
+import torch
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+{first}
+critic = nn.Linear(8, 8)
+fully_shard(critic)
+optimizer = torch.optim.AdamW(critic.parameters())
+critic(torch.ones(2, 8)).sum().backward()
+optimizer.step()
+"""
+
+
+def test_a_model_that_is_sharded_after_many_others_is_linked(tmp_path: Path) -> None:
+    others = "".join(f"net{i} = nn.Linear(8, 8)\nfully_shard(net{i})\n" for i in range(100))
+    script = tmp_path / "train.py"
+    script.write_text(MANY.format(first=others))
+    (program,) = check(Batch.of_files([str(script)])).programs
+    assert [step.linked for step in program.steps] == [True]
+
+
 HELPER = """
 import torch
 from torch.distributed.fsdp import fully_shard
