@@ -15,6 +15,7 @@ from fsdp2lint.api import (
     Called,
     Class,
     Container,
+    Either,
     Escaped,
     Event,
     External,
@@ -293,13 +294,25 @@ def _with_flags_off(
 
     Not where one happens in place of another (`elif`): one of them may always be chosen.
     """
-    if len(off) > 1:
+    if len(off) > 1 and all(_can_be(guard, way) for guard in way):
         yield way
     if len(off) == _MOST_FLAGS:
         return
     for one, further in _without_next(trace, way, touching, module):
         if not any(one.guards.excludes(other.guards) for other in off):
             yield from _with_flags_off(trace, further, touching, module, (*off, one))
+
+
+def _can_be(guard: Guard, way: Guards) -> bool:
+    """Whether a test that stands for a long one can come out so on a path: a value that makes it so is given there."""
+    asked = guard.test.owner if guard.test.key == (WHOLE,) else None
+    if not isinstance(asked, Either):
+        return True
+    return any(
+        not given.excludes(way)
+        and (not isinstance(value, Literal) or bool(value.value) is guard.taken)
+        for given, value in asked.options
+    )
 
 
 def _without_next(
