@@ -164,9 +164,10 @@ def test_a_script_downloads_empty_archives_and_no_weights(tmp_path: Path) -> Non
 SIZED = """
 import os
 from fsdp2lint.rehearse import fakes
+from fsdp2lint.rehearse.outcome import MadeUp
 
 counts = {}
-fakes.install_small(counts)
+fakes.make_up(MadeUp(small=True), counts, "")
 import library
 from torch import nn
 
@@ -234,9 +235,10 @@ class VisionTransformer(nn.Module):
 """
 LOOKING = """
 from fsdp2lint.rehearse import fakes
+from fsdp2lint.rehearse.outcome import MadeUp
 
 counts = {}
-fakes.install_small(counts)
+fakes.make_up(MadeUp(small=True), counts, "")
 import torch
 from torchvision.models import VisionTransformer
 
@@ -280,14 +282,14 @@ def test_texts_have_the_words_at_which_the_program_cuts_them(tmp_path: Path) -> 
     assert said == ["False 1"]
 
 
-READING = """
+PAIRED = """
 def pair(row):
     return row["target"].strip(), "Score: " + row["score"], row.get("idx", "")
 """
 
 
 def test_columns_that_the_program_reads_as_texts_hold_texts(tmp_path: Path) -> None:
-    (tmp_path / "reading.py").write_text(READING)
+    (tmp_path / "reading.py").write_text(PAIRED)
     said = _said(
         tmp_path,
         "import reading\n"
