@@ -9,7 +9,7 @@ import libcst as cst
 from fsdp2lint.api import Event, Layout, Source, dotted, rank_dependent, walk
 
 from .loop_text import text_of
-from .states_text import function_of, names_in
+from .states_text import can_be_said, function_of, names_in
 
 
 def test_above(events: list[Event], call: cst.CSTNode, read: cst.CSTNode) -> cst.CSTNode | None:
@@ -23,23 +23,36 @@ def test_above(events: list[Event], call: cst.CSTNode, read: cst.CSTNode) -> cst
     if test is None:
         return None
     source = events[0].at.source
+    if len(_operands(test)) > 1 and not besides_rank(events[0], test):
+        return None  # all ranks would take the state each time that they come by
     return None if bound_between(source, test, call) & names_in(read) else test
 
 
 def besides_rank(event: Event, test: cst.CSTNode) -> str:
     """What a test asks besides the rank: the other operands of its ``and``; empty if that is not clear."""
-    if not isinstance(test, cst.If):
+    operands = _operands(test)
+    if len(operands) < 2:
         return ""
     source = event.at.source
-    operands: list[cst.BaseExpression] = [test.test]
-    while isinstance(operands[0], cst.BooleanOperation):
-        if not isinstance(operands[0].operator, cst.And):
-            return ""
-        operands[:1] = [operands[0].left, operands[0].right]
     # what the caller calls by another name has the same last attribute
+    of_rank = {_last(g.words()) for g in event.guards if rank_dependent(g.test)}
     plain = {_last(g.words()) for g in event.guards if not rank_dependent(g.test)}
-    others = [text_of(source, one) for one in operands if _last(source.code(one)) in plain]
-    return " and ".join(others) if len(others) == len(operands) - 1 else ""
+    others = [one for one in operands if _last(source.code(one)) in plain]
+    if len(others) != len(operands) - 1:
+        others = [one for one in operands if _last(source.code(one)) not in of_rank]
+    if len(others) != len(operands) - 1 or not all(can_be_said(source, one) for one in others):
+        return ""
+    return " and ".join(text_of(source, one) for one in others)
+
+
+def _operands(test: cst.CSTNode) -> list[cst.BaseExpression]:
+    """What the test of an ``if`` joins by ``and``; nothing where it joins by ``or``, or is another statement."""
+    operands = [test.test] if isinstance(test, cst.If) else []
+    while operands and isinstance(operands[0], cst.BooleanOperation):
+        if not isinstance(operands[0].operator, cst.And):
+            return []
+        operands[:1] = [operands[0].left, operands[0].right]
+    return operands
 
 
 def _last(words: str) -> str:

@@ -127,7 +127,7 @@ def _said(
         if by is None or by.source is not source or not isinstance(by.node, cst.Call):
             return None
         kind = argument(by.node, 1, "state_dict_type")
-        if kind is None or not can_be_said(source, kind.value):
+        if kind is None or not can_be_said(source, kind.value) or _is_unbound(source, kind.value):
             return None
         if not _means_the_same(source, kind.value, by.node, call):
             return None
@@ -141,6 +141,13 @@ def _said(
             test = source.code(only.test)
             return f"not {test}" if is_path(source, only.test) else f"not ({test})"
     return only
+
+
+def _is_unbound(source: Source, path: cst.BaseExpression) -> bool:
+    """Whether nothing in a file binds the name that a path begins with: a run fails there."""
+    scope = scope_of(Layout.of(source).ancestors(path))
+    root = dotted(path).partition(".")[0]
+    return bool(root) and Names.of(source).owner(root, scope) is None
 
 
 def _means_the_same(
