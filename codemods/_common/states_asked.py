@@ -6,6 +6,7 @@ torch/distributed/fsdp/fully_sharded_data_parallel.py (``state_dict_type``, ``se
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -220,7 +221,12 @@ def kind_of(by: Called) -> str:
     value = by.argument(1, "state_dict_type")
     if isinstance(value, External) and value.name.startswith(KINDS + "."):
         return value.name.rpartition(".")[2]
-    return ""
+    named = _KIND.fullmatch(value.words()) if value is not None else None
+    return named[1] if named is not None else ""
+
+
+_KIND = re.compile(rf"(?:\w+\.)*StateDictType\.({FULL}|{SHARDED}|{LOCAL})")
+"""How a kind is written, also where the file forgot to import it or takes it from a file that is not there."""
 
 
 def _switch(trace: Trace, config: Value | None, name: str, default: bool) -> bool | None:
