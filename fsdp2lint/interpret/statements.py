@@ -25,6 +25,7 @@ from fsdp2lint.model.values import (
     Part,
     Unknown,
     Value,
+    Wrapped,
     made_like_another,
     of_parameters,
     rank_dependent,
@@ -154,7 +155,7 @@ def _is_watched(machine: Machine, tensor: Value) -> bool:
         return True
     while isinstance(tensor, Part) and tensor.key == ".data" and tensor.owner is not None:
         tensor = tensor.owner
-    return type(tensor) is not Container and any(
+    return not isinstance(tensor, Container | Module | Wrapped) and any(
         isinstance(one, Module) for one in machine.memory.held_by.get(tensor, ())
     )
 

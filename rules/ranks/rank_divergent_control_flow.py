@@ -207,6 +207,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from fsdp2lint.api import (
+    Backward,
     Called,
     Event,
     Exited,
@@ -306,6 +307,8 @@ def _by_own_values(trace: Trace, said: set[object]) -> Iterator[Finding]:
         if found is None:
             continue
         guard, own = found
+        if isinstance(event, Backward) and own == OWN["loss"]:
+            continue  # FSDP414
         at = under(event, guard) if guard in inside else _asked_at(guard, event)
         if at.node in said or any(
             other.kind == meeting.kind and ~guard in other.event.guards for other in meetings(trace)
