@@ -408,7 +408,7 @@ def on_path(end: Event, way: Guards) -> str:
 
 
 def _in_words(guard: Guard) -> str:
-    """A test as it is said; of a long one, of which not all sides are known, what the script asks."""
+    """A test in words; where not all sides of a long one are known, the text of the script."""
     if guard.test.key != (WHOLE,) or guard.site is None:
         return guard.words()
     asked = guard.site.source.code(guard.site.node)

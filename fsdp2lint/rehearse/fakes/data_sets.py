@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from fsdp2lint.rehearse.fakes import images
-from fsdp2lint.rehearse.fakes.imports import own_files, source_of
+from fsdp2lint.rehearse.fakes.imports import nodes_of, own_files
 from fsdp2lint.rehearse.fakes.texts import Tokenizer, sentence
 from fsdp2lint.rehearse.standin.replace import Counted, Function, wrap
 
@@ -109,11 +109,7 @@ def _all_cuts(modules: int) -> tuple[str, ...]:
 @functools.cache
 def _cuts(file: str) -> tuple[str, ...]:
     """Words at which the program cuts a text and takes what comes after them: ``text.split("Answer:")[1]``."""
-    try:
-        tree = ast.parse(source_of(file))
-    except (SyntaxError, ValueError):
-        return ()
-    parts = [node for node in ast.walk(tree) if isinstance(node, ast.Subscript)]
+    parts = [node for node in nodes_of(file) if isinstance(node, ast.Subscript)]
     calls = [node.value for node in parts if not _is_first(node.slice)]
     words = [
         call.args[0].value
@@ -145,12 +141,8 @@ def _all_texts(modules: int) -> frozenset[str]:
 @functools.cache
 def _read_as_texts(file: str) -> tuple[str, ...]:
     """Columns that the program reads as texts: ``row["target"].strip()``, ``row["label"] + "."``, ``row.get("score", "")``."""
-    try:
-        tree = ast.parse(source_of(file))
-    except (SyntaxError, ValueError):
-        return ()
     found: list[ast.expr] = []
-    for node in ast.walk(tree):
+    for node in nodes_of(file):
         if isinstance(node, ast.Attribute) and node.attr in _METHODS:
             found.append(node.value)
         elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):

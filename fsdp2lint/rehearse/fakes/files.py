@@ -31,6 +31,7 @@ from fsdp2lint.rehearse.fakes.imports import (
     caught,
     ends_without,
     is_own,
+    nodes_of,
     own_files,
     own_frames,
     source_of,
@@ -175,12 +176,8 @@ def _columns() -> list[str]:
 @functools.cache
 def _asked(file: str) -> tuple[str, ...]:
     """Names in ``row["name"]``, ``row.get("name")`` and ``assert "name" in row``, and in templates that rows are put into."""
-    try:
-        tree = ast.parse(source_of(file))
-    except (SyntaxError, ValueError):
-        return ()
     found: list[ast.expr] = []
-    for node in ast.walk(tree):
+    for node in nodes_of(file):
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
             found.append(node.slice)
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
@@ -189,8 +186,8 @@ def _asked(file: str) -> tuple[str, ...]:
             tests = (one for one in ast.walk(node.test) if isinstance(one, ast.Compare))
             found += [one.left for one in tests if isinstance(one.ops[0], ast.In)]
     names = [one.value for one in found if isinstance(one, ast.Constant)]
-    if any(map(_fills_with_a_row, ast.walk(tree))):
-        texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+    if any(map(_fills_with_a_row, nodes_of(file))):
+        texts = [node.value for node in nodes_of(file) if isinstance(node, ast.Constant)]
         names += [n for text in texts if isinstance(text, str) for n in _FIELD.findall(text)]
     return tuple(name for name in names if isinstance(name, str) and name.isidentifier())
 

@@ -179,6 +179,15 @@ def source_of(file: str) -> str:
         return ""
 
 
+@functools.cache
+def nodes_of(file: str) -> tuple[ast.AST, ...]:
+    """All that is written in a file of Python; nothing where it cannot be parsed."""
+    try:
+        return tuple(ast.walk(ast.parse(source_of(file))))
+    except (SyntaxError, ValueError):
+        return ()
+
+
 def is_mentioned(name: str) -> bool:
     """Whether the program, its command line or a file that this names speaks of a package.
 
