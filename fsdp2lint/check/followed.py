@@ -237,6 +237,9 @@ def _loss(sight: _Sight) -> Lost:
             if isinstance(root, External | Instance) and (called := _outside_name(root)):
                 remedy = f'{role} = ["{called}"]' if role and _is_made_by_a_call(one) else ""
                 return Lost(name, f"`{called}` is not part of the project", *here, remedy)
+            if isinstance(one, Optimizer):
+                why = "what it is built of comes from code that was not followed"
+                return Lost(f"the parameters of `{one.words()}`", why, *here)
             if isinstance(root, Unknown):
                 why = f"`{one.words()}` comes from code that was not followed"
                 return Lost(name, why, *here)

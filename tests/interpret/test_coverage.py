@@ -464,3 +464,19 @@ def test_a_main_that_nothing_leads_to_in_a_file_that_shards_when_it_is_imported(
     leaves = "    raise SystemExit\n\n\nfully_shard(nn.Linear(4, 4))\n"
     project(tmp_path, train=WHOLE.replace("    main()\n", leaves))
     assert "train.py lost the way to `main` at train.py:6" in said(tmp_path)
+
+
+def test_the_parameters_of_an_optimizer_that_other_code_has_grouped(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import torch\n"
+        "from torch.distributed.fsdp import fully_shard\n"
+        "from elsewhere import grouped\n"
+        "\n"
+        "model = torch.nn.Linear(8, 8)\n"
+        "fully_shard(model)\n"
+        "groups = grouped(model)\n"
+        "optimizer = torch.optim.AdamW(groups, lr=1e-3)\n"
+        "model(torch.ones(8)).sum().backward()\n"
+        "optimizer.step()\n"
+    )
+    assert "train.py lost the parameters of `optimizer` at train.py:10" in said(tmp_path)
