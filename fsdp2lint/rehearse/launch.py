@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, Protocol
 
+from fsdp2lint.rehearse.contract.meetings import read
 from fsdp2lint.rehearse.demand import ask
 from fsdp2lint.rehearse.outcome import Frame, RankReport, Request, packed, report_from
 from fsdp2lint.rehearse.script import die_with_parent
@@ -434,6 +435,8 @@ def collect(
     ``busy`` are the ranks that worked until they were killed.
     """
     report = _reported(folder, rank)
+    if report is not None:
+        report.meetings = read(_of(folder, rank, "meetings"))
     if report is None or report.how != "running":
         return report
     stack = _dumped(folder, rank)

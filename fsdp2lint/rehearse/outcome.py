@@ -79,6 +79,16 @@ class Violation(msgspec.Struct, frozen=True):
     because: tuple[tuple[Spot, str], ...] = ()
 
 
+class Meeting(msgspec.Struct, frozen=True):
+    """One collective of a unit of ``fully_shard``, before this rank took part in it."""
+
+    kind: str
+    """``gathers`` or ``reduces``."""
+    group: str
+    names: tuple[str, ...]
+    at: Spot | None = None
+
+
 class Digest(msgspec.Struct, frozen=True):
     """A tensor in a few numbers: equal tensors have equal ones, and others hardly ever."""
 
@@ -182,6 +192,8 @@ class RankReport(msgspec.Struct):
     """What trains beside models and optimizers, as it was in the end."""
     numerics: dict[str, str] = {}
     """PyTorch's global settings of precision and determinism at the first ``backward``."""
+    meetings: list[Meeting] = []
+    """The collectives of its units, in order; read from what it wrote down as it ran."""
     facts: dict[str, Any] = {}
     """What the checks noted, by check; compared across ranks when all have reported."""
 

@@ -88,7 +88,7 @@ class Recording:
         self._by_name = Gradients(self._weight)
         self._companions = Companions()
         self._ours = self._in_backward = self._in_clip = False
-        self._watch = Watch()
+        self._watch = Watch(Path(request.scratch, f"rank{report.rank}.meetings"))
         self._watch.install()
         self._checks = [check(self._watch, self._say) for check in CHECKS]
         for check in self._checks:

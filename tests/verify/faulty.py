@@ -142,6 +142,8 @@ FAULTS: dict[str, Fault] = {
     "a buffer differs between ranks": Fault("    optimizer =", "    model.blocks[0].scale.mul_(1 + rank)\n    optimizer =", "FSDP2(17|61)\nscale"),
     "a part is never trained": Fault("        return self.last(x)\n", "        return self.last(x.detach())\n", "FSDP260"),
     "a part is used on one rank": Fault("self.up(self.norm(x))", "self.up(x if dist.get_rank() else self.norm(x))", "FSDP412"),
+    "a unit is left out on one rank": Fault("        for block in self.blocks:\n", "        for block in self.blocks[dist.get_rank() :]:\n", "FSDP412\nrank 0 gathers blocks.0.norm.weight"),
+    "a unit has no backward on one rank": Fault("            x = block(x)\n", "            x = block(x.detach() if dist.get_rank() and block is self.blocks[1] else x)\n", "FSDP412\nrank 1"),
     "a method of FSDP1": Fault("nn.utils.clip_grad_norm_(model.parameters(), 1.0)", "model.clip_grad_norm_(1.0)", "FSDP219"),
     "a context of FSDP1": Fault("            (loss / 2).backward()\n", "            with model.no_sync():\n                (loss / 2).backward()\n", "FSDP210"),
     "a plain load into shards": Fault("    optimizer =", "    model.load_state_dict({n: torch.zeros(p.shape) for n, p in Net().state_dict().items()})\n    optimizer =", "FSDP303"),

@@ -10,7 +10,7 @@ import pytest
 
 from fsdp2lint.prove.compare import Options, Trial, Verification
 from fsdp2lint.prove.equality.files import compare_files
-from fsdp2lint.prove.equality.printed import compare, lines
+from fsdp2lint.prove.equality.printed import Line, compare, lines
 from fsdp2lint.prove.equality.steps import compare as compare_steps
 from fsdp2lint.prove.places import find
 from fsdp2lint.prove.words import told
@@ -33,6 +33,7 @@ HARMFUL: dict[str, tuple[str, str, str, Any]] = {
     "clipped by the largest value": ("clip_grad_norm_(model.parameters(), 1.0)", "clip_grad_norm_(model.parameters(), 1.0, norm_type=float('inf'))", "clipping", (1, None)),
     "training without dropout": ("    model.train()\n    model.reshard()", "    model.reshard()", "data", (5, 0)),
     "schedule that ends later": ("CosineAnnealingLR(optimizer, 8)", "CosineAnnealingLR(optimizer, 8, eta_min=1e-9)", "companion", (None, 0)),
+    "a loader that keeps its last batch": ("sampler=sampler, drop_last=True", "sampler=sampler, drop_last=False", "companion", (None, 0)),
     "other precision of products": ("    torch.manual_seed(0)\n", "    torch.manual_seed(0)\n    torch.set_float32_matmul_precision('high')\n", "numerics", None),
     "no random numbers": ('            "python_rng": list(random.getstate()[1]),\n', "", "checkpoint", None),
 }  # fmt: skip
@@ -226,3 +227,19 @@ def test_files_of_a_run_are_paired_and_their_numbers_compared(tmp_path: Path) ->
         ("runs-1/metrics.csv", False),
     ]
     assert found.notes == []
+
+
+def test_a_line_before_training_may_have_other_words_or_numbers_and_must_be_there() -> None:
+    def early(*texts: str) -> list[Line]:
+        text = "\n".join(texts).encode()
+        return lines(text, began=len(text) + 1)
+
+    before = early("parameters: 120", "Linear(in_features=8)")
+
+    def gone(*after: str) -> list[str]:
+        apart = compare(before, early(*after), 0.0)
+        return [one.before.text for one in apart if one.after is None]
+
+    assert gone("parameters: 240", "FSDPLinear(in_features=8)") == []
+    assert gone("240 parameters", "Linear(in_features=8)") == []
+    assert gone("Linear(in_features=8)") == ["parameters: 120"]

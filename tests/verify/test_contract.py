@@ -56,7 +56,9 @@ HERE = (
     "buffers_differ.py",
     "schedules.py",
     "never_trained.py",
-    "uneven_gradients.py",
+    "apart_in_blocks.py",
+    "apart_in_replicas.py",
+    "apart_in_units.py",
 )
 """Scripts beside this file: what their lines marked `# seen:` break, and nothing else."""
 

@@ -67,7 +67,7 @@ def compare_printed(texts: Iterable[Text], rtol: float, noise: Noise) -> Compare
     compared = Compared("printed numbers")
     for text in texts:
         apart = text.apart(rtol, noise)
-        early = [one for one in apart if one.before.early]
+        early = [one for one in apart if one.before.early and one.after is not None]
         compared.count += len(text.before)
         compared.identical += len(text.before) - len(apart)
         compared.notes += [f"before the first loss, {_told(text, one)}" for one in early[:1]]

@@ -95,12 +95,15 @@ def compare(before: Sequence[Line], after: Sequence[Line], rtol: float) -> Itera
         if len(theirs) > len(mine):
             said[words] = theirs[len(mine) :]
     others = [line for numbered in said.values() for _, line in numbered]
+    gone = []
     for place, line in left:  # said in other words
         same = next((other for other in others if _alike(line, other, rtol)), None)
         if same is not None:
             others.remove(same)
-        elif not line.early:
-            found.append((place, Apart(line, None)))
+        else:
+            gone.append((place, Apart(line, None)))
+    reworded = any(other.early for other in others)  # as a model that prints itself
+    found += [(place, one) for place, one in gone if not (one.before.early and reworded)]
     for _, apart in sorted(found, key=lambda one: one[0]):
         yield apart
 

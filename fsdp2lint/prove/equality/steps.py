@@ -208,12 +208,15 @@ def _companions(before: Sequence[RankReport], after: Sequence[RankReport], rtol:
                 lost = Difference("companion", message, rank=old.rank, name=kind, missing=True)
                 compared.differences.append(lost)
                 continue
-            left = [one for one in theirs if one not in mine]
+            left, alone = list(theirs), []
+            for one in mine:
+                if one in left:
+                    left.remove(one)
+                else:
+                    alone.append(one)
             compared.count += len(mine)
-            compared.identical += sum(one in theirs for one in mine)
-            for one in (one for one in mine if one not in theirs):
-                if not left:
-                    break
+            compared.identical += len(mine) - len(alone)
+            for one in alone:
                 other = max(left, key=lambda o: len(o.numbers.items() & one.numbers.items()))
                 left.remove(other)
                 _settings(compared, one, other, old.rank, rtol)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from fsdp2lint.rehearse.contract import collectives, step_counts
+from fsdp2lint.rehearse.contract import collectives, meetings, step_counts
 from fsdp2lint.rehearse.contract.async_saves import AsyncSaves
 from fsdp2lint.rehearse.contract.buffers import Buffers
 from fsdp2lint.rehearse.contract.check import Check
@@ -18,20 +18,20 @@ from fsdp2lint.rehearse.contract.empty_memory import EmptyMemory
 from fsdp2lint.rehearse.contract.gradient_sync import GradientSync
 from fsdp2lint.rehearse.contract.initial_values import InitialValues
 from fsdp2lint.rehearse.contract.learning_rates import LearningRates
+from fsdp2lint.rehearse.contract.meetings import Meetings
 from fsdp2lint.rehearse.contract.optimizer_parameters import OptimizerParameters
 from fsdp2lint.rehearse.contract.partial_values import PartialValues
 from fsdp2lint.rehearse.contract.replicas import Replicas
 from fsdp2lint.rehearse.contract.sharded_pickles import ShardedPickles
 from fsdp2lint.rehearse.contract.shared_steps import SharedSteps
 from fsdp2lint.rehearse.contract.training import Training
-from fsdp2lint.rehearse.contract.uneven_gradients import UnevenGradients
 from fsdp2lint.rehearse.outcome import RankReport, Violation
 
 CHECKS: tuple[type[Check], ...] = (
     OptimizerParameters,
     DirectCalls,
     GradientSync,
-    UnevenGradients,
+    Meetings,
     Replicas,
     Buffers,
     InitialValues,
@@ -54,7 +54,8 @@ def judge(ranks: Sequence[RankReport]) -> list[Violation]:
 
 
 def _all(ranks: Sequence[RankReport]) -> Iterator[Violation]:
-    yield from collectives.across(ranks)
+    waits = list(collectives.across(ranks))
+    yield from waits or meetings.across(ranks)
     yield from step_counts.across(ranks)
     for rank in ranks:
         yield from rank.violations

@@ -18,6 +18,7 @@ from fsdp2lint.rehearse.contract.empty_memory import EmptyMemory
 from fsdp2lint.rehearse.contract.gradient_sync import GradientSync
 from fsdp2lint.rehearse.contract.initial_values import InitialValues
 from fsdp2lint.rehearse.contract.learning_rates import LearningRates
+from fsdp2lint.rehearse.contract.meetings import Meetings
 from fsdp2lint.rehearse.contract.optimizer_parameters import OptimizerParameters
 from fsdp2lint.rehearse.contract.partial_values import PartialValues
 from fsdp2lint.rehearse.contract.replicas import Replicas
@@ -44,7 +45,7 @@ _TOO_LATE = (
     "the model was built before `guard` was imported: memory of `to_empty` (FSDP217, FSDP251), clipped lists "
     "from before `fully_shard` (FSDP220) and initial values (FSDP232) are watched from the import on"
 )
-_COMPARING: tuple[type[Check], ...] = (Replicas, Buffers, InitialValues)
+_COMPARING: tuple[type[Check], ...] = (Replicas, Buffers, InitialValues, Meetings)
 
 
 class ContractWarning(UserWarning):

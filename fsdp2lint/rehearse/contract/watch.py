@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 from fsdp2lint.rehearse import holders
@@ -61,7 +62,9 @@ class Watch:
     thorough = True
     """Whether a check may slow down what a script does often: not in a real run."""
 
-    def __init__(self) -> None:
+    def __init__(self, log: Path | None = None) -> None:
+        self.log = log
+        """Where the collectives of units are written down."""
         self.installed = False
         self.shards: list[Shard] = []
         self.replaced: dict[int, tuple[weakref.ref[Any], str, Shard]] = {}
