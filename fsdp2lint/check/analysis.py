@@ -18,6 +18,7 @@ from fsdp2lint.check.judge import judged
 from fsdp2lint.edits.apply import resolve
 from fsdp2lint.edits.changes import Conflict
 from fsdp2lint.interpret.entries import traces
+from fsdp2lint.model.guards import forget_joins
 from fsdp2lint.project.project import Project
 from fsdp2lint.source.documents.snippet import Snippet
 from fsdp2lint.source.prefilter import MAX_BYTES
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     from fsdp2lint.config.settings import Settings
     from fsdp2lint.model.trace import Trace
     from fsdp2lint.source.prefilter import Content
+
+MOST_REMEMBERED = 2_000
+"""So many guards may know how they compare with others before a rule asks: those before it have asked of other events."""
 
 
 class Analysis:
@@ -166,6 +170,7 @@ class _Run:
             self.analysis.progress(shown(trace.source.path))
         for rule in self.asking:
             self._ask(rule, trace)
+            forget_joins(MOST_REMEMBERED)
         self._look_at(trace)
 
     def _ask(self, rule: Rule, trace: Trace) -> None:

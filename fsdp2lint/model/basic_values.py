@@ -80,16 +80,13 @@ class Value:
             note(self)
         return self._parts.setdefault(key, value)
 
-    def about(self) -> dict[tuple[bool, int], frozenset[Clause]]:
-        """The clauses about how it came out when it was tested, kept by :func:`guards.asked`."""
-        if self.asked is None:
-            self.asked = {}
-            note(self)
-        return self.asked
-
     def forget(self) -> None:
         """Let go of what knows this value and is known by it."""
-        self._parts = self.asked = None
+        self._parts = None
+
+    def forget_guards(self) -> None:
+        """Let go of the guards about it."""
+        self.asked = None
 
     def parts(self) -> tuple[Value, ...]:
         """The parts of it that the script has asked for so far."""
@@ -159,6 +156,28 @@ def forget(since: int) -> None:
 def spare(since: int) -> None:
     """What was noted since then goes when nobody has it any more and the collector comes by."""
     del _circular[since:]
+
+
+class GuardKeeper(Protocol):
+    """Something that keeps guards which it could make again."""
+
+    def forget_guards(self) -> None:
+        """Let go of them."""
+
+
+_keepers: list[GuardKeeper] = []
+
+
+def keeps_guards(one: GuardKeeper) -> None:
+    """Remember that this keeps guards."""
+    _keepers.append(one)
+
+
+def forget_guards() -> None:
+    """Let go of the guards that are kept."""
+    for one in _keepers:
+        one.forget_guards()
+    _keepers.clear()
 
 
 class Part(Value):
@@ -369,6 +388,7 @@ class Either(Value):
         """The options under guards that exclude each other: in one run it is one of them, not two."""
         if self._apart is None:
             self._apart = self._told_apart()
+            keeps_guards(self)
         return self._apart
 
     def _told_apart(self) -> tuple[tuple[Guards, Value], ...]:
@@ -386,8 +406,8 @@ class Either(Value):
             refused |= unit(~chosen)
         return tuple(found)
 
-    def forget(self) -> None:
-        super().forget()
+    def forget_guards(self) -> None:
+        super().forget_guards()
         self._apart = None
 
     def describe(self) -> str:

@@ -19,7 +19,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from fsdp2lint.model.basic_values import Part, is_choice, is_whole, note, tests_in
+from fsdp2lint.model.basic_values import (
+    Part,
+    forget_guards,
+    is_choice,
+    is_whole,
+    keeps_guards,
+    tests_in,
+)
 
 if TYPE_CHECKING:
     from fsdp2lint.model.values import Value
@@ -74,7 +81,7 @@ class Guard:
         if self._inverse is None:
             self._inverse = Guard(self.test, not self.taken, self.site)
             self._inverse._inverse = self
-            note(self)
+            keeps_guards(self)
         return self._inverse
 
     @property
@@ -82,11 +89,11 @@ class Guard:
         """The clauses that say just this, the same object each time."""
         if self._unit is None:
             self._unit = frozenset((frozenset((self,)),))
-            note(self)
+            keeps_guards(self)
         return self._unit
 
-    def forget(self) -> None:
-        """Let go of what knows this guard and is known by it."""
+    def forget_guards(self) -> None:
+        """Let go of those which know this guard and are known by it."""
         self._inverse = self._unit = None
 
     def words(self) -> str:
@@ -146,6 +153,7 @@ class Guards:
         """The guards that hold for certain, by their test: clauses of their own, and what follows from the others."""
         if self._units is None:
             self._units = ALWAYS._followed(self.clauses) or {}
+            _remembering.append(self)
         return self._units
 
     @property
@@ -207,6 +215,7 @@ class Guards:
             kept | fresh, survived=tags, fatal=self.fatal | fresh if fatal else self.fatal
         )
         joined._units = {**self.units, **learnt}
+        _remembering.append(joined)
         return joined
 
     def _without_needless(
@@ -271,6 +280,7 @@ class Guards:
             deadly = both.fatal | (other.fatal & both.clauses)
             tagged = Guards(both.clauses, survived=tags, fatal=deadly)
             tagged._units = both._units
+            _remembering.append(tagged)
             return tagged
         return both
 
@@ -490,17 +500,21 @@ def _membership(test: Value) -> tuple[Value, tuple[object, ...]] | None:
 
 
 _remembering: list[Guards] = []
-"""Those that know with what they were joined or compared."""
+"""Those that know with what they were joined or compared, and what they say in parts."""
 
 
-def forget_joins() -> None:
-    """Let go of what guards were joined with, and of what they say in parts: only a run asks for it again and again.
+def forget_joins(most: int = 0) -> None:
+    """Let go of all that is kept so that nobody works it out twice, when more than ``most`` guards know something.
 
-    Most of these conjunctions stand in no event; they are half of what a run leaves in memory.
+    Most of these conjunctions stand in no event, and most guards in none of them: they are more than half of what a
+    run leaves in memory, and a run soon asks for others.
     """
+    if len(_remembering) <= most:
+        return
     for guards in _remembering:
-        guards._joined = guards._excluded = guards._speaking = None
+        guards._joined = guards._excluded = guards._speaking = guards._units = None
     _remembering.clear()
+    forget_guards()
 
 
 ALWAYS = Guards()
@@ -519,7 +533,10 @@ def asked(test: Value, taken: bool, site: Site) -> frozenset[Clause]:
 
     What is known to be the same does not have to be compared, joined and looked up again.
     """
-    about = test.asked or test.about()
+    about = test.asked
+    if about is None:
+        about = test.asked = {}
+        keeps_guards(test)
     key = (taken, id(site.node))  # the guard keeps its site, and with it the node
     known = about.get(key)
     if known is None:

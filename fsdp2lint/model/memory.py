@@ -45,7 +45,7 @@ class Variable:
     __slots__ = ("_known", "bindings")
 
     def __init__(self) -> None:
-        self.bindings: list[tuple[Guards, Value]] = []
+        self.bindings: tuple[tuple[Guards, Value], ...] = ()
         self._known: dict[Guards, Value | None] | None = None
 
     def write(self, here: Guards, value: Value) -> None:
@@ -55,14 +55,14 @@ class Variable:
         here = here.lasting
         self._known = None
         left = [(g, v) for g, v in self.bindings if not g.implies(here)] if here.clauses else []
-        self.bindings = [*left, (here, value)]
+        self.bindings = (*left, (here, value))
 
     def forget(self, here: Guards) -> None:
         """Delete the bindings that hold only where ``here`` holds."""
         if not here.impossible:
             here = here.lasting
             self._known = None
-            self.bindings = [(g, v) for g, v in self.bindings if not g.implies(here)]
+            self.bindings = tuple((g, v) for g, v in self.bindings if not g.implies(here))
 
     def value(self, here: Guards) -> Value | None:
         """What it stands for where ``here`` holds: one value, an Either of several, or nothing."""

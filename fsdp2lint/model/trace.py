@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from fsdp2lint.frameworks.asked import Asked, Launch
     from fsdp2lint.frameworks.options import AskingCommand
-    from fsdp2lint.model.guards import Guards
     from fsdp2lint.model.memory import Memory
     from fsdp2lint.model.told import Limits
     from fsdp2lint.source.source import Site, Source
@@ -67,7 +66,6 @@ class Trace:
         self._indexed = 0
         self._giving: dict[Value, list[Called]] = {}
         self._asked_of = 0
-        self._excluded: dict[Guards, dict[Guards, bool]] = {}
         self.answers: dict[object, Any] = {}
         """What questions marked with :func:`once` came to."""
 
@@ -102,7 +100,7 @@ class Trace:
         self.visited = set()
         self._indexed = 0
         self._asked_of = 0
-        for known in (self._by_kind, self._places, self._giving, self._excluded, self.answers):
+        for known in (self._by_kind, self._places, self._giving, self.answers):
             known.clear()
 
     @cached_property
@@ -162,11 +160,7 @@ class Trace:
         then, now = one.moment, other.moment
         if then.order >= now.order or (then.stage and now.stage and then.stage != now.stage):
             return False
-        known = self._excluded.setdefault(now.guards, {})
-        excluded = known.get(then.guards)
-        if excluded is None:
-            excluded = known[then.guards] = then.guards.excludes(now.guards)
-        return not excluded
+        return not then.guards.excludes(now.guards)
 
     def never(self, kinds: type[Event] | tuple[type[Event], ...], *about: Value) -> bool:
         """Whether no event of these kinds concerns any of the values ``about``, for certain.
