@@ -360,6 +360,8 @@ def written_entry(text: Text) -> Iterator[Change]:
     for node in text.nodes:
         if isinstance(node, ast.Dict):
             for key, value in zip(node.keys, node.values, strict=True):
+                if key and text.of(key).strip("\"'") == "reshard_after_forward":
+                    continue  # memory, which no run shows: one of the harmless operators
                 if isinstance(value, ast.Constant) and isinstance(value.value, str | bool) and key:
                     new = not value.value if isinstance(value.value, bool) else f"not {value.value}"
                     yield text.change(value, repr(new))
@@ -606,7 +608,9 @@ def mutants(
                     continue
                 left -= 1
                 changed = text.changed(change)
-                ast.parse(changed)
+                if ast.dump(ast.parse(changed)) == ast.dump(ast.parse(text.text)):
+                    left += 1  # it was like that
+                    continue
                 yield name, f"{file.name}:{change.line}", file, changed
 
 

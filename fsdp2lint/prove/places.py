@@ -116,11 +116,17 @@ def _guarded(folder: Path) -> Iterator[Path]:
 
 
 def scripts(place: Place) -> list[str]:
-    """The files of a program: its script, or all Python files of its folder when that was named."""
+    """The files of a program: its script, or all Python files of its folder, hidden ones aside, when that was named."""
     if not Path(place.name).is_dir():
         files = [str(place.folder / name) for name in _files_of(place.target)]
         return [f for f in files if Path(f).exists()][:1] if place.module else [place.target]
-    return [str(path) for path in sorted(Path(place.name).rglob("*.py"))]
+    below = ((path, path.relative_to(place.name)) for path in Path(place.name).rglob("*.py"))
+    return sorted(str(path) for path, name in below if not _is_hidden(name))
+
+
+def _is_hidden(name: Path) -> bool:
+    """Whether it lies in a folder of tools, as backups of `migrate` and environments do."""
+    return any(part.startswith(".") or part == "site-packages" for part in name.parts)
 
 
 def diff(before: Place, after: Place) -> str:

@@ -22,7 +22,7 @@ PATIENCE = 3.0
 """Seconds for all ranks of a busy machine to write down their stacks."""
 SIGNAL_TIME = 0.25
 """Seconds that a dump takes which nobody confirms."""
-_ANSWERED = b"-- answered --\n"
+ANSWERED = "-- answered --\n"
 _PAUSE = 0.01
 
 
@@ -41,7 +41,7 @@ def _serve(asked: int, dump: TextIO) -> None:
     with contextlib.suppress(OSError):  # the script may close what it did not open
         while os.read(asked, 1):
             faulthandler.dump_traceback(dump, all_threads=True)
-            os.write(dump.fileno(), _ANSWERED)
+            os.write(dump.fileno(), ANSWERED.encode())
 
 
 def ask(pids: Mapping[int, int], file: Callable[[int, str], Path]) -> None:
@@ -77,6 +77,6 @@ def _knock(pipe: Path) -> bool:
 
 def _answers(dump: Path) -> int:
     try:
-        return dump.read_bytes().count(_ANSWERED)
+        return dump.read_bytes().count(ANSWERED.encode())
     except FileNotFoundError:
         return 0

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from fsdp2lint.rehearse.contract.meetings import read
-from fsdp2lint.rehearse.demand import ask
+from fsdp2lint.rehearse.demand import ANSWERED, ask
 from fsdp2lint.rehearse.outcome import Frame, RankReport, Request, packed, report_from
 from fsdp2lint.rehearse.script import die_with_parent
 from fsdp2lint.rehearse.stacks import collective, main_thread, own_frames, waits
@@ -466,10 +466,14 @@ def _reported(folder: Path, rank: int) -> RankReport | None:
 
 
 def _dumped(folder: Path, rank: int) -> list[Frame]:
+    """The last whole stack: a rank may be killed while it writes down another one."""
     try:
-        return main_thread(_of(folder, rank, "dump").read_text("utf-8", "replace"))
+        text = _of(folder, rank, "dump").read_text("utf-8", "replace")
     except FileNotFoundError:
         return []
+    whole, _, begun = text.rpartition(ANSWERED)
+    stacks = [main_thread(begun), main_thread(whole)]
+    return next(filter(own_frames, stacks), None) or next(filter(None, stacks), [])
 
 
 def _of(folder: Path, rank: int, kind: str) -> Path:

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from fsdp2lint.catalogue import knowledge
-from fsdp2lint.rehearse import contract
-from fsdp2lint.rehearse.contract.codes import NAMES
-from tests.evidence.header import Fixture, fixtures
+fsdp = pytest.importorskip("torch.distributed.fsdp")
 
-from .scenes import ROOT, Rehearsed, forking, runs_here
+from fsdp2lint.catalogue import knowledge  # noqa: E402
+from fsdp2lint.rehearse import contract  # noqa: E402
+from fsdp2lint.rehearse.contract.codes import NAMES  # noqa: E402
+from tests.evidence.header import Fixture, fixtures  # noqa: E402
+
+from .scenes import ROOT, Rehearsed, forking, runs_here  # noqa: E402
 
 pytestmark = pytest.mark.ranks
 
@@ -149,6 +151,8 @@ def test_scripts_of_our_own(told: Rehearsed, name: str) -> None:
         for code in re.findall(r"# seen: (FSDP\d+)", line)
     ]
     found = [(v.code, v.at.line if v.at else 0) for v in told[SCRIPTS / name][1]]
+    if name == "apart_in_replicas.py" and not hasattr(fsdp, "share_comm_ctx"):
+        pytest.skip("there, hybrid sharding asserts an event in backward that CPUs have not")
     assert sorted(found) == sorted(wanted)
     assert [rank.error for rank in told[SCRIPTS / name][0]] == ["", ""]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from fsdp2lint.rehearse.contract.collectives import across
-from fsdp2lint.rehearse.demand import ask
-from fsdp2lint.rehearse.launch import Run, Verdict, _is_ready
+from fsdp2lint.rehearse.demand import ANSWERED, ask
+from fsdp2lint.rehearse.launch import Run, Verdict, _dumped, _is_ready
 from fsdp2lint.rehearse.outcome import (
     Frame,
     How,
@@ -136,6 +136,14 @@ def test_the_exit_code(verdict: Verdict, status: int, how: How, code: int) -> No
     assert Rehearsal(Request("train.py", ""), run, [], []).exit_code == code
     broken = [Violation("FSDP201", "wrong")]
     assert Rehearsal(Request("train.py", ""), run, broken, []).exit_code == 1
+
+
+def test_a_stack_that_was_cut_off_does_not_hide_the_one_before(tmp_path: Path) -> None:
+    inner = f'Current thread 0x1 (most recent call first):\n  File "{LIBRARY}/torch/distributed/x.py", line 3 in wait\n'
+    script = '  File "/home/me/train.py", line 7 in <module>\n'
+    for text in (inner + script + ANSWERED, inner + script + ANSWERED + inner, inner + script):
+        (tmp_path / "rank1.dump").write_text(text)
+        assert [frame.at.line for frame in _dumped(tmp_path, 1)] == [7, 3]
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="only where there is /proc")

@@ -18,7 +18,7 @@ from fsdp2lint.prove.equality import apart, steps
 from fsdp2lint.prove.equality.drawing import chart
 from fsdp2lint.prove.equality.pairs import pair
 from fsdp2lint.prove.equality.settled import counted_by_shard, settings_of_version_1
-from fsdp2lint.prove.places import NoEntry, find
+from fsdp2lint.prove.places import NoEntry, find, scripts
 from fsdp2lint.rehearse import workfolder
 from fsdp2lint.rehearse.companions import _state
 from fsdp2lint.rehearse.outcome import (
@@ -31,6 +31,7 @@ from fsdp2lint.rehearse.outcome import (
     report_from,
 )
 from fsdp2lint.rehearse.results import COPY, Checkpoint
+from fsdp2lint.rehearse.standin.fsdp import _divided
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -149,6 +150,19 @@ def test_a_folder_is_run_by_its_entry(tmp_path: Path) -> None:
             find(str(tmp_path), **arguments)
     with pytest.raises(NoEntry, match="--entry names a script in a folder"):
         find(str(tmp_path / "helpers.py"), entry="x.py")
+
+
+def test_what_tools_keep_in_a_folder_is_no_part_of_the_program(tmp_path: Path) -> None:
+    for name in ("train.py", "parts/model.py", ".fsdp2lint_backup/1/train.py", ".venv/x.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x = 1\n")
+    found = scripts(find(str(tmp_path)))
+    assert [Path(one).name for one in found] == ["model.py", "train.py"]
+
+
+@pytest.mark.parametrize("factors", [(None, None), (None, None, "sum", "sum")])
+def test_gradients_are_divided_in_releases_that_choose_no_operation(factors: Any) -> None:
+    assert _divided(lambda: factors)() == factors
 
 
 WRITING = """

@@ -63,7 +63,10 @@ def _divided(factors: Function) -> Function:
     said = inspect.signature(factors)
 
     def chosen(*args: Any, **how: Any) -> Any:
-        before, after, scatter, reduce = factors(*args, **how)
+        found = factors(*args, **how)
+        if len(found) != 4:  # before PyTorch 2.8 there is no factor to choose
+            return found
+        before, after, scatter, reduce = found
         factor = said.bind(*args, **how).arguments.get("factor")
         kinds = torch.distributed.ReduceOp
         if factor is None or before or after or scatter in (kinds.AVG, kinds.SUM):
