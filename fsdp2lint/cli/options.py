@@ -101,8 +101,8 @@ MAKING_UP = together(
     click.option(
         "--full-size",
         is_flag=True,
-        help="With --fake, build models of `from_pretrained` at the default size of their configuration (GPT-2 at the "
-        "size of its name), for programs that copy the weights into a model that they define.",
+        help="With --fake, build models of `from_pretrained` as large as their `config.json` says, where a folder or the hub's "
+        "cache has one, else at the default size of its class (GPT-2 at that of its name).",
     ),
     click.option(
         "--small",

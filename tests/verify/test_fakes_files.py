@@ -333,7 +333,17 @@ from transformers import AutoModelForCausalLM, GPT2LMHeadModel
 sizes = (12, 768, 50257) if FULL_SIZE else (2, 64, 512)
 config = GPT2LMHeadModel.from_pretrained("gpt2").config
 assert (config.n_layer, config.n_embd, config.vocab_size) == sizes, config
-if not FULL_SIZE:
+if FULL_SIZE:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 2}
+    LlamaConfig(**sizes, num_key_value_heads=2, vocab_size=99).save_pretrained("here")
+    for kind in (AutoModelForCausalLM, LlamaForCausalLM):  # the folder has no weights
+        held = kind.from_pretrained("here").config
+        assert (held.num_hidden_layers, held.hidden_size, held.vocab_size) == (3, 32, 99), held
+    assert GPT2LMHeadModel.from_pretrained("nobody/has-this").config.n_layer == 12
+    print([what for what in counts if "configuration" in what])
+else:
     from transformers import AutoProcessor, LlavaConfig
 
     processor = AutoProcessor.from_pretrained("nobody/has-this")
@@ -354,7 +364,8 @@ def test_pretrained_models_of_full_size_and_small_ones_that_take_any_token(
     pytest.importorskip("transformers")
     said = _said(tmp_path, FULL.replace("FULL_SIZE", str(full)))
     small = ["['made up: numbers of tokens, brought into the small vocabulary']"]
-    assert said == ([] if full else small)
+    missing = "no configuration of 'nobody/has-this' is here: its sizes are those that GPT2Config has by itself"
+    assert said == ([str([missing])] if full else small)
 
 
 GROUP = """

@@ -6,6 +6,7 @@ brought into it when the model is called.
 
 from __future__ import annotations
 
+import copy
 import functools
 import importlib.util
 import os
@@ -30,7 +31,8 @@ SMALL = SIZES | {
 }
 """What a configuration gets of those settings that it has."""
 
-_GPT2 = {
+_GPT2: dict[str, dict[str, int]] = {
+    "gpt2": {},
     "gpt2-medium": {"n_embd": 1024, "n_layer": 24, "n_head": 16},
     "gpt2-large": {"n_embd": 1280, "n_layer": 36, "n_head": 20},
     "gpt2-xl": {"n_embd": 1600, "n_layer": 48, "n_head": 25},
@@ -44,11 +46,14 @@ _OTHER_NAMES = {"pythia": "gpt_neox", "dolly": "gpt_neox", "redpajama": "gpt_neo
 def install(counted: Counted, *, full_size: bool = False) -> None:
     """Replace what would ask the network, once that has failed.
 
-    ``full_size`` gives models as large as the class of their configuration has them by itself.
+    ``full_size`` gives models as large as their configuration says, which a folder or the hub's cache may hold without the weights;
+    where there is none, as the class of their configuration has them by itself.
     """
     import transformers
 
-    sizes = functools.partial(_sized, _full if full_size else _small)
+    read = functools.cache(functools.partial(_read, transformers.AutoConfig.from_pretrained))
+    full = functools.partial(_full, read, counted)
+    sizes = functools.partial(_sized, full if full_size else _small)
 
     makers: dict[str, Any] = {
         "AutoTokenizer": lambda *_, **how: _tokenizer(how),
@@ -212,11 +217,23 @@ def _small(kind: Any, _: object) -> Any:
     return made
 
 
-def _full(kind: Any, name: Any) -> Any:
-    given = _GPT2.get(str(name).rpartition("/")[2], {})
+def _read(read: Callable[[str], Any], name: str) -> Any:
+    """The configuration of that name that is on this machine; None where there is none."""
+    try:
+        return read(name)
+    except (OSError, ValueError, ImportError, KeyError):
+        return None
+
+
+def _full(read: Callable[[str], Any], counted: Counted, kind: Any, name: Any) -> Any:
+    if (known := read(str(name))) is not None:
+        return copy.deepcopy(known)
+    given = _GPT2.get(str(name).rpartition("/")[2])
+    if given is None:
+        counted.note(f"no configuration of {str(name)!r} is here: its sizes are those that {kind.__name__} has by itself")  # fmt: skip
     if kind().to_dict().get("is_encoder_decoder"):
         given = {"decoder_start_token_id": 0}
-    return kind(**given)
+    return kind(**(given or {}))
 
 
 def _model(cls: Any, name: Any, sizes: Sizes, how: dict[str, Any]) -> Any:
