@@ -445,8 +445,8 @@ def collect(
         report.how = "busy"
         return report
     report.waits_in = collective(stack)
-    if _crashed(folder, rank):
-        report.how = "died"
+    if crash := _crash(folder, rank):
+        report.how, report.error = "died", _CRASHES.get(crash, "")
     elif verdict != "over" or waits(stack):
         report.how = "hung"
     else:  # one that was told to end, because another had failed, has written down its stacks
@@ -454,8 +454,17 @@ def collect(
     return report
 
 
-def _crashed(folder: Path, rank: int) -> bool:
-    return "Fatal Python error" in _of(folder, rank, "dump").read_text("utf-8", "replace")
+def _crash(folder: Path, rank: int) -> str:
+    """What ended the process from outside of Python; empty when nothing did."""
+    text = _of(folder, rank, "dump").read_text("utf-8", "replace")
+    return text.partition("Fatal Python error: ")[2].partition("\n")[0]
+
+
+_CRASHES = {
+    "Bus error": "Bus error: a file was written over that is still mapped into memory, as `torch.load(…, mmap=True)` leaves "
+    "what is not copied (`step` of an optimizer's state): write to another name, then `os.replace` it"
+}
+"""What is known of some of them."""
 
 
 def _reported(folder: Path, rank: int) -> RankReport | None:

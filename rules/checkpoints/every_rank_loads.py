@@ -222,4 +222,4 @@ def _mapped(loaded: Loaded) -> Fix | None:
     edit = mapped(loaded)
     if edit is None:
         return None
-    return Fix("map the file", (edit,), "unsafe", "the file must stay while it is in use")
+    return Fix("map the file", (edit,), "unsafe", "nothing may write over the file while it is in use")

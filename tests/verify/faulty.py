@@ -137,6 +137,7 @@ FAULTS: dict[str, Fault] = {
     "a layer is added afterwards": Fault("    optimizer =", "    model.last = nn.Linear(8, 2).cuda()\n    optimizer =", "FSDP2(06|12)"),
     "ranks begin with other values": Fault("    torch.manual_seed(0)\n", "    torch.manual_seed(rank)\n", "FSDP232"),
     "shards are pickled": Fault("torch.save(whole,", "torch.save(model.state_dict(),", "FSDP301"),
+    "a file is written over that is mapped": Fault("        torch.save(whole, \"model.pt\")\n", "        torch.save([whole, torch.ones(9999)], \"model.pt\")\n        torch.save(torch.load(\"model.pt\", mmap=True), \"model.pt\")\n", "rank 0 died at \nBus error: a file was written over"),
     "a save is not awaited": Fault("    saving.result()\n", "", "FSDP307"),
     "memory is never filled": Fault("    model = Net().cuda()\n", "    with torch.device('meta'):\n        model = Net()\n    model.to_empty(device='cuda')\n", "FSDP251|FSDP217"),
     "a buffer differs between ranks": Fault("    optimizer =", "    model.blocks[0].scale.mul_(1 + rank)\n    optimizer =", "FSDP2(17|61)\nscale"),
