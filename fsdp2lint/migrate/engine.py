@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import re
 import traceback
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -49,6 +50,7 @@ from fsdp2lint.migrate.leftovers import (
 from fsdp2lint.migrate.speaks import holds_fsdp1
 from fsdp2lint.migrate.units import Held, Model, Stuck, builds_by_hand, held, left_stuck, models
 from fsdp2lint.model.told import NOTHING_TOLD, Told
+from fsdp2lint.project.links import is_second_rate
 from fsdp2lint.source.source import Site, Source, Unreadable
 from fsdp2lint.system.collector import no_collector
 from fsdp2lint.system.frames import roomy
@@ -151,7 +153,7 @@ def migrate(
         stuck = frozenset(left_stuck(sources)).union(staying)
     by_hand: frozenset[Place] = frozenset()
     first = Program(tuple(sources), tuple(roots), options or Options(), tuple(texts), told)
-    first.interests = interests(first)
+    first.interests = first.project.interests = interests(first)
     wrapped = tuple(models(first)) if whole and accept is None else ()
     program: Program | None = first
     del first
@@ -198,7 +200,10 @@ def migrate(
 
 
 def interests(program: Program) -> dict[str, Interest]:
-    """The files that hold no FSDP1: near are those that import, through others of the project, one that does."""
+    """The files that hold no FSDP1: near are those that import, through others of the project, one that does.
+
+    Tests are aside: how they call something is a poor picture of how it is used.
+    """
     project = program.project
     paths = {project.path_of(one): one for one in program.sources}
     importers: dict[str, list[str]] = {}
@@ -213,7 +218,9 @@ def interests(program: Program) -> dict[str, Interest]:
         near |= more
         waiting += more
     distant = [(path, one) for path, one in paths.items() if path not in about]
-    return {one.path: "near" if path in near else "aside" for path, one in distant}
+    top = os.path.commonpath([os.path.dirname(path) for path in paths]) if paths else ""
+    used = {path for path in near if not is_second_rate(os.path.relpath(path, top))}
+    return {one.path: "near" if path in used else "aside" for path, one in distant}
 
 
 def waves(codemods: Sequence[Codemod]) -> list[list[Codemod]]:

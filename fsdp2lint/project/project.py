@@ -32,6 +32,9 @@ ALL_PROGRAMS_STEPS = 600_000
 SHARDING_STEPS = 10
 """So many times the usual steps a program may take that has sharded a model by then: how it trains comes next."""
 
+OF_ASIDE = 4
+"""All that is aside gets this part of what others get: it shows little of what is used, and its runs are kept too."""
+
 LEAST_STEPS = 1_500
 """What each entry gets at the least."""
 
@@ -129,12 +132,15 @@ class Budget:
     Programs have their own: each may take its usual steps and, while all together have not taken too many,
     :data:`PROGRAM_STEPS` times as much. The many other entries share what is theirs. ``patience`` says how many
     times as much as usual that is, and what one entry may spend of it: patience is for what the work is about.
-    What is ``near`` or ``aside`` has budgets of its own and no patience, and what is ``aside`` no least.
+    What is ``near`` or ``aside`` has budgets of its own and no patience; that of what is ``aside`` is small, with no more
+    than usual for a program and no least.
     """
 
     def __init__(self, total: int = TOTAL_STEPS, patience: int = 1) -> None:
         self.left: dict[Pool, int] = {
-            (program, interest, shards): steps * (patience if interest == "about" else 1)
+            (program, interest, shards): steps // OF_ASIDE
+            if interest == "aside"
+            else steps * (patience if interest == "about" else 1)
             for program, steps in ((True, ALL_PROGRAMS_STEPS), (False, total))
             for interest in INTERESTS
             for shards in (False, True)
@@ -158,7 +164,7 @@ class Budget:
         """
         own = usual * self.patience if interest == "about" else usual
         if program:
-            most = max(usual * PROGRAM_STEPS, own)
+            most = usual if interest == "aside" else max(usual * PROGRAM_STEPS, own)
             least = most if chosen else LEAST_STEPS if interest == "aside" else own
             ration = Ration(least, most, program=True, interest=interest, trains=trains)
         else:
