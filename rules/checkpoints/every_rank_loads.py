@@ -222,4 +222,6 @@ def _mapped(loaded: Loaded) -> Fix | None:
     edit = mapped(loaded)
     if edit is None:
         return None
-    return Fix("map the file", (edit,), "unsafe", "nothing may write over the file while it is in use")
+    return Fix(
+        "map the file", (edit,), "unsafe", "nothing may write over the file while it is in use"
+    )
