@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import libcst as cst
 from libcst import CSTNode
@@ -177,15 +177,15 @@ def built_on_meta(trace: Trace, event: Event, module: Value) -> Called | None:
     return None
 
 
-def way_without_memory(
+def ways_without_memory(
     trace: Trace, event: Event, module: Value, built: Guards, layer: Value | None = None
-) -> Guards | None:
-    """A path to an event on which nothing has given the module's parameters memory; None if there is none.
+) -> Ways:
+    """The paths to an event on which nothing has given the module's parameters memory.
 
     Of one ``layer`` of it, if that is named: memory for another layer does not count.
     """
     if _reached_from_outside(trace, module) or _data_written(trace, event, module, buffers=False):
-        return None
+        return ()
 
     def among(*values: Value) -> bool:
         given = [unwrapped(one) for value in values for one in options(value)]
@@ -206,7 +206,7 @@ def way_without_memory(
         if not (_is_tensor(e.value) or _leaves_parameters(trace, e)) and among(e.owner)
     ]
     touching += [e for e in trace.before(event, Loaded) if among(*(state.of for state in e.states))]
-    return way_around(trace, event, touching, module, built)
+    return ways_around(trace, event, touching, module, built)
 
 
 def _only_changes_dtype(moved: Moved) -> bool:
@@ -223,10 +223,10 @@ def _only_changes_dtype(moved: Moved) -> bool:
 
 def given_memory(trace: Trace, event: Event, module: Value) -> bool:
     """Whether anything before an event may have given the module's parameters memory, on every path to it."""
-    return way_without_memory(trace, event, module, event.guards) is None
+    return not ways_without_memory(trace, event, module, event.guards)
 
 
-def way_without_values(
+def ways_without_values(
     trace: Trace,
     start: Event,
     end: Event,
@@ -236,30 +236,35 @@ def way_without_values(
     by_loads: bool = True,
     itself: bool = False,
     giving: Sequence[Event] | None = None,
-) -> Guards | None:
-    """A path from one event to another on which nothing gives the module values; None if there is none.
+) -> Ways:
+    """The paths from one event to another on which nothing gives the module values.
 
     ``giving`` are the events among which those are that do, when the caller knows them. ``itself`` asks for what the
     module holds itself: values for one of its submodules do not count.
     """
     if _reached_from_outside(trace, module):
-        return None
+        return ()
     if _data_written(trace, end, module, buffers=not by_loads):  # what loads leave out are buffers
-        return None
+        return ()
     found = giving
     if found is None:
         found = values_given(trace, start, end, module, by_loads=by_loads, itself=itself)
     touching = [e for e in found if giving is None or _gives(trace, e, module, itself)]
-    return way_around(trace, end, touching, module, built)
+    return ways_around(trace, end, touching, module, built)
 
 
-def way_around(
+Ways = tuple[Guards, ...]
+"""Paths to an event, as what must hold on each; none of them holds only where another does."""
+
+
+def ways_around(
     trace: Trace, end: Event, touching: Sequence[Event], module: Value, built: Guards
-) -> Guards | None:
-    """The path to an event on which none of others happens: all paths, or those where a test that the script asks
+) -> Ways:
+    """The paths to an event on which none of others happens: all paths, or those where a test that the script asks
     before one of the others comes out otherwise, or several flags are off (``resume``, ``pretrained``). ``module`` is
     what all this is about: tests of it are no choices.
     """
+    found: list[Guards] = []
     ways = [end.guards]
     hooks = frozenset(clause for one in touching for clause in _not_given(one, end, touching))
     for one in touching:
@@ -268,10 +273,18 @@ def way_around(
             break
     for way in (*ways, *_with_flags_off(trace, end.guards, touching, module)):
         whole = way.also(hooks) if hooks else way
-        if not whole.impossible and together(built, whole):
-            if all(one.guards.lasting.excludes(whole) for one in touching):
-                return whole
-    return None
+        if whole.impossible or not together(built, whole):
+            continue
+        if any(_clauses(end, one) <= _clauses(end, whole) for one in found):
+            continue
+        if all(one.guards.lasting.excludes(whole) for one in touching):
+            found.append(whole)
+    return tuple(found)
+
+
+def _clauses(end: Event, way: Guards) -> frozenset[frozenset[Guard]]:
+    """What holds on a path beside what holds on all paths to an event."""
+    return frozenset(way.since(end.guards))
 
 
 def _refusals(
@@ -401,10 +414,14 @@ def _is_setting(trace: Trace, test: Value, module: Value) -> bool:
     return isinstance(seen, External) and not seen.name.startswith("torch.")
 
 
-def on_path(end: Event, way: Guards) -> str:
-    """The condition of a path in words, as the end of a sentence; nothing when it is every path to an event."""
-    said = " and ".join(sorted(_in_words(g) for c in way.since(end.guards) for g in c))
-    return f" when `{said}`" if said else ""
+def on_paths(end: Event, ways: Iterable[Guards]) -> str:
+    """The conditions of paths in words, as the end of a sentence; nothing when one is every path to an event."""
+    said = sorted({" and ".join(sorted(map(_in_words, _of(end, way)))) for way in ways})
+    return ", and".join(f" when `{one}`" for one in said) if all(said) else ""
+
+
+def _of(end: Event, way: Guards) -> Iterator[Guard]:
+    return (guard for clause in way.since(end.guards) for guard in clause)
 
 
 def _in_words(guard: Guard) -> str:
@@ -633,16 +650,16 @@ def _gives(trace: Trace, event: Event, module: Value, itself: bool = False) -> b
     return False
 
 
-def way_without_own_values(
+def ways_without_own_values(
     trace: Trace,
     end: Event,
     holder: Value,
     parameter: Value,
     built: Guards,
     giving: Sequence[Event],
-) -> Guards | None:
-    """A path to an event on which a parameter that a module holds beside its submodules gets no values, of what
-    ``giving`` gives the whole model; None if there is none.
+) -> Ways:
+    """The paths to an event on which a parameter that a module holds beside its submodules gets no values, of what
+    ``giving`` gives the whole model.
     """
     names = {
         key.removeprefix(".")
@@ -650,10 +667,10 @@ def way_without_own_values(
         if isinstance(key, str) and parameter in options(value)
     }
     if len(names) != 1 or _reached_from_outside(trace, holder) or _data_written(trace, end, holder):
-        return None
+        return ()
     name = names.pop()
     touching = [one for one in giving if _gives_itself(trace, one, holder, parameter, name)]
-    return way_around(trace, end, touching, holder, built)
+    return ways_around(trace, end, touching, holder, built)
 
 
 def _gives_itself(trace: Trace, event: Event, holder: Value, parameter: Value, name: str) -> bool:

@@ -160,7 +160,7 @@ from fsdp2lint.api import (
 )
 
 from .._common.loops import loops_around
-from .._common.meta import is_choice_of_the_run, way_around
+from .._common.meta import is_choice_of_the_run, ways_around
 from .._common.shared import Shard, overlap, sharded, together
 
 
@@ -209,7 +209,7 @@ def _kept(trace: Trace, switched: SyncSwitched, shard: Shard, module: Value) -> 
     if trace.truncated or not holders.isdisjoint(trace.memory.foreign):
         return False
     lost = [e for e in trace.of(Escaped) if not holders.isdisjoint(_whole(e.value))]
-    return bool(lost) and way_around(trace, switched, lost, module, shard.guards) is not None
+    return bool(lost) and bool(ways_around(trace, switched, lost, module, shard.guards))
 
 
 def _whole(value: Value) -> Iterator[Value]:

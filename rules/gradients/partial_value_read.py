@@ -168,7 +168,7 @@ from fsdp2lint.api import (
 
 from .._common.fixes import call_of
 from .._common.meetings import asks_for_dtensor
-from .._common.meta import way_around
+from .._common.meta import ways_around
 from .._common.norms import Norm, is_partial, norms
 from .._common.origins import origins
 from .._common.parts import parameter_of
@@ -495,7 +495,7 @@ def _by_hand(trace: Trace, read: Called, shard: Shard) -> bool:
     asked = {g.test for one in reducing for clause in one.guards.since(read.guards) for g in clause}
     if any(of_world_size(one) for test in asked for one in tests_in(test)):
         return True
-    return way_around(trace, read, reducing, shard.module, shard.guards) is None
+    return not ways_around(trace, read, reducing, shard.module, shard.guards)
 
 
 def _whole(read: Called) -> Fix | None:

@@ -189,9 +189,9 @@ from fsdp2lint.api import (
 from .._common.meta import (
     first_forward,
     meta_cases,
-    on_path,
+    on_paths,
     values_given,
-    way_without_values,
+    ways_without_values,
     writes_parameters,
 )
 from .._common.shared import together
@@ -216,16 +216,16 @@ def check(trace: Trace) -> Iterator[Finding]:
                 for one in values_given(trace, moved, forward, holder, by_loads=False, itself=True)
                 if not writes_parameters(one)
             ]
-            way = way_without_values(
+            paths = ways_without_values(
                 trace, moved, forward, holder, built, by_loads=False, itself=True, giving=giving
             )
-            if way is None:
+            if not paths:
                 continue
             said = f"`{name.value}`" if isinstance(name, Literal) else "it"
             yield Finding(
                 at=registered,
                 message=f"{said} is in no state dict, and `to_empty` leaves it unwritten: after the load it holds "
-                f"garbage{on_path(forward, way)}; compute it anew",
+                f"garbage{on_paths(forward, paths)}; compute it anew",
                 because=((moved, "memory without values is given here"),),
             )
             break

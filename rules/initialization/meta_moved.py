@@ -124,7 +124,7 @@ from fsdp2lint.api import (
 )
 
 from .._common.fixes import call_of
-from .._common.meta import born_on_meta, is_meta, plain, valued, way_without_memory
+from .._common.meta import born_on_meta, is_meta, plain, valued, ways_without_memory
 from .._common.shared import class_name, together
 
 _TO_DEVICE = ("to", "cuda", "cpu", "xpu")
@@ -156,7 +156,7 @@ def _without_memory(trace: Trace, moved: Moved, module: Value) -> Called | None:
     for called, guards in born_on_meta(trace):
         if called.order < moved.order and trace.inside(called.result, module):
             both = together(guards, moved.guards)
-            if both and way_without_memory(trace, moved, module, guards, called.result) is not None:
+            if both and ways_without_memory(trace, moved, module, guards, called.result):
                 return called
     return None
 

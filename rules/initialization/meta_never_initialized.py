@@ -127,7 +127,6 @@ from fsdp2lint.api import (
     Finding,
     Fix,
     Forward,
-    Guards,
     InsertAfter,
     Literal,
     Moved,
@@ -141,13 +140,14 @@ from fsdp2lint.api import (
 
 from .._common.fixes import own_statement, path_text, receiver_of
 from .._common.meta import (
+    Ways,
     born_on_meta,
     first_forward,
-    on_path,
+    on_paths,
     own_parameters_on_meta,
     values_given,
-    way_without_own_values,
-    way_without_values,
+    ways_without_own_values,
+    ways_without_values,
 )
 from .._common.shared import class_name, parts_of, together
 from ._common.fixes_values import values_for
@@ -165,8 +165,8 @@ def check(trace: Trace) -> Iterator[Finding]:
         found = _uninitialised(trace, moved, forward)
         if found is None:
             continue
-        layers, way, whole = found
-        built, path = layers[0], on_path(forward, way)
+        layers, ways, whole = found
+        built, path = layers[0], on_paths(forward, ways)
         if whole:
             said = (
                 f"`to_empty` gives `{unwrapped(moved.module).words()}` memory without values, and nothing "
@@ -191,8 +191,8 @@ def check(trace: Trace) -> Iterator[Finding]:
 
 def _uninitialised(
     trace: Trace, moved: Moved, forward: Forward
-) -> tuple[list[Called], Guards, bool] | None:
-    """The layers that compute without having got values on some path, that path, and whether no layer has got any."""
+) -> tuple[list[Called], Ways, bool] | None:
+    """The layers that compute without having got values on some paths, those, and whether no layer has got any."""
     module = unwrapped(moved.module)
     alone = _without_submodules(trace, moved)
     layers = [
@@ -206,18 +206,18 @@ def _uninitialised(
         return None
     giving = values_given(trace, moved, forward, module)
     for called, guards in layers:
-        way = way_without_values(trace, moved, forward, module, guards)
-        if way is not None:
-            return [called], way, True
+        ways = ways_without_values(trace, moved, forward, module, guards)
+        if ways:
+            return [called], ways, True
     left: list[Called] = []
-    path: Guards | None = None
+    paths: Ways = ()
     for called, guards in layers:
         layer = called.result
         if layer is module or not _computes(trace, moved, layer):
             continue
-        way = way_without_values(trace, moved, forward, layer, guards, giving=giving)
-        if way is not None and path in (None, way):
-            path = way
+        ways = ways_without_values(trace, moved, forward, layer, guards, giving=giving)
+        if ways and paths in ((), ways):
+            paths = ways
             left.append(called)
     for called, guards, holder in own_parameters_on_meta(trace):
         if not trace.inside(holder, module):
@@ -228,13 +228,13 @@ def _uninitialised(
             continue
         both = guards.and_(moved.guards)
         if parts_of(trace, holder):
-            way = way_without_own_values(trace, forward, holder, called.result, both, giving)
+            ways = ways_without_own_values(trace, forward, holder, called.result, both, giving)
         else:
-            way = way_without_values(trace, moved, forward, holder, both, giving=giving)
-        if way is not None and path in (None, way):
-            path = way
+            ways = ways_without_values(trace, moved, forward, holder, both, giving=giving)
+        if ways and paths in ((), ways):
+            paths = ways
             left.append(called)
-    return None if path is None else (left, path, False)
+    return (left, paths, False) if paths else None
 
 
 def _without_submodules(trace: Trace, moved: Moved) -> bool:

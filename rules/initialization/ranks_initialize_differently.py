@@ -98,7 +98,7 @@ from .._common.meta import (
     out_of_sight,
     plain,
     values_given,
-    way_without_values,
+    ways_without_values,
 )
 from .._common.shared import Shard, class_name, differs_by_rank, shards_after, together
 
@@ -183,10 +183,10 @@ def _trained_as_is(trace: Trace, seed: Called, built: Called, shard: Shard) -> b
         for event in values_given(trace, built, stepped, built.result)
         if not (event.order < shard.order and _draws(event))
     ]
-    way = way_without_values(trace, built, stepped, built.result, stepped.guards, giving=giving)
-    if way is None:
+    ways = ways_without_values(trace, built, stepped, built.result, stepped.guards, giving=giving)
+    if not ways:
         return False
-    asked = {guard.test for clause in way.since(stepped.guards) for guard in clause}
+    asked = {guard.test for clause in ways[0].since(stepped.guards) for guard in clause}
     return not any(part in asked for part in _parts(seed.argument(0, "seed")))
 
 

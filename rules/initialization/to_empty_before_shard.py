@@ -124,7 +124,7 @@ from fsdp2lint.api import (
 )
 
 from .._common.fixes import call_of, moved_below
-from .._common.meta import built_on_meta, given_memory, way_without_values
+from .._common.meta import built_on_meta, given_memory, ways_without_values
 from .._common.shared import Shard, line_of, shards_after, together
 
 
@@ -198,7 +198,7 @@ def _shards_it(trace: Trace, moved: Moved) -> list[Shard]:
 def _whole_on_purpose(trace: Trace, moved: Moved, later: list[Shard]) -> bool:
     """Whether the module gets values, or computes, before it is sharded."""
     module, last = unwrapped(moved.module), later[-1].event
-    if way_without_values(trace, moved, last, module, moved.guards) is None:
+    if not ways_without_values(trace, moved, last, module, moved.guards):
         return True
     between = [*trace.before(last, Forward), *trace.before(last, Restored)]
     return any(e.order > moved.order for e in between)

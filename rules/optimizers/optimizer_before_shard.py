@@ -132,7 +132,7 @@ from fsdp2lint.api import (
 )
 
 from .._common.fixes import moved_below
-from .._common.meta import way_around
+from .._common.meta import ways_around
 from .._common.shared import (
     Shard,
     leftover,
@@ -259,9 +259,9 @@ def _handed_away(trace: Trace, built: OptimizerBuilt, shard: Shard) -> bool:
             continue
         before = [gone for gone in away if gone.order < stepped.order]
         if both.implies(stepped.guards):
-            return bool(before) and way_around(trace, stepped, before, shard.module, both) is None
+            return bool(before) and not ways_around(trace, stepped, before, shard.module, both)
         if together(both, stepped.guards) and before:
-            if way_around(trace, stepped, before, shard.module, both) is not None:
+            if ways_around(trace, stepped, before, shard.module, both):
                 return False
     return True
 

@@ -159,7 +159,7 @@ from fsdp2lint.api import (
 )
 
 from .._common.fixes import call_of, first_argument, further_arguments, path_text, stands_alone
-from .._common.meta import gives_no_values, is_choice_of_the_run, on_path, way_around
+from .._common.meta import Ways, gives_no_values, is_choice_of_the_run, on_paths, ways_around
 from .._common.shared import (
     Shard,
     class_name,
@@ -213,7 +213,7 @@ def _left_over(trace: Trace, said: set[Value]) -> Iterator[Finding]:
         yield Finding(
             at=parts[0].event,
             message=f"`{root.words()}` itself is never sharded: nothing reduces the gradients of "
-            f"`{left.words()}`, and the ranks drift apart{on_path(forward, way)}",
+            f"`{left.words()}`, and the ranks drift apart{on_paths(forward, (way,))}",
             because=((forward, f"`{root.words()}` runs forward here"),),
             fix=_root_call(trace, parts[0], root),
         )
@@ -232,9 +232,9 @@ def _trained(
         covered = _covered(trace, parts)
         left = () if covered is None else _uncovered(trace, root, covered, forward, way)
     for one in left:
-        path = way_around(trace, forward, [*handed, *freezing(trace, one)], root, way)
-        if path is not None:
-            yield one, path.also(way.clauses)
+        paths = ways_around(trace, forward, [*handed, *freezing(trace, one)], root, way)
+        if paths:
+            yield one, paths[0].also(way.clauses)
 
 
 def _groups_as_roots(trace: Trace, models: set[Value]) -> Iterator[Finding]:
@@ -250,15 +250,15 @@ def _groups_as_roots(trace: Trace, models: set[Value]) -> Iterator[Finding]:
         forward = _first_alone(trace, group, modules)
         if forward is None:
             continue
-        ways = (_way_unsharded(trace, group, made, forward) for made in _made(trace, group))
-        way = next((one for one in ways if one is not None), None)
-        if way is None:
+        each = (_ways_unsharded(trace, group, made, forward) for made in _made(trace, group))
+        ways = next(filter(None, each), ())
+        if not ways:
             continue
         said.add(group.at.node)
         yield Finding(
             at=group,
             message=f"{_names(group)} are one group and no module above them is sharded: its first forward raises "
-            f"RuntimeError, because a root has to be a single module{on_path(forward, way)}",
+            f"RuntimeError, because a root has to be a single module{on_paths(forward, ways)}",
             because=((forward, "the group computes here"),),
             fix=_above(trace, group, modules),
         )
@@ -340,12 +340,12 @@ def _made(trace: Trace, group: Sharded) -> Iterator[Guards]:
             yield Guards(either, survived=group.guards.survived & either)
 
 
-def _way_unsharded(trace: Trace, group: Sharded, made: Guards, forward: Forward) -> Guards | None:
-    """A path to a forward on which no code that cannot be followed gets what holds the group, once it is sharded."""
+def _ways_unsharded(trace: Trace, group: Sharded, made: Guards, forward: Forward) -> Ways:
+    """The paths to a forward on which no code that cannot be followed gets what holds the group, once it is sharded."""
     module = unwrapped(group.module)
     holders = trace.holders(module)
     if any(holder in trace.memory.foreign for holder in holders):
-        return None
+        return ()
     unseen: list[Event] = [e for e in trace.of(Escaped) if e.value in holders]
     unseen += [
         called
@@ -359,7 +359,7 @@ def _way_unsharded(trace: Trace, group: Sharded, made: Guards, forward: Forward)
         )
     ]
     between = [one for one in unseen if group.order < one.order < forward.order]
-    return way_around(trace, forward, between, module, made)
+    return ways_around(trace, forward, between, module, made)
 
 
 def _names(group: Sharded) -> str:

@@ -351,3 +351,38 @@ def test_what_holds_no_parameters_itself_gets_no_memory_alone() -> None:
     ) + STARTS.replace("CHOICE\n", "")
     assert "FSDP251" not in codes(script.replace("MEMORY", memory))
     assert "FSDP251" in codes(script.replace("MEMORY", memory.replace(", recurse=False", "")))
+
+
+TWO_WAYS = """
+
+def resume(model, folder):
+    newest = library.newest(folder)
+    if newest is None:
+        return
+    VALUES
+
+
+dist.init_process_group("nccl")
+with torch.device("meta"):
+    model = Net()
+fully_shard(model)
+MEMORY
+if settings.resume:
+    resume(model, settings.folder)
+model(torch.ones(2, 8)).sum().backward()
+torch.optim.AdamW(model.parameters(), lr=1e-3).step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "memory", "values"),
+    [
+        ("FSDP251", 'model.to_empty(device="cuda")', "model.layer.reset_parameters()"),
+        ("FSDP215", "pass", 'model.to_empty(device="cuda").layer.reset_parameters()'),
+    ],
+)
+def test_all_paths_on_which_a_model_is_left_are_named(code: str, memory: str, values: str) -> None:
+    script = HEAD + TWO_WAYS.replace("MEMORY", memory).replace("VALUES", values)
+    found = findings([Source("train.py", script)])
+    (message,) = (one.message for rule, one in found if rule.code == code)
+    assert "when `newest is None`, and when `not settings.resume`" in message

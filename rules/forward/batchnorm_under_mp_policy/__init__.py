@@ -118,7 +118,7 @@ from collections.abc import Iterator
 
 from fsdp2lint.api import Called, Finding, Forward, Guards, Literal, Part, Trace, Value, rule
 
-from ..._common.meta import on_path
+from ..._common.meta import on_paths
 from ..._common.policies import low_of, policy_of
 from ..._common.shared import Shard, class_name, sharded, shards
 from ..._common.walks import walk_of
@@ -154,7 +154,7 @@ def check(trace: Trace) -> Iterator[Finding]:
         yield Finding(
             at=shard.event,
             message=f"`{built.result.words()}` is in a group whose parameters are gathered in `{lower}`"
-            f"{on_path(shard.event, way)}, unlike its running statistics: give it a group of its own without `param_dtype`",
+            f"{on_paths(shard.event, (way,))}, unlike its running statistics: give it a group of its own without `param_dtype`",
             because=((built, "the norm is built here"),),
             fix=grouped_apart(trace, shard, [other.result for other in calls]),
         )

@@ -123,7 +123,7 @@ from collections.abc import Iterator
 
 from fsdp2lint.api import Finding, Forward, Trace, Value, rule
 
-from ..._common.meta import born_on_meta, on_path, plain, way_without_memory
+from ..._common.meta import born_on_meta, on_paths, plain, ways_without_memory
 from ..._common.shared import sharded, together
 from .memory import materialized
 
@@ -152,18 +152,18 @@ def check(trace: Trace) -> Iterator[Finding]:
         tried[module] += 1
         if tried[module] > _MOST_FORWARDS:
             continue
-        ways = (
-            (called, way_without_memory(trace, forward, module, guards, called.result))
+        each = (
+            (called, ways_without_memory(trace, forward, module, guards, called.result))
             for called, guards in empty
             if together(guards, shard.guards)
         )
-        called, way = next((one for one in ways if one[1] is not None), (empty[0][0], None))
-        if way is not None:
+        called, ways = next((one for one in each if one[1]), (empty[0][0], ()))
+        if ways:
             said.update(called.result for called, _ in empty)
             yield Finding(
                 at=forward,
                 message=f"`{module.words()}` computes while its parameters are on the meta device"
-                f"{on_path(forward, way)}: RuntimeError; call `to_empty` and initialise them, or load a state, before",
+                f"{on_paths(forward, ways)}: RuntimeError; call `to_empty` and initialise them, or load a state, before",
                 because=(
                     (called, "built without memory here"),
                     (shard.event, f"`{shard.module.words()}` is sharded here"),
