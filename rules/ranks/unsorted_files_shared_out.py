@@ -1,0 +1,292 @@
+"""Ranks share out files in the order in which a folder happens to list them.
+
+## What it does
+
+Finds `os.listdir`, `os.scandir`, `glob.glob` and the same of a `pathlib.Path` of which each rank takes its share by its
+number (`files[rank::world_size]`, `files[rank]`), when nothing sorts the names, in a script that shards its model.
+
+## Why is this bad
+
+Python gives the names "in arbitrary order": that of the file system, which differs between two copies of a folder on
+two hosts, by the order in which the files were written. The shares of the ranks then overlap: of eight files, copied
+to a second folder in another order, two ranks read some twice and others never, without an error. Sort the names.
+
+## Example
+
+```diff
+ import os
+
+ import torch
+ import torch.distributed as dist
+ from torch import nn
+ from torch.distributed.fsdp import fully_shard
+
+ dist.init_process_group("gloo")
+ model = nn.Linear(8, 8)
+ fully_shard(model)
+-files = os.listdir("data")
++files = sorted(os.listdir("data"))
+ for name in files[dist.get_rank() :: dist.get_world_size()]:
+     model(torch.load(f"data/{name}")).square().mean().backward()
+```
+
+## Forms
+
+Found: a share that a helper takes of a list made of the names.
+
+```python
+from pathlib import Path
+
+
+def share(paths, rank, size):
+    each = len(paths) // size
+    return paths[rank * each : (rank + 1) * each]
+
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+paths = [path for path in Path("data").iterdir() if path.suffix == ".pt"]
+for path in share(paths, dist.get_rank(), dist.get_world_size()):
+    model(torch.load(path)).square().mean().backward()
+```
+
+Found: a data set that keeps the share of its rank.
+
+```python
+from torch.utils.data import DataLoader, Dataset
+
+
+class Files(Dataset):
+    def __init__(self, folder, rank, size):
+        self.names = os.listdir(folder)[rank::size]
+
+    def __getitem__(self, index):
+        return torch.load(self.names[index])
+
+    def __len__(self):
+        return len(self.names)
+
+
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+for x in DataLoader(Files("data", dist.get_rank(), dist.get_world_size())):
+    model(x).square().mean().backward()
+```
+
+Not found: a test of each file's number.
+
+```python
+dist.init_process_group("gloo")
+model = nn.Linear(8, 8)
+fully_shard(model)
+for number, name in enumerate(os.listdir("data")):
+    if number % dist.get_world_size() == dist.get_rank():
+        model(torch.load(f"data/{name}")).square().mean().backward()
+```
+
+## Fix safety
+
+Safe: `sorted(…)` around the names gives the same names, in an order that is the same on all ranks. Only
+around `os.listdir` and `glob.glob`, which give lists.
+
+## Known limits
+
+Silent where anything that sorts is given the names, or something made of them; where only some ranks list them, where
+they are handed to code that cannot be followed or sent to the other ranks; and for the local rank, as all ranks of one
+host see one order. Where all ranks read one shared folder the order is mostly the same, but nothing promises it.
+
+## References
+
+- https://docs.python.org/3/library/os.html#os.listdir
+- https://docs.python.org/3/library/glob.html#glob.glob
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from fsdp2lint.api import (
+    Called,
+    Collective,
+    Container,
+    Escaped,
+    External,
+    Finding,
+    Fix,
+    Instance,
+    Part,
+    Rank,
+    Rewrite,
+    Round,
+    Sharded,
+    Trace,
+    Value,
+    options,
+    rank_dependent,
+    rule,
+)
+
+from .._common.shared import is_sharded_again
+
+_LISTING = ("os.listdir", "os.scandir", "glob.glob", "glob.iglob")
+_LISTS = ("os.listdir", "glob.glob")
+_OF_A_PATH = (".iterdir", ".glob", ".rglob")
+_ONLY_LOOKING = ("builtins.len", "builtins.print", "builtins.enumerate", "builtins.list")
+_FOLLOWED = (".", "builtins.", "os.", "pathlib.", "torch.")
+"""What leaves the order of a list as it is, or is known by its name to sort."""
+_NAMING = ("os.path.join", "os.path.abspath", "os.path.basename", "pathlib.Path", "builtins.str")
+_OF_NAMES = ("format", "/", "+", ".path", ".name", ".stem", ".parent")
+_DEPTH = 12
+"""So many steps lead from a file's name back to the listing: an entry, a list of entries, a text made of one."""
+
+
+@rule(code="FSDP421", group="suspicious")
+def check(trace: Trace) -> Iterator[Finding]:
+    """Listings that ranks share out by their numbers."""
+    listings = {called.result: called for called in _listings(trace)}
+    if not listings or all(map(is_sharded_again, trace.of(Sharded))):
+        return
+    listings = {one: listings[one] for one in listings.keys() - _put_in_order(trace, listings)}
+    said: set[object] = set()
+    for called in trace.of(Called) if listings else ():
+        if called.name in _ONLY_LOOKING or "log" in called.name:
+            continue
+        for one in _given(trace, called):
+            for share in _shares(trace, one):
+                for listing in (listings[v] for v in _names_in(trace, share) if v in listings):
+                    if listing.at.node not in said:
+                        said.add(listing.at.node)
+                        yield _finding(listing, called)
+
+
+def _finding(listing: Called, read: Called) -> Finding:
+    return Finding(
+        at=listing,
+        message=f"each rank takes its share of the files in the order in which `{listing.name.lstrip('.')}` lists them, "
+        "which can be another one on another host: some are read twice, others never; sort the names",
+        because=((read, "the share of a rank is read here"),),
+        fix=_sorted(listing),
+    )
+
+
+def _listings(trace: Trace) -> Iterator[Called]:
+    """The calls that give names in the order of a file system, on all ranks alike."""
+    found = list(trace.calls(*_LISTING))
+    found += [
+        c for c in trace.calls(*_OF_A_PATH) if c.receiver is not None and _is_path(c.receiver)
+    ]
+    for called in found:
+        tests = (guard.test for clause in called.guards.clauses for guard in clause)
+        if not any(map(rank_dependent, tests)):
+            yield called
+
+
+def _is_path(value: Value) -> bool:
+    seen: Value | None = value
+    while isinstance(seen, Part):
+        seen = seen.owner
+    return isinstance(seen, External) and seen.name in ("pathlib.Path", "pathlib.PosixPath")
+
+
+def _put_in_order(trace: Trace, listings: dict[Value, Called]) -> set[Value]:
+    """The listings that something sorts, sends to other ranks or takes out of sight."""
+    handed = [one for c in trace.of(Called) if _may_order(c) for one in _given(trace, c)]
+    handed += [
+        one
+        for called in trace.of(Called)
+        if not called.name.startswith(_FOLLOWED)
+        for one in called.arguments
+        if isinstance(one, Container) or one in listings
+    ]
+    handed += [one.value for one in trace.of(Escaped)]
+    handed += [one.about for one in trace.of(Collective) if one.about is not None]
+    return {found for one in handed for found in _made_of(trace, one) if found in listings}
+
+
+def _may_order(called: Called) -> bool:
+    return "sort" in called.name.lower() or "broadcast" in called.name or "gather" in called.name
+
+
+def _given(trace: Trace, called: Called) -> Iterator[Value]:
+    """What a call is given, and what the objects hold that it is given: a data set keeps its files."""
+    receivers = () if called.receiver is None else (called.receiver,)
+    for one in (*receivers, *called.arguments, *called.keywords.values()):
+        yield one
+        if isinstance(one, Instance):
+            yield from (held for _, held in trace.memory.entries(one))
+
+
+def _shares(trace: Trace, value: Value) -> Iterator[Value]:
+    """What is shared out by the number of a rank, of all that a value is made of."""
+    for one in _made_of(trace, value):
+        if isinstance(one, Part) and isinstance(one.key, tuple) and one.key[0] in ("[:]", "[]"):
+            if any(isinstance(bound, Value) and _by_rank(bound) for bound in one.key[1:]):
+                if one.owner is not None:
+                    yield one.owner
+
+
+def _names_in(trace: Trace, value: Value, depth: int = _DEPTH) -> Iterator[Value]:
+    """The listings whose names a list has as its entries, as they are or as paths: not what was read in those files."""
+    for one in options(value) if depth else ():
+        yield one
+        if isinstance(one, Part) and isinstance(one.key, tuple) and one.key[0] == "[:]":
+            yield from () if one.owner is None else _names_in(trace, one.owner, depth - 1)
+        for _, entry in trace.memory.entries(one) if isinstance(one, Container) else ():
+            for named in _named(entry, depth - 1):
+                if isinstance(named, Part) and isinstance(named.key, Round) and named.owner:
+                    yield from _names_in(trace, named.owner, depth - 1)
+
+
+def _named(value: Value, depth: int) -> Iterator[Value]:
+    """A name, and what it was made of where it is the path of one."""
+    for one in options(value) if depth else ():
+        yield one
+        if not isinstance(one, Part) or isinstance(one.key, Round):
+            continue
+        how, *given = one.key if isinstance(one.key, tuple) else (one.key,)
+        made = isinstance(one.owner, External) and one.owner.name in _NAMING
+        if how in _OF_NAMES or made:
+            below = [one.owner, *given] if how in _OF_NAMES else given
+            yield from (v for b in below if isinstance(b, Value) for v in _named(b, depth - 1))
+
+
+def _by_rank(value: Value) -> bool:
+    """Whether a number is computed from the rank, not from that on one host."""
+    if isinstance(value, Rank):
+        return value.scope != "local"
+    if not isinstance(value, Part):
+        return False
+    keys = value.key if isinstance(value.key, tuple) else ()
+    return any(_by_rank(one) for one in (value.owner, *keys) if isinstance(one, Value))
+
+
+def _made_of(trace: Trace, value: Value) -> set[Value]:
+    """A value with all that it was made of: its owner, what a text has in it, the entries of a list."""
+    found: set[Value] = set()
+    left = [value]
+    for _ in range(_DEPTH):
+        left = [one for v in left for one in options(v) if one not in found]
+        found.update(left)
+        left = [below for one in left for below in _parts(trace, one)]
+    return found
+
+
+def _parts(trace: Trace, value: Value) -> Iterator[Value]:
+    if isinstance(value, Container):
+        yield from (one for _, one in trace.memory.entries(value))
+    elif isinstance(value, Part):
+        keys = value.key if isinstance(value.key, tuple) else ()
+        yield from (one for one in (value.owner, *keys) if isinstance(one, Value))
+
+
+def _sorted(listing: Called) -> Fix | None:
+    """``sorted(…)`` around a call that gives a list of names; an iterator may be asked for its next."""
+    node = listing.at.node
+    if not isinstance(node, cst.Call) or listing.name not in _LISTS:
+        return None
+    edit = Rewrite(listing.at.source, node, lambda new: f"sorted({new(node)})")
+    return Fix("sort the names", (edit,), "safe")
