@@ -57,8 +57,8 @@ class Files:
         if raw is None:
             try:
                 raw = read(path)
-            except OSError:
-                self.seen[path] = ABSENT
+            except OSError:  # a folder may be asked for as a file: it is there all the same
+                self.seen[path] = FOLDER if kind(path) == FOLDER else ABSENT
                 raise
         self.seen[path] = digest(raw) if self._digests else FILE
         return raw

@@ -89,6 +89,13 @@ def test_the_statistics_of_a_warm_run_are_the_same(project: Path) -> None:
     assert len(runs) == 1
 
 
+def test_a_folder_that_is_imported(project: Path, analysed: Counter) -> None:
+    (project / "parts").mkdir()
+    (project / "train.py").write_text("import parts\n" + TRAIN.format(module="helper"))
+    assert check(project) == check(project) == ["train.py:FSDP201"]
+    assert analysed() == 1
+
+
 def test_an_analysed_file_changes(project: Path, analysed: Counter) -> None:
     (project / "helper.py").write_text(HELPER + UNUSED)
     assert check(project) == ["helper.py:FSDP901", "train.py:FSDP201"]
