@@ -8,6 +8,7 @@ from typing import Literal as Among
 import libcst as cst
 
 from fsdp2lint.api import (
+    Called,
     Class,
     Event,
     External,
@@ -69,13 +70,21 @@ def wrapped_for_all(trace: Trace, model: Value) -> bool | None:
     """Whether a model is surely wrapped for all ranks, its parameters on their own devices; None where no wrapping is found."""
     of = {unwrapped(one) for one in options(model)}
     sites = {e.at.node for e in trace.of(Wrapping) if e.by == "fsdp1" and unwrapped(e.module) in of}
-    made = [called for called in trace.calls(FSDP1) if called.at.node in sites]
+    made = [
+        called for called in trace.calls(FSDP1) if called.at.node in sites and _may_wrap(called, of)
+    ]
     given = [called.argument(*where) for called in made for where in _ELSEWHERE]
     if not sites:
         return None
     if any(called.open for called in made):
         return False
     return all(one is None or all(_for_all(group) for group in options(one)) for one in given)
+
+
+def _may_wrap(called: Called, models: set[Value]) -> bool:
+    """Whether a call of FSDP1 is given one of the models: a function of the script may wrap others by it too."""
+    given = called.argument(0, "module")
+    return given is None or any(unwrapped(one) in models for one in options(given))
 
 
 _ELSEWHERE = ((1, "process_group"), (3, "cpu_offload"), (15, "device_mesh"))

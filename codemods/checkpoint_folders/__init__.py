@@ -101,7 +101,7 @@ from fsdp2lint.api import (
 from .._common.states_text import function_of
 from .loads import SETTERS, Load, loads, nested, widened
 from .paths import asked_for, is_searched, used_as_files
-from .saves import Save, saved_by_all, saves
+from .saves import Save, is_taken_apart, saved_by_all, saves
 
 _FOR_OTHERS = "stays one file: it holds no optimizer state, and nothing is seen to load it into the sharded model"
 _OWN = "stays one file: {why}"
@@ -189,9 +189,15 @@ def _obstacles(program: Program, written: list[Save], read: list[Load]) -> Itera
     yield from _loaded_in_another_way(program, written, read)
     for save in (one for one in written if not one.unclear):
         for load in read:
-            if _match(save, load) and (key := _without_template(save, load)):
+            if not _match(save, load):
+                continue
+            if key := _without_template(save, load):
                 why = f"the contents of the entry `{key}` that it reads are unknown"
                 yield Obstacle(load.source, load.call, why)
+            for key in load.read.keys() - load.setters.keys():
+                if not nested(load, key) and is_taken_apart(program, save, key):
+                    why = f"a folder takes the entry `{key}` apart, and gives it back only into one that holds the same"
+                    yield Obstacle(load.source, load.call, why)
     for one in _both(written, read):
         if any(is_searched(path) for path in one.paths):
             yield Obstacle(one.source, one.call, "its path is found by searching for files")

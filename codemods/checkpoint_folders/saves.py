@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from fsdp2lint.api import (
+    Container,
     Edit,
     InsertBefore,
     Layout,
@@ -151,6 +152,59 @@ def _is_tensor(program: Program, save: Save, value: cst.BaseExpression) -> bool:
 
 
 _TENSORS = ("torch.get_rng_state", "torch.cuda.get_rng_state", "torch.tensor", "torch.zeros")
+
+
+def is_taken_apart(program: Program, save: Save, key: str) -> bool:
+    """Whether an entry is a dictionary, or a list that holds one: ``dcp.save`` writes what is inside, name by name.
+
+    ``dcp.load`` then has to be given one with the same names (torch/distributed/checkpoint/_traverse.py, torch 2.13).
+    """
+    for trace, event in save.events:
+        value = trace.memory.read(event.what, f"[{key!r}]", event.guards)
+        if value is not None and _holds_a_dictionary(trace, value):
+            return True
+    made = [one.node for one in origins(program, save.source, save.entries[key])]
+    for one in (save.entries[key], *made):
+        if isinstance(one, cst.Attribute):
+            if any(map(_is_dictionary, _set_to(program, one.attr.value))):
+                return True
+        elif one is not None and _is_dictionary(one):
+            return True
+    return False
+
+
+def _is_dictionary(made: cst.CSTNode) -> bool:
+    """Whether an expression surely makes a dictionary."""
+    if isinstance(made, cst.Call):
+        return dotted(made.func).rpartition(".")[2] in _DICTIONARIES
+    return isinstance(made, cst.Dict | cst.DictComp)
+
+
+_DICTIONARIES = ("dict", "vars", "asdict", "to_dict", "defaultdict", "OrderedDict", "Counter")
+
+
+def _set_to(program: Program, name: str) -> Iterator[cst.BaseExpression]:
+    """What attributes of this name are set to, whoever's they are."""
+    for source in program.sources:
+        for node in walk(source.tree) if f".{name}" in source.text else ():
+            targets = [one.target for one in node.targets] if isinstance(node, cst.Assign) else []
+            targets += [node.target] if isinstance(node, cst.AnnAssign) else []
+            if any(isinstance(t, cst.Attribute) and t.attr.value == name for t in targets):
+                assert isinstance(node, cst.Assign | cst.AnnAssign)
+                if node.value is not None:
+                    yield node.value
+
+
+def _holds_a_dictionary(trace: Trace, value: Value) -> bool:
+    waiting, seen = [value], set[Value]()
+    while waiting:
+        for one in options(waiting.pop()):
+            if isinstance(one, Container) and one not in seen:
+                if one.kind == "dict":
+                    return True
+                seen.add(one)
+                waiting += (entry for _, entry in trace.memory.entries(one))
+    return False
 
 
 def _is_state(save: Save) -> bool:

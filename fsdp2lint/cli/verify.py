@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     "--resume",
     nargs=2,
     metavar="SAVE RESUME",
-    help="Let BEFORE save a checkpoint with one set of arguments and both go on from it with another.",
+    help="Let each save a checkpoint with one set of arguments; both go on from BEFORE's with "
+    "another, and AFTER from its own too.",
 )
 @click.option(
     "--rtol",

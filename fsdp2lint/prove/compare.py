@@ -58,7 +58,7 @@ class Options(msgspec.Struct, frozen=True):
     accept_missing: tuple[str, ...] = ()
     """What AFTER may lack: names of entries, of parts of a checkpoint, or of files, as patterns."""
     resume: tuple[tuple[str, ...], tuple[str, ...]] | None = None
-    """Arguments with which BEFORE saves a checkpoint, and with which both go on from it."""
+    """Arguments with which each saves a checkpoint, and with which both go on from BEFORE's, then AFTER from its own."""
     made_up: MadeUp = MadeUp()
 
 
@@ -186,6 +186,7 @@ class Trial:
         self._again: Rehearsal | None = None
         self._kept: list[Checkpoint] = []
         self._notes: list[str] = []
+        self._saves: dict[str, list[str]] = {}
         self._compared = 0
         self._seeds_apart = False
 
@@ -212,7 +213,34 @@ class Trial:
         self._start.restore()
         title = "AFTER, resumed" if self._options.resume else "AFTER"
         run = self._run(name, after, self._arguments, title, start=self._saved)
-        return self._with_rung(self._judged(self._original, run, name))
+        result = self._judged(self._original, run, name)
+        if self._options.resume and result.exit_code == 0:
+            result = self._from_its_own(after, name, result)
+        return self._with_rung(result)
+
+    def _from_its_own(self, after: Place, name: str, crossed: Verification) -> Verification:
+        """AFTER resumed from what AFTER saves, where it goes on from BEFORE's checkpoint as BEFORE does."""
+        saving, own = f"{name}-saved", f"{name}-own"
+        saved = self._save(saving, after, "AFTER, to save")
+        if not saved.completed:
+            note = "this is AFTER with the arguments to save: it goes on from BEFORE's checkpoint as BEFORE does"
+            return Verification(crossed.before, saved, "AFTER", notes=[note])
+        title = "AFTER, resumed from its own checkpoint"
+        run = self._run(own, after, self._arguments, title, start=saving)
+        known = [*self._carried("saved", "before"), *self._carried(saving, own)]
+        result = self._judged(crossed.before, run, own, known)
+        if result.exit_code:
+            note = "this is AFTER resumed from its own checkpoint: from BEFORE's it goes on as BEFORE does"
+            result.notes.insert(0, note)
+            return result
+        crossed.notes.append("AFTER goes on from its own checkpoint in the same way")
+        return crossed
+
+    def _carried(self, saving: str, resumed: str) -> list[str]:
+        """Where the checkpoints of a run that saved lie in the folder of the run that goes on from them."""
+        work = self._work(saving)
+        saves = [path for path in self._saves[saving] if written.is_inside(path, work)]
+        return [str(self._work(resumed) / os.path.relpath(path, work)) for path in saves]
 
     @property
     def _arguments(self) -> tuple[str, ...]:
@@ -234,16 +262,22 @@ class Trial:
 
     def _resumed(self) -> Rehearsal:
         """Let the original save, then go on from its checkpoint."""
-        saving = self._options.resume[0] if self._options.resume else ()
-        unlimited = msgspec.structs.replace(self._options, steps=None)
-        saved = self._run("saved", self._before, saving, "BEFORE, to save", unlimited)
+        saved = self._save("saved", self._before, "BEFORE, to save")
         if not saved.completed:
             return saved
-        if not written.paths(saved.run.ranks):
+        if not self._saves["saved"]:
             self._notes.append("BEFORE wrote no checkpoint with the arguments to save")
         self._start.keep(self._outer(saved, "saved"))
         title = "BEFORE, resumed"
         return self._keep(self._run("before", self._before, self._arguments, title, start="saved"))
+
+    def _save(self, name: str, place: Place, title: str) -> Rehearsal:
+        """Run a program to its end with the arguments with which it saves."""
+        saving = self._options.resume[0] if self._options.resume else ()
+        unlimited = msgspec.structs.replace(self._options, steps=None)
+        saved = self._run(name, place, saving, title, unlimited)
+        self._saves[name] = written.paths(saved.run.ranks)
+        return saved
 
     def _keep(self, original: Rehearsal) -> Rehearsal:
         """Copy what lies outside of the original's folder: the others may write there too."""
@@ -294,7 +328,10 @@ class Trial:
     def _work(self, name: str) -> Path:
         return self._scratch / f"{name}-work"
 
-    def _judged(self, old: Rehearsal, new: Rehearsal, name: str) -> Verification:
+    def _judged(
+        self, old: Rehearsal, new: Rehearsal, name: str, known: Sequence[str] = ()
+    ) -> Verification:
+        """What comes of two runs; ``known`` are the checkpoints that they began with."""
         if not new.completed:
             return Verification(old, new, "AFTER")
         rtol, reason = _tolerance(self._options, (old, new))
@@ -304,7 +341,7 @@ class Trial:
         finals = (str(self._scratch / "before" / "final"), str(self._scratch / name / "final"))
         reach = max(_reach(old), _reach(new))
         result.compared += self._tensors(Task(finals, pair(self._kept, saved), rtol, reach))
-        result.compared += self._texts(old, new, name, rtol)
+        result.compared += self._texts(old, new, name, rtol, known)
         result.compared.append(self._writers(old, new, name))
         result.compared = [_accepted(one, self._options.accept_missing) for one in result.compared]
         notes = _notes(self._kept, saved, (old, new), resumed=bool(self._options.resume))
@@ -328,9 +365,11 @@ class Trial:
             run.run.ranks, self._work(name), lambda path: str(kept.get(path, path))
         )
 
-    def _texts(self, old: Rehearsal, new: Rehearsal, name: str, rtol: float) -> list[Compared]:
+    def _texts(
+        self, old: Rehearsal, new: Rehearsal, name: str, rtol: float, known: Sequence[str]
+    ) -> list[Compared]:
         """What both print and write; where it differs, BEFORE runs again: only what its own runs share counts."""
-        found = self._compared_texts(old, new, name, rtol, frozenset())
+        found = self._compared_texts(old, new, name, rtol, frozenset(), known)
         if not any(not lost.missing for one in found for lost in one.differences):
             return found
         if self._again is None:
@@ -342,14 +381,20 @@ class Trial:
         if not self._again.completed:
             return found
         noise = files.noise(files.printed(*self._both(old, self._again, "again")), rtol)
-        known = [*written.paths(old.run.ranks), *written.paths(self._again.run.ranks)]
-        noise |= files.noise(files.written(self._works("again"), known), rtol)
-        return self._compared_texts(old, new, name, rtol, noise)
+        mine = [*written.paths(old.run.ranks), *written.paths(self._again.run.ranks)]
+        noise |= files.noise(files.written(self._works("again"), mine), rtol)
+        return self._compared_texts(old, new, name, rtol, noise, known)
 
     def _compared_texts(
-        self, old: Rehearsal, new: Rehearsal, name: str, rtol: float, noise: files.Noise
+        self,
+        old: Rehearsal,
+        new: Rehearsal,
+        name: str,
+        rtol: float,
+        noise: files.Noise,
+        known: Sequence[str],
     ) -> list[Compared]:
-        known = [path for run in (old, new) for path in written.paths(run.run.ranks)]
+        known = [*known, *(path for run in (old, new) for path in written.paths(run.run.ranks))]
         return [
             files.compare_printed(files.printed(*self._both(old, new, name)), rtol, noise),
             files.compare_files(

@@ -197,6 +197,23 @@ def test_an_old_checkpoint_goes_on_as_it_did(ranks: Ranks, tmp_path: Path) -> No
         assert (rate.before, rate.after) == (0.005, 0.01)
 
 
+def test_it_goes_on_from_its_own_checkpoint_too(ranks: Ranks, tmp_path: Path) -> None:
+    lost = (
+        "schedule.state_dict(),",
+        "{**schedule.state_dict(), '_last_lr': [0.1], 'last_epoch': 0},",
+    )
+    unread = ('            "step": step,', '            "at": step,')
+    with trial(ranks, resume=RESUME) as runs:
+        found = runs.against(find(str(AFTER)))
+        assert "AFTER goes on from its own checkpoint in the same way" in found.notes
+        found = runs.against(find(str(planted(tmp_path, lost))))
+        assert kinds(found)["rate"] is None or kinds(found)
+        assert found.notes[0].startswith("this is AFTER resumed from its own checkpoint")
+        found = runs.against(find(str(planted(tmp_path, unread))))
+        assert found.fault == "AFTER"
+        assert found.notes[0].startswith("this is AFTER resumed from its own checkpoint")
+
+
 def test_absolute_paths_are_compared_too(ranks: Ranks, tmp_path: Path) -> None:
     path = tmp_path / "model.pt"
     after = planted(
