@@ -139,7 +139,7 @@ _ONLY_LOOKING = ("builtins.len", "builtins.print", "builtins.enumerate", "builti
 _FOLLOWED = (".", "builtins.", "os.", "pathlib.", "torch.")
 """What leaves the order of a list as it is, or is known by its name to sort."""
 _NAMING = ("os.path.join", "os.path.abspath", "os.path.basename", "pathlib.Path", "builtins.str")
-_OF_NAMES = ("format", "/", "+", ".path", ".name", ".stem", ".parent")
+_OF_NAMES = ("format", "str", "/", "+", ".path", ".name", ".stem", ".parent")
 _DEPTH = 12
 """So many steps lead from a file's name back to the listing: an entry, a list of entries, a text made of one."""
 
@@ -236,22 +236,27 @@ def _names_in(trace: Trace, value: Value, depth: int = _DEPTH) -> Iterator[Value
         if isinstance(one, Part) and isinstance(one.key, tuple) and one.key[0] == "[:]":
             yield from () if one.owner is None else _names_in(trace, one.owner, depth - 1)
         for _, entry in trace.memory.entries(one) if isinstance(one, Container) else ():
-            for named in _named(entry, depth - 1):
+            for named in _named(trace, entry, depth - 1):
                 if isinstance(named, Part) and isinstance(named.key, Round) and named.owner:
                     yield from _names_in(trace, named.owner, depth - 1)
 
 
-def _named(value: Value, depth: int) -> Iterator[Value]:
-    """A name, and what it was made of where it is the path of one."""
+def _named(trace: Trace, value: Value, depth: int) -> Iterator[Value]:
+    """A name, what it was made of where it is the path of one, and what an object holds that is made for a file."""
     for one in options(value) if depth else ():
         yield one
+        if isinstance(one, Instance | Container):
+            held = (v for _, v in trace.memory.entries(one))
+            yield from (v for h in held for v in _named(trace, h, depth - 1))
         if not isinstance(one, Part) or isinstance(one.key, Round):
             continue
         how, *given = one.key if isinstance(one.key, tuple) else (one.key,)
         made = isinstance(one.owner, External) and one.owner.name in _NAMING
         if how in _OF_NAMES or made:
             below = [one.owner, *given] if how in _OF_NAMES else given
-            yield from (v for b in below if isinstance(b, Value) for v in _named(b, depth - 1))
+            yield from (
+                v for b in below if isinstance(b, Value) for v in _named(trace, b, depth - 1)
+            )
 
 
 def _by_rank(value: Value) -> bool:

@@ -90,6 +90,28 @@ FORMS = {
         "paths = [Path('data') / n for n in os.listdir('data')]\nfor n in paths[rank::size]:\n    torch.load(n)",
         True,
     ),
+    "an object for each rank": (
+        """
+        class State:
+            def __init__(self, path):
+                self.path = path
+
+        states = []
+        for path in [str(p) for p in Path("data").glob("*.jsonl")][:size]:
+            states.append(State(path))
+        open(states[rank].path)
+        """,
+        True,
+    ),
+    "objects of what is in the files": (
+        """
+        states = []
+        for path in Path("data").iterdir():
+            states.append({"text": path.read_text()})
+        print(model(states[rank]["text"]))
+        """,
+        False,
+    ),
     "asked for its length": ("print(len(os.listdir('data')[rank::size]))", False),
 }
 
