@@ -152,23 +152,19 @@ def check(trace: Trace) -> Iterator[Finding]:
         return
     listings = {one: listings[one] for one in listings.keys() - _put_in_order(trace, listings)}
     said: set[object] = set()
-    for called in trace.of(Called) if listings else ():
-        if called.name in _ONLY_LOOKING or "log" in called.name:
-            continue
-        for one in _given(trace, called):
-            for share in _shares(trace, one):
-                for listing in (listings[v] for v in _names_in(trace, share) if v in listings):
-                    if listing.at.node not in said:
-                        said.add(listing.at.node)
-                        yield _finding(listing, called)
+    for share, read in _shares(trace) if listings else ():
+        for listing in (listings[one] for one in _names_in(trace, share) if one in listings):
+            if listing.at.node not in said:
+                said.add(listing.at.node)
+                yield _finding(listing, read)
 
 
-def _finding(listing: Called, read: Called) -> Finding:
+def _finding(listing: Called, read: Called | None) -> Finding:
     return Finding(
         at=listing,
         message=f"each rank takes its share of the files in the order in which `{listing.name.lstrip('.')}` lists them, "
         "which can be another one on another host: some are read twice, others never; sort the names",
-        because=((read, "the share of a rank is read here"),),
+        because=() if read is None else ((read, "the share of a rank is read here"),),
         fix=_sorted(listing),
     )
 
@@ -194,7 +190,7 @@ def _is_path(value: Value) -> bool:
 
 def _put_in_order(trace: Trace, listings: dict[Value, Called]) -> set[Value]:
     """The listings that something sorts, sends to other ranks or takes out of sight."""
-    handed = [one for c in trace.of(Called) if _may_order(c) for one in _given(trace, c)]
+    handed = [one for c in trace.of(Called) if _may_order(c) for one in _given(c)]
     handed += [
         one
         for called in trace.of(Called)
@@ -204,29 +200,39 @@ def _put_in_order(trace: Trace, listings: dict[Value, Called]) -> set[Value]:
     ]
     handed += [one.value for one in trace.of(Escaped)]
     handed += [one.about for one in trace.of(Collective) if one.about is not None]
-    return {found for one in handed for found in _made_of(trace, one) if found in listings}
+    return {found for one in handed for found in _made_of(one, trace) if found in listings}
 
 
 def _may_order(called: Called) -> bool:
     return "sort" in called.name.lower() or "broadcast" in called.name or "gather" in called.name
 
 
-def _given(trace: Trace, called: Called) -> Iterator[Value]:
-    """What a call is given, and what the objects hold that it is given: a data set keeps its files."""
-    receivers = () if called.receiver is None else (called.receiver,)
-    for one in (*receivers, *called.arguments, *called.keywords.values()):
-        yield one
-        if isinstance(one, Instance):
-            yield from (held for _, held in trace.memory.entries(one))
+def _given(called: Called) -> list[Value]:
+    given = [*called.arguments, *called.keywords.values()]
+    return given if called.receiver is None else [called.receiver, *given]
 
 
-def _shares(trace: Trace, value: Value) -> Iterator[Value]:
-    """What is shared out by the number of a rank, of all that a value is made of."""
-    for one in _made_of(trace, value):
-        if isinstance(one, Part) and isinstance(one.key, tuple) and one.key[0] in ("[:]", "[]"):
-            if any(isinstance(bound, Value) and _by_rank(bound) for bound in one.key[1:]):
-                if one.owner is not None:
-                    yield one.owner
+def _shares(trace: Trace) -> Iterator[tuple[Value, Called | None]]:
+    """The lists of which each rank takes its share, with the call that is given it; None where an object keeps it."""
+    for called in trace.of(Called):
+        if called.name not in _ONLY_LOOKING and "log" not in called.name:
+            for given in _given(called):
+                for one in _made_of(given):
+                    if (whole := _shared_out(one)) is not None:
+                        yield whole, called
+    for kept in trace.memory.held_by:
+        if (whole := _shared_out(kept)) is not None:
+            yield whole, None
+
+
+def _shared_out(value: Value) -> Value | None:
+    """The list that a value is a share of, by the number of a rank."""
+    if not isinstance(value, Part) or not isinstance(value.key, tuple):
+        return None
+    if value.key[0] not in ("[:]", "[]"):
+        return None
+    by_rank = any(isinstance(one, Value) and _by_rank(one) for one in value.key[1:])
+    return value.owner if by_rank else None
 
 
 def _names_in(trace: Trace, value: Value, depth: int = _DEPTH) -> Iterator[Value]:
@@ -269,19 +275,19 @@ def _by_rank(value: Value) -> bool:
     return any(_by_rank(one) for one in (value.owner, *keys) if isinstance(one, Value))
 
 
-def _made_of(trace: Trace, value: Value) -> set[Value]:
-    """A value with all that it was made of: its owner, what a text has in it, the entries of a list."""
+def _made_of(value: Value, trace: Trace | None = None) -> set[Value]:
+    """A value with all that it was made of: its owner, what a text has in it, and with a trace the entries of a list."""
     found: set[Value] = set()
     left = [value]
     for _ in range(_DEPTH):
         left = [one for v in left for one in options(v) if one not in found]
         found.update(left)
-        left = [below for one in left for below in _parts(trace, one)]
+        left = [below for one in left for below in _parts(one, trace)]
     return found
 
 
-def _parts(trace: Trace, value: Value) -> Iterator[Value]:
-    if isinstance(value, Container):
+def _parts(value: Value, trace: Trace | None) -> Iterator[Value]:
+    if isinstance(value, Container) and trace is not None:
         yield from (one for _, one in trace.memory.entries(value))
     elif isinstance(value, Part):
         keys = value.key if isinstance(value.key, tuple) else ()

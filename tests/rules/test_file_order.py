@@ -103,6 +103,16 @@ FORMS = {
         """,
         True,
     ),
+    "kept for a reader elsewhere": (
+        """
+        class Reader:
+            def __init__(self, folder):
+                self.state = {"path": glob.glob(folder)[rank]}
+
+        arrange(Reader("data"))
+        """,
+        True,
+    ),
     "objects of what is in the files": (
         """
         states = []
