@@ -106,7 +106,8 @@ def _findings(report: object) -> list[dict[str, object]]:
 
 def _after_comments(folder: Path, copy: Path) -> str:
     """The cells of a folder: seconds cold, then the shares after a comment was added to files of all sizes."""
-    shutil.copytree(folder, copy, ignore=shutil.ignore_patterns(".git", ".fsdp2lint_cache"))
+    left_out = shutil.ignore_patterns(".git", ".fsdp2lint_cache")
+    shutil.copytree(folder, copy, symlinks=True, ignore=left_out)
     command = [*TOOL, "-q", "--cache-dir", str(copy.with_suffix(".cache")), "."]
     cold = measured(command, copy).cpu
     files = sorted(copy.rglob("*.py"), key=lambda one: one.stat().st_size)
