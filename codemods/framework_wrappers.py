@@ -69,6 +69,7 @@ from fsdp2lint.api import (
     name_for,
     settings_of,
     unread,
+    walk,
 )
 
 from ._common.lightning import (
@@ -88,6 +89,7 @@ FSDP2 = (
 )
 BOTH = "the plugin is of this class in both versions"
 OF_FSDP1 = "Lightning's strategy for FSDP2 is another class, which this test does not let through"
+SERVED = "the tests beside it have a path for `ModelParallelStrategy`"
 TOO = "test for `ModelParallelStrategy` here too"
 WHY = "the framework wraps the model, builds the optimizer and saves: only its own settings change that"
 
@@ -140,6 +142,9 @@ def rewrite(program: Program) -> Iterator[Step | Left]:
             if reference.name.endswith(PLUGIN):
                 account = Account(reference.source, reference.node, "preserved", BOTH)
                 yield Step((), (account,))
+            elif _is_tested_beside(reference.source, reference.node):
+                account = Account(reference.source, reference.node, "preserved", SERVED)
+                yield Step((), (account,))
             else:
                 yield Left(reference.source, reference.node, OF_FSDP1, TOO)
         elif not reference.name.endswith(PLUGIN) or not isinstance(call, cst.Call):
@@ -168,6 +173,24 @@ def rewrite(program: Program) -> Iterator[Step | Left]:
                     left = (*older, "")
                 yield from (Left(reference.source, arg, *left) for arg in given)
     yield from _of_hidden_wrappers(program)
+
+
+def _is_tested_beside(source: Source, node: cst.CSTNode) -> bool:
+    """Whether the ``if`` that asks for a strategy has another branch, or the same test, for that of FSDP2."""
+    layout = Layout.of(source)
+    asked = next((one for one in layout.ancestors(node) if isinstance(one, cst.If)), None)
+    if asked is None:
+        return False
+    while isinstance(above := layout.parents[asked], cst.If):
+        asked = above
+    tests: list[cst.BaseExpression] = []
+    branch: cst.If | cst.Else | None = asked
+    while isinstance(branch, cst.If):
+        tests.append(branch.test)
+        branch = branch.orelse
+    return node in {one for test in tests for one in walk(test)} and any(
+        "ModelParallelStrategy" in source.code(test) for test in tests
+    )
 
 
 def _is_tested_for(source: Source, node: cst.CSTNode) -> bool:
