@@ -14,6 +14,7 @@ import libcst as cst
 
 from fsdp2lint.api import (
     Container,
+    Layout,
     Literal,
     Mesh,
     Moved,
@@ -108,7 +109,7 @@ def _converted(site: Construction, argument: Argument) -> str:
     made = [one for one in found if not one.is_none]
     if any(".offload_params" in source.text for source in site.program.sources):
         return ""
-    policies: dict[Origin, str] = {}
+    tests: dict[Origin, str] = {}
     for one in made:
         node = one.node
         if not isinstance(node, cst.Call) or node in site.fixed:
@@ -118,16 +119,26 @@ def _converted(site: Construction, argument: Argument) -> str:
         if one.source not in site.program.sources or not only_feeds_fsdp1(site, node):
             return ""
         test = one.source.code(node.args[0].value) if node.args else "False"
-        if node.args and (node.args[0].star or test not in ("True", "False")):
+        if node.args and node.args[0].star:
             return ""
-        policies[one] = f"{FSDP}{'CPUOffloadPolicy' if test == 'True' else 'OffloadPolicy'}"
-    for one, policy in policies.items():
+        tests[one] = test
+    for one, test in tests.items():
         assert isinstance(one.node, cst.Call)
-        named = name_for(one.source, one.node, policy)
-        site.elsewhere[one.node] = (
-            Replace(one.source, one.node, f"{named.text}()"),
-            *named.edits,
+        asked = {"True": ("CPUOffloadPolicy",), "False": ("OffloadPolicy",)}.get(test)
+        named = [
+            name_for(one.source, one.node, f"{FSDP}{policy}")
+            for policy in asked or ("CPUOffloadPolicy", "OffloadPolicy")
+        ]
+        text = f" if {test} else ".join(f"{name.text}()" for name in named)
+        parent = Layout.of(one.source).parents[one.node]
+        plain = (
+            isinstance(parent, cst.Assign | cst.Arg | cst.DictElement | cst.Return)
+            and "\n" not in test
         )
+        if asked is None and not plain:
+            text = f"({text})"
+        imports = (edit for name in named for edit in name.edits)
+        site.elsewhere[one.node] = (Replace(one.source, one.node, text), *imports)
         why = "a policy of FSDP2 says the same"
         site.account(one.node, "changed", why, one.source)
     if not made:
@@ -135,7 +146,8 @@ def _converted(site: Construction, argument: Argument) -> str:
     text = site.text(argument.value)
     if len(made) == len(found):
         return text
-    text = text if re.fullmatch(r"[\w.\[\]\"']+(\(\))?", text) else f"({text})"
+    plain = isinstance(argument.value, cst.Name | cst.Attribute | cst.Subscript | cst.Call)
+    text = text if plain else f"({text})"
     return f"{text} or {site.name(f'{FSDP}OffloadPolicy')}()"
 
 
