@@ -210,7 +210,11 @@ def test_what_has_sharded_has_steps_that_others_do_not_take(interest: Interest) 
         steps = budget.ration(35_000, program=True, interest=interest).steps
         budget.spend(steps or ALL_PROGRAMS_STEPS)
     worker = budget.ration(35_000, interest=interest)
-    assert budget.for_sharding(worker, 35_000).steps == 35_000 * SHARDING_STEPS
+    given = budget.for_sharding(worker, 35_000).steps
+    untouched = Budget()
+    alone = untouched.ration(35_000, interest=interest)
+    assert given == untouched.for_sharding(alone, 35_000).steps > 35_000
+    assert interest == "aside" or given == 35_000 * SHARDING_STEPS
 
 
 def project(folder: Path, **files: str) -> Project:
