@@ -33,8 +33,8 @@ All of it: to keep what FSDP1 did would be to keep a mistake. Where `summon_full
 they are whole before and after: tests of their shape, counts and rows that are written there stay. Numbers that are only added up (`sum(p.numel() …)`)
 stay too; the ledger says that they count the whole model now. Where ranks add such a count up (`all_reduce`, times
 `get_world_size()`), the sum goes (FSDP247); where the model has ignored parameters, it counts `p.to_local()`, as FSDP1 did. A test that skips empty shards (`if p.numel():`) stays and
-is true of all. A dictionary whose keys are the names of `named_parameters()` stays: the ledger says that FSDP1's names
-were others.
+is true of all. A dictionary whose keys are the names of `named_parameters()` stays, and so do tests of whole names and their
+beginnings (`name == "scale"`, `name in slow`): the ledger says that FSDP1's names were others.
 
 ## References
 
@@ -108,6 +108,10 @@ FLAT_NAMED = (
 )
 """``FullyShardedDataParallel.named_parameters`` takes the prefix out inside ``summon_full_params`` alone
 (torch/distributed/fsdp/fully_sharded_data_parallel.py, 2.13)."""
+TESTED = (
+    "the names are the model's own now; FSDP1's had `_fsdp_wrapped_module.` in them, or were those of flat parameters:"
+    " this may come out otherwise"
+)
 _TAKEN = (".parameters", ".named_parameters")
 _COUNTING = ("numel", "nelement")
 _COUNTED = (".numel", ".nelement")
@@ -374,8 +378,12 @@ _COPIES = ("list", "tuple", "dict", "OrderedDict")
 def _names(
     source: Source, call: cst.Call, events: Sequence[tuple[Trace, Called]]
 ) -> Iterator[Step]:
-    """What keeps or looks up something by the names that a call gives, as they are."""
-    if all(is_gathered(called) for _, called in events) or not _are_keys(source, call):
+    """What keeps, looks up or tests something by the names that a call gives, as they are."""
+    if all(is_gathered(called) for _, called in events):
+        return
+    for place in _name_tests(source, call):
+        yield Step((), (Account(source, place, "changed", TESTED, own=True),))
+    if not _are_keys(source, call):
         return
     models = {
         one
@@ -415,6 +423,43 @@ def _are_keys(source: Source, call: cst.Call) -> bool:
     inside = list(walk(parent.body))
     anew = [n for n in inside if isinstance(n, cst.AssignTarget) and n.target.deep_equals(name)]
     return not anew and any(isinstance(n, cst.Index) and n.value.deep_equals(name) for n in inside)
+
+
+def _name_tests(source: Source, call: cst.Call) -> Iterator[cst.CSTNode]:
+    """What asks, in the loops that a call gives names to, for a whole name, its beginning, or parts with a dot between."""
+    for loop in _loops(source, call):
+        name = loop.target.elements[0].value if isinstance(loop.target, cst.Tuple) else None
+        inside = Layout.of(source).parents[loop] if isinstance(loop, cst.CompFor) else loop.body
+        nodes = list(walk(inside))
+        anew = any(
+            isinstance(n, cst.AssignTarget) and n.target.deep_equals(name) for n in nodes if name
+        )
+        if isinstance(name, cst.Name) and not anew:
+            yield from (node for node in nodes if _asks_name(source, node, name))
+
+
+def _asks_name(source: Source, node: cst.CSTNode, name: cst.Name) -> bool:
+    if isinstance(node, cst.Comparison) and len(node.comparisons) == 1:
+        one = node.comparisons[0]
+        if isinstance(one.operator, cst.Equal | cst.NotEqual):
+            return name.deep_equals(node.left) or name.deep_equals(one.comparator)
+        if isinstance(one.operator, cst.In | cst.NotIn):
+            if name.deep_equals(node.left):
+                return True
+            return name.deep_equals(one.comparator) and _has_inner_dot(source, node.left)
+    if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+        method = node.func.attr.value
+        if not name.deep_equals(node.func.value) or not node.args:
+            return False
+        if method == "endswith":
+            return _has_inner_dot(source, node.args[0].value)
+        return method in ("startswith", "split")
+    return False
+
+
+def _has_inner_dot(source: Source, text: cst.BaseExpression) -> bool:
+    """Whether a constant has parts of a name with a dot between, where FSDP1 may have put its prefix."""
+    return isinstance(text, cst.SimpleString) and "." in source.code(text).strip("\"'.")
 
 
 def _asks_shape(node: cst.CSTNode, bound: set[str]) -> bool:
