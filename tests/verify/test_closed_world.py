@@ -243,3 +243,9 @@ def test_a_line_before_training_may_have_other_words_or_numbers_and_must_be_ther
     assert gone("parameters: 240", "FSDPLinear(in_features=8)") == []
     assert gone("240 parameters", "Linear(in_features=8)") == []
     assert gone("Linear(in_features=8)") == ["parameters: 120"]
+
+
+def test_what_a_library_says_of_version_1_before_training_may_go() -> None:
+    said = b"settings: `version` = 1 is deprecated\nFSDP1 with 2 units\nparameters: 120"
+    apart = compare(lines(said, began=len(said) + 1), [], 0.0)
+    assert [one.before.text for one in apart] == ["parameters: 120"]

@@ -38,7 +38,7 @@ _VOLATILE = re.compile(
 _NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?![\w]|\.\d)")
 _SHARDING = re.compile(r"\w*(?:fsdp|fully_?shard)\w*", re.IGNORECASE)
 _NOTICE = re.compile(
-    r"warn|^\[[WEI]\d{4}|^\[rank\d+\]:|Traceback|^  File |it/s|s/it|\d%\|.*\| *\d+\S*/\d",
+    r"warn|deprecat|^\[[WEI]\d{4}|^\[rank\d+\]:|Traceback|^  File |it/s|s/it|\d%\|.*\| *\d+\S*/\d",
     re.IGNORECASE,
 )
 
@@ -103,7 +103,11 @@ def compare(before: Sequence[Line], after: Sequence[Line], rtol: float) -> Itera
         else:
             gone.append((place, Apart(line, None)))
     reworded = any(other.early for other in others)  # as a model that prints itself
-    found += [(place, one) for place, one in gone if not (one.before.early and reworded)]
+    found += [
+        (place, one)
+        for place, one in gone
+        if not (one.before.early and (reworded or _SHARDING.search(one.before.text)))
+    ]
     for _, apart in sorted(found, key=lambda one: one[0]):
         yield apart
 
