@@ -189,7 +189,7 @@ def _is_path(value: Value) -> bool:
 
 
 def _put_in_order(trace: Trace, listings: dict[Value, Called]) -> set[Value]:
-    """The listings that something sorts, sends to other ranks or takes out of sight."""
+    """The listings that something sorts or sends to other ranks, or that code which cannot be followed gets."""
     handed = [one for c in trace.of(Called) if _may_order(c) for one in _given(c)]
     handed += [
         one

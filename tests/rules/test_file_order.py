@@ -70,7 +70,7 @@ FORMS = {
         "local = int(os.environ['LOCAL_RANK'])\ntorch.load(os.listdir('data')[local])",
         False,
     ),
-    "arranged out of sight": (
+    "arranged by unseen code": (
         "names = os.listdir('data')\narrange(names)\nfor n in names[rank::size]:\n    torch.load(n)",
         False,
     ),
