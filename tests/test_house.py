@@ -167,6 +167,64 @@ def test_a_folder_is_read_at_a_glance(folder: str) -> None:
         assert len(held) <= 30, f"{inside.relative_to(ROOT)} holds {len(held)}"
 
 
+WHOLE = {"fsdp2lint.meanings": {"fsdp2lint.meanings.registry", "fsdp2lint.meanings.families"}}
+"""Folders that are loaded whole: what imports one of these modules there is loaded by it too."""
+
+
+def test_what_one_module_uses_stands_with_it() -> None:
+    """In the same file, or both in a folder of their own: a part has no room beside what it is a part of."""
+    lonely = []
+    for name, users in sorted(importers().items()):
+        folder, user = name.rpartition(".")[0], next(iter(users), "")
+        if len(users) == 1 and user.startswith(f"{folder}.") and user != f"{folder}.__main__":
+            lonely.append(f"{name}, of {user}")
+    assert not lonely, "\n".join(lonely)
+
+
+@cache
+def importers() -> dict[str, set[str]]:
+    """By module: those that import it anywhere, and what else loads it: Python, as a process, or its folder as a whole."""
+    paths = dict(everything())
+    found: dict[str, set[str]] = {n: set() for n, p in paths.items() if p.stem[:2] != "__"}
+    for user, path in paths.items():
+        package = user if path.name == "__init__.py" else user.rpartition(".")[0]
+        text = path.read_text(encoding="utf-8")
+        named = set(_named(ast.parse(text), package))
+        for one in named & found.keys() - {user}:
+            found[one].add(user)
+        if user in found and 'if __name__ == "__main__"' in text:
+            found[user].add("python -m")
+        for folder, registers in WHOLE.items():
+            if user in found and user.startswith(folder) and named & registers:
+                found[user].add(folder)
+    return found
+
+
+def _named(tree: ast.Module, package: str) -> Iterator[str]:
+    """What may be a module among all that a file imports, in full."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) + 1 - node.level]
+            base = ".".join(above) if node.level else ""
+            base = ".".join(filter(None, (base, node.module)))
+            yield base
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def everything() -> Iterator[tuple[str, Path]]:
+    """Every module of the tool with its full name, rules and codemods too."""
+    for top in ("fsdp2lint", *KNOWLEDGE):
+        for path in sorted((ROOT / top).rglob("*.py")):
+            yield (
+                ".".join(
+                    p for p in path.relative_to(ROOT).with_suffix("").parts if p != "__init__"
+                ),
+                path,
+            )
+
+
 def test_nobody_imports_a_rule_by_name() -> None:
     everything = [*modules(), *(("tests", p) for p in (ROOT / "tests").rglob("*.py"))]
     for module, path in everything:

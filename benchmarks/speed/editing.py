@@ -19,7 +19,7 @@ from pathlib import Path
 from extremes import measured
 from scripts import script
 
-from fsdp2lint.server.desk import Desk
+from fsdp2lint.server.app.desk import Desk
 
 EDITS = 15
 LINES = 1_000

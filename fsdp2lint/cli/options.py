@@ -231,3 +231,13 @@ def _by_pattern(pairs: tuple[str, ...]) -> dict[str, list[str]]:
             raise click.UsageError(f"--per-file-ignores {pair}: write PATTERN:RULE")
         found.setdefault(pattern, []).append(selector)
     return found
+
+
+def target_of(module: str | None, words: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    """What to run and its own arguments; a first ``--`` only separates them."""
+    if module is not None:
+        return module, words[1:] if words[:1] == ("--",) else words
+    if not words or words[0] == "--":
+        raise click.UsageError("name a script, or a module with -m")
+    rest = words[1:]
+    return words[0], rest[1:] if rest[:1] == ("--",) else rest

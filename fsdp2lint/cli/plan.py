@@ -11,7 +11,7 @@ from typing import Any
 import click
 import msgspec
 
-from fsdp2lint.cli.options import COLOR, MAKING_UP, OUTPUT, PATCH, made_up
+from fsdp2lint.cli.options import COLOR, MAKING_UP, OUTPUT, PATCH, made_up, target_of
 from fsdp2lint.cli.output import coloured
 from fsdp2lint.system.signals import cleaning_up
 
@@ -57,7 +57,6 @@ def command(
 
     Exit code: 0 when there is a plan, 2 when the script failed before it had sharded a model.
     """
-    from fsdp2lint.cli.rehearse import target_of
     from fsdp2lint.plan import CannotPlan, plan
     from fsdp2lint.plan.words import record, told
     from fsdp2lint.rehearse.outcome import Request

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from fsdp2lint.cli.options import COLOR, MAKING_UP, NPROC, OUTPUT, PATCH, made_up
+from fsdp2lint.cli.options import COLOR, MAKING_UP, NPROC, OUTPUT, PATCH, made_up, target_of
 from fsdp2lint.cli.output import coloured
 from fsdp2lint.system.signals import cleaning_up
 
@@ -124,16 +124,6 @@ def command(
     report = as_json(rehearsal) if output_format == "json" else ""
     sys.stdout.write(report or told(rehearsal, colour=coloured(color)))
     return rehearsal.exit_code
-
-
-def target_of(module: str | None, words: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """What to run and its own arguments; a first ``--`` only separates them."""
-    if module is not None:
-        return module, words[1:] if words[:1] == ("--",) else words
-    if not words or words[0] == "--":
-        raise click.UsageError("name a script, or a module with -m")
-    rest = words[1:]
-    return words[0], rest[1:] if rest[:1] == ("--",) else rest
 
 
 def _pass_on(output: bytes) -> None:

@@ -25,7 +25,7 @@ def command(stdio: bool) -> int:
     except ImportError as error:
         said = "the server needs pygls 2: pip install 'fsdp2lint[lsp]'"
         raise click.ClickException(said) from error
-    from fsdp2lint.server.handlers import make
+    from fsdp2lint.server.app import make
     from fsdp2lint.server.protocol import Frames
 
     gc.enable()  # it lives longer than one run

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fsdp2lint.check import processes, runner
+from fsdp2lint.check import runner
 from fsdp2lint.check.context import Means
-from fsdp2lint.check.runner import Batch, check
+from fsdp2lint.check.runner import Batch, check, processes
 from fsdp2lint.check.units import units
 from fsdp2lint.system.files import Files
 from tests.cli.test_git import HELPER, TRAIN

@@ -6,8 +6,8 @@ import pytest
 
 from fsdp2lint.catalogue.declare import Rule
 from fsdp2lint.catalogue.toolrules import TOOL_RULES, UNANALYSABLE, UNKNOWN, UNUSED
+from fsdp2lint.check.analysis.judge import judged
 from fsdp2lint.check.fixing import fix
-from fsdp2lint.check.judge import judged
 from fsdp2lint.source.source import Source
 from tests.support.saying import EVERY, FORWARD, OPTIMIZER, SAVE, said
 

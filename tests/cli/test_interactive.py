@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fsdp2lint.cli.watch import concerns, watched
+from fsdp2lint.cli.check.watch import concerns, watched
 from tests.support.running import CLEAN, ROOT, invoke
 
 UNUSED = "x = 1  # fsdp2lint: ignore[FSDP203]\ny = 2  # fsdp2lint: ignore[FSDP201]\n"

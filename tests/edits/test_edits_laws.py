@@ -9,9 +9,8 @@ import libcst as cst
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fsdp2lint.edits.apply import combine, resolve
+from fsdp2lint.edits.apply import combine, compose, resolve
 from fsdp2lint.edits.changes import Span, apply
-from fsdp2lint.edits.compose import compose
 from fsdp2lint.edits.layout import Layout
 from fsdp2lint.edits.statements import InsertAfter, InsertBefore, Move, Remove, Wrap
 from fsdp2lint.edits.text import Edit, Replace, Rewrite

@@ -20,8 +20,7 @@ from fsdp2lint.model.basic_values import forget
 from fsdp2lint.model.guards import Guard
 from fsdp2lint.model.values import Part
 from fsdp2lint.project.project import Project
-from fsdp2lint.source import parsing
-from fsdp2lint.source.source import Source, Unreadable
+from fsdp2lint.source.source import Source, Unreadable, parsing
 from fsdp2lint.system.collector import no_collector
 from tests.support.running import CLEAN, ROOT
 

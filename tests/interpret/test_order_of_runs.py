@@ -12,7 +12,7 @@ from fsdp2lint.check.runner import Batch, check
 from fsdp2lint.interpret import machine
 from fsdp2lint.interpret.again import Reached
 from fsdp2lint.interpret.entries import traces
-from fsdp2lint.interpret.programs import in_order, workers_first
+from fsdp2lint.interpret.entries.programs import in_order, workers_first
 from fsdp2lint.model.events import Sharded
 from fsdp2lint.project.project import (
     ALL_PROGRAMS_STEPS,

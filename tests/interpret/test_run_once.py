@@ -6,9 +6,9 @@ from textwrap import dedent
 
 import pytest
 
-from fsdp2lint.interpret.calls import FORWARD_RUNS
 from fsdp2lint.interpret.entries import traces
 from fsdp2lint.interpret.machine import IDLE_RUNS
+from fsdp2lint.interpret.machine.calls import FORWARD_RUNS
 from fsdp2lint.model.events import Called, Sharded, Stepped
 from fsdp2lint.model.trace import Trace, options
 from fsdp2lint.model.values import Optimizer

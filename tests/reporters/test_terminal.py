@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fsdp2lint.cli.progress import Progress
+from fsdp2lint.cli.sessions import Progress
 from tests.config.test_config import LATE
 from tests.support.running import ROOT, invoke
 
@@ -79,7 +79,7 @@ def test_a_file_gets_none(tmp_path: Path) -> None:
 
 def test_progress_waits_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr("fsdp2lint.cli.progress.time.perf_counter", lambda: now)
+    monkeypatch.setattr("fsdp2lint.cli.sessions.time.perf_counter", lambda: now)
     stream = io.StringIO()
     line = Progress(stream, width=30)
     line("early.py")

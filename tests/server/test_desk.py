@@ -14,7 +14,7 @@ from fsdp2lint.check import analysis
 from fsdp2lint.check.analysis import Analysis
 from fsdp2lint.check.diagnostics import Report
 from fsdp2lint.check.in_documents import changes
-from fsdp2lint.server.desk import Desk, Stopped, saved
+from fsdp2lint.server.app.desk import Desk, Stopped, saved
 from fsdp2lint.source.source import Source
 from tests.cli.test_git import HELPER, TRAIN
 from tests.config.test_config import LATE

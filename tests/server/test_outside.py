@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fsdp2lint.server.desk import Desk
+from fsdp2lint.server.app.desk import Desk
 from tests.cli.test_git import found, git
 from tests.support.running import invoke
 

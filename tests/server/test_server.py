@@ -14,7 +14,7 @@ import pytest
 from lsprotocol import types
 
 from fsdp2lint.server.app import _path
-from fsdp2lint.server.desk import Desk
+from fsdp2lint.server.app.desk import Desk
 from tests.cli.test_git import HELPER, TRAIN
 from tests.config.test_config import LATE
 from tests.support.editor import edited, editing, live

@@ -57,7 +57,7 @@ def fork_plan(scratch: Path, world: int, request: Request, per_node: int = 8) ->
         os.environ.update(environment(world, per_node))
         os.chdir(scratch)
         sys.argv = ["rank", str(errand)]
-        from fsdp2lint.plan import rank
+        from fsdp2lint.plan.rank import __main__ as rank
 
         rank.main()
     except BaseException:

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from fsdp2lint.prove.compare import Options, Trial, Verification
-from fsdp2lint.prove.equality.files import compare_files
-from fsdp2lint.prove.equality.printed import Line, compare, lines
+from fsdp2lint.prove.equality.files import Line, compare, compare_files, lines
 from fsdp2lint.prove.equality.steps import compare as compare_steps
 from fsdp2lint.prove.places import find
 from fsdp2lint.prove.words import told

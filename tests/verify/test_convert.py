@@ -311,8 +311,8 @@ def test_a_folder_is_what_a_save_makes(tmp_path: Path) -> None:
 
 
 def test_weights_become_a_folder_of_hugging_face(tmp_path: Path) -> None:
-    from fsdp2lint.bridge.reading import states_of
-    from fsdp2lint.bridge.writing import write_shards
+    from fsdp2lint.bridge.convert.reading import states_of
+    from fsdp2lint.bridge.convert.writing import write_shards
 
     weights = {f"layers.{n}.weight": torch.randn(64, 4) for n in range(5)}
     torch.save({"model": weights, "epoch": 7}, tmp_path / "old.pt")

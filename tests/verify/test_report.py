@@ -21,7 +21,7 @@ from fsdp2lint.prove.ladder import Rung
 from fsdp2lint.prove.report import Curve, Entry, Report, html, report_of, write_report
 from fsdp2lint.prove.report.changes import files
 from fsdp2lint.prove.report.markup import Markup, prose, tag
-from fsdp2lint.prove.report.plot import plot, round_ticks, thinned
+from fsdp2lint.prove.report.page.sections import plot, round_ticks, thinned
 from fsdp2lint.rehearse.launch import Run
 from fsdp2lint.rehearse.outcome import Frame, RankReport, Request, Spot, Step, Violation
 from fsdp2lint.rehearse.rehearse import Rehearsal

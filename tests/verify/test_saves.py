@@ -13,7 +13,7 @@ SCRIPT = """
 import os, sys
 from pathlib import Path
 import torch
-from fsdp2lint.rehearse.saves import Saves
+from fsdp2lint.rehearse.recording.saves import Saves
 
 saved = []
 Saves(saved, lambda: 3, os.getcwd()).install()

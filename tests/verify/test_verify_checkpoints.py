@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 
 from torch.distributed.checkpoint.state_dict_saver import save as save_folder  # noqa: E402
 
-from fsdp2lint.prove.equality.checkpoints import compare_checkpoints  # noqa: E402
+from fsdp2lint.prove.equality.apart.checkpoints import compare_checkpoints  # noqa: E402
 from fsdp2lint.prove.equality.shards import Each, cut, flat  # noqa: E402
 from fsdp2lint.prove.equality.tensors import compare  # noqa: E402
 from fsdp2lint.rehearse.results import Checkpoint, Compared  # noqa: E402

@@ -20,7 +20,6 @@ from fsdp2lint.prove.equality.pairs import pair
 from fsdp2lint.prove.equality.settled import counted_by_shard, settings_of_version_1
 from fsdp2lint.prove.places import NoEntry, find, scripts
 from fsdp2lint.rehearse import workfolder
-from fsdp2lint.rehearse.companions import _state
 from fsdp2lint.rehearse.outcome import (
     Call,
     Companion,
@@ -30,6 +29,7 @@ from fsdp2lint.rehearse.outcome import (
     packed,
     report_from,
 )
+from fsdp2lint.rehearse.recording.companions import _state
 from fsdp2lint.rehearse.results import COPY, Checkpoint
 from fsdp2lint.rehearse.standin.fsdp import _divided
 

@@ -1,8 +1,13 @@
-"""What ``to_empty`` gave memory gets values before training (FSDP217 for buffers, FSDP251 for parameters)."""
+"""What ``to_empty`` gave memory gets values before training (FSDP217 for buffers, FSDP251 for parameters).
+
+That a module is called for the next time is told by a hook that is gone afterwards.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from fsdp2lint.rehearse.contract.check import Check
 from fsdp2lint.rehearse.contract.emptied import Mark
@@ -10,7 +15,15 @@ from fsdp2lint.rehearse.contract.watch import parameters_of
 from fsdp2lint.rehearse.outcome import Spot, Violation
 from fsdp2lint.rehearse.stacks import here
 
+if TYPE_CHECKING:
+    from torch import nn
+
+Tell = Callable[[Any], None]
+
 _CODES = {"buffer": "FSDP217", "parameter": "FSDP251"}
+
+_WAITING: dict[int, tuple[weakref.ref[nn.Module], Any, list[Tell]]] = {}
+"""By ``id``: the module, the handle of its hook, and who is told."""
 
 
 class EmptyMemory(Check):
@@ -46,7 +59,6 @@ class EmptyMemory(Check):
         ref = self._awaited.get(id(module))
         if module is None or (ref is not None and ref() is module):
             return
-        from fsdp2lint.rehearse.contract.calls import at_next_call
 
         self._awaited[id(module)] = mark.owner if mark.kind == "buffer" else mark.top
         at_next_call(module, self._note_call)
@@ -83,3 +95,25 @@ class EmptyMemory(Check):
 def _key(mark: Mark) -> tuple[int, str, str]:
     """The same for memory that is emptied twice."""
     return id(mark.owner()), mark.kind, mark.own
+
+
+def at_next_call(module: nn.Module, tell: Tell) -> None:
+    """Call ``tell(module)`` after the next ``forward`` that is not compiled."""
+    known = _WAITING.get(id(module))
+    if known is None or known[0]() is not module:
+        # a function of a module: copied and pickled with its module, it does nothing there
+        known = (weakref.ref(module), module.register_forward_hook(_called), [])
+        _WAITING[id(module)] = known
+    known[2].append(tell)
+
+
+def _called(module: nn.Module, *_: object) -> None:
+    import torch
+
+    if torch.compiler.is_compiling():
+        return
+    waiting = _WAITING.pop(id(module), None)
+    if waiting is not None and waiting[0]() is module:
+        waiting[1].remove()
+        for tell in waiting[2]:
+            tell(module)

@@ -3,18 +3,23 @@
 Between two cells stands a statement that does nothing and says which cell begins. Unlike a comment it
 belongs to no other statement, so no edit moves it or takes it away, and a changed program falls into the
 same cells again.
+
+The cells in the JSON of a notebook, with their places in it, so that one can change and nothing else.
+
+https://nbformat.readthedocs.io/en/latest/format_description.html
 """
 
 from __future__ import annotations
 
+import json
 import re
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from fsdp2lint.source.documents import magics
-from fsdp2lint.source.documents.cells import cells, line_numbers, respelled
 from fsdp2lint.source.source import Document, Part, Range, Source, Unreadable
 
 _BORDER = re.compile(r"^\.\.\.#:cell (\d+):\n", re.MULTILINE)
@@ -140,3 +145,170 @@ def _inside(part: Part, line: int, column: int) -> tuple[int, int]:
     if number > len(lines):
         return len(lines), len(lines[-1]) + 1
     return max(number, 1), min(column, len(lines[number - 1]) + 1)
+
+
+_SPACE = re.compile(r"[ \t\r\n]*")
+_LINE = re.compile(r"(?:[^\\]|\\[^n])*(?:\\n|\Z)", re.DOTALL)
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_DECODER = json.JSONDecoder()
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A code cell of Python: its ``number`` among all cells (from 1), its text, and its JSON."""
+
+    number: int
+    text: str
+    start: int
+    end: int
+    """Where the value of ``source`` stands in the JSON."""
+
+
+def cells(raw: str) -> list[Cell]:
+    """The cells of Python in a notebook.
+
+    Raises:
+        Unreadable: no notebook, one of another format, or one in another language.
+    """
+    try:
+        data = json.loads(raw)
+    except json.JSONDecodeError as error:
+        said = f"not a notebook: {error.msg.lower()}"
+        raise Unreadable(said, error.lineno, error.colno) from error
+    except RecursionError as error:
+        raise Unreadable("not a notebook: nested too deeply") from error
+    _check(data)
+    return [
+        Cell(number, "".join(cell["source"]), *place)
+        for number, (cell, place) in enumerate(zip(data["cells"], _places(raw), strict=True), 1)
+        if cell.get("cell_type") == "code" and _is_python(cell)
+    ]
+
+
+def respelled(value: str, text: str, *, escape: bool) -> str:
+    """The JSON of ``text`` in the manner of the JSON that it replaces: a string, or a list of lines.
+
+    Lines that were there before keep their spelling; with ``escape`` new ones are pure ASCII.
+    """
+    strings = list(_STRING.finditer(value))
+    known: dict[str, str] = {}
+    for string in strings:
+        for piece in _LINE.findall(string[0][1:-1]):
+            known.setdefault(json.loads(f'"{piece}"', strict=False), piece)
+    new = (known.get(line) or json.dumps(line, ensure_ascii=escape)[1:-1] for line in _lines(text))
+    spelled = list(new)
+    if not value.startswith("["):
+        return f'"{"".join(spelled)}"'
+    if not spelled:
+        return "[]"
+    before, between, behind = _gaps(value, strings)
+    return "[" + before + between.join(f'"{line}"' for line in spelled) + behind + "]"
+
+
+def line_numbers(raw: str, cell: Cell) -> list[int]:
+    """The line of the file on which each line of a cell stands."""
+    first = raw.count("\n", 0, cell.start) + 1
+    value = raw[cell.start : cell.end]
+    numbers: list[int] = []
+    for string in _STRING.finditer(value):
+        line = first + value.count("\n", 0, string.start())
+        pieces = [p for p in _LINE.findall(string[0][1:-1]) if p]
+        numbers += [line] * len(pieces)
+    return numbers or [first]
+
+
+def _check(data: Any) -> None:
+    if not isinstance(data, dict) or "nbformat" not in data:
+        raise Unreadable("not a notebook: it has no `nbformat`")
+    if data["nbformat"] != 4:
+        raise Unreadable(
+            f"a notebook of format {data['nbformat']}: only format 4 is read "
+            "(`jupyter nbconvert --to notebook` converts it)"
+        )
+    listed = data.get("cells")
+    if not isinstance(listed, list) or not all(map(_is_cell, listed)):
+        raise Unreadable("not a notebook: `cells` is no list of cells")
+    language = _language(data)
+    if language not in ("", "python", "ipython"):
+        raise Unreadable(f"not a notebook of Python: its language is {language}")
+
+
+def _is_cell(cell: Any) -> bool:
+    if not isinstance(cell, dict):
+        return False
+    source = cell.get("source")
+    is_lines = isinstance(source, list) and all(isinstance(line, str) for line in source)
+    return isinstance(source, str) or is_lines
+
+
+def _language(data: Mapping[str, Any]) -> str:
+    """The language that the notebook says it is in; empty when it says nothing."""
+    metadata = _table(data, "metadata")
+    for table, key in (("language_info", "name"), ("kernelspec", "language")):
+        said = _table(metadata, table).get(key)
+        if isinstance(said, str) and said:
+            return re.sub(r"\d*$", "", said.lower())
+    return ""
+
+
+def _is_python(cell: Mapping[str, Any]) -> bool:
+    """Whether the editor's note on a single cell says no other language."""
+    said = _table(_table(cell, "metadata"), "vscode").get("languageId", "python")
+    return bool(said == "python")
+
+
+def _table(of: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = of.get(key)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _places(raw: str) -> Iterator[tuple[int, int]]:
+    """Where the value of ``source`` stands in each cell; the JSON is known to be right."""
+    listed = dict(_members(raw, _skip(raw, 0)))["cells"][0]
+    for start, _ in _elements(raw, listed):
+        yield dict(_members(raw, start))["source"]
+
+
+def _members(raw: str, at: int) -> Iterator[tuple[str, tuple[int, int]]]:
+    """The keys of the object at an offset, with the places of their values."""
+    at = _skip(raw, at + 1)
+    while raw[at] != "}":
+        key, at = _DECODER.raw_decode(raw, at)
+        start = _skip(raw, _skip(raw, at) + 1)
+        _, end = _DECODER.raw_decode(raw, start)
+        yield key, (start, end)
+        at = _skip(raw, end)
+        if raw[at] == ",":
+            at = _skip(raw, at + 1)
+
+
+def _elements(raw: str, at: int) -> Iterator[tuple[int, int]]:
+    """The places of the elements of the list at an offset."""
+    at = _skip(raw, at + 1)
+    while raw[at] != "]":
+        _, end = _DECODER.raw_decode(raw, at)
+        yield at, end
+        at = _skip(raw, end)
+        if raw[at] == ",":
+            at = _skip(raw, at + 1)
+
+
+def _skip(raw: str, at: int) -> int:
+    match = _SPACE.match(raw, at)
+    return match.end() if match is not None else at
+
+
+def _gaps(value: str, strings: list[re.Match[str]]) -> tuple[str, str, str]:
+    """What stands before, between and behind the strings of a list."""
+    if not strings:
+        return "", ", ", ""
+    before = value[1 : strings[0].start()]
+    behind = value[strings[-1].end() : -1]
+    if len(strings) == 1:
+        return before, "," + (before or " "), behind
+    return before, value[strings[0].end() : strings[1].start()], behind
+
+
+def _lines(text: str) -> list[str]:
+    lines = text.split("\n")
+    return [line + "\n" for line in lines[:-1]] + lines[-1:] * bool(lines[-1])

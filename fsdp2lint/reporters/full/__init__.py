@@ -1,0 +1,23 @@
+"""What is wrong, the code that is, what proves it, and the fix: for people, in the terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fsdp2lint.reporters._paint import Line, shown
+from fsdp2lint.reporters._summary import ending
+
+if TYPE_CHECKING:
+    from fsdp2lint.check.diagnostics import Report
+    from fsdp2lint.reporters import View
+
+
+def render(report: Report, view: View) -> str:
+    """Each finding with its source, and the summary."""
+    lines: list[Line] = []
+    if report.found:
+        from fsdp2lint.reporters.full.finding import told
+
+        lines += told(report.found)
+    lines += [[(line, "" if n else "strong")] for n, line in enumerate(ending(report, view))]
+    return shown(lines, view)
