@@ -16,6 +16,7 @@ import pytest
 
 from fsdp2lint.check.runner import Batch, check
 from tests.config.test_config import LATE
+from tests.support import forks
 from tests.support.notebooks import written
 from tests.support.running import ROOT, invoke, program
 
@@ -41,16 +42,15 @@ def run(
         import resource
 
         if limit:
-            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
         if ordinary:
             drop, override = 24, 1  # PR_CAPBSET_DROP, CAP_DAC_OVERRIDE of <linux/prctl.h>
             ctypes.CDLL(None).prctl(drop, override, 0, 0, 0)
 
     return subprocess.run(  # type: ignore[call-overload, no-any-return]
-        [sys.executable, "-m", "fsdp2lint", *args],
+        forks.command(*args),
         cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
         text=True,
         stderr=subprocess.PIPE,
         check=False,
@@ -74,8 +74,8 @@ def files(folder: Path) -> dict[str, bytes]:
 def test_whatever_is_printed_may_find_no_room(tmp_path: Path, words: str) -> None:
     (tmp_path / "old.py").write_text(OLD)
     (tmp_path / "x.py").write_text(UNUSED + "import torch.distributed.fsdp\n")
-    with open("/dev/full", "wb") as full:
-        done = run(tmp_path, *words.split(), stdout=full, stdin=subprocess.DEVNULL)
+    with open("/dev/full", "wb") as full, open(tmp_path / "x.py", "rb") as typed:
+        done = run(tmp_path, *words.split(), stdout=full, stdin=typed)
     said = "Error: the output cannot be written: No space left on device\n"
     assert (done.returncode, done.stderr.replace("Would fix 200 findings.\n", "")) == (2, said)
 
@@ -184,7 +184,7 @@ def test_when_it_is_ended_so_are_its_processes(
 
 
 def amid_the_analysis(folder: Path, words: str) -> subprocess.Popen[str]:
-    """The program in a group of its own, one second after it has begun to analyse files that take much longer."""
+    """The program in a group of its own, when it has begun to analyse files that take much longer."""
     shard, more = ("FSDP", OLD) if words == "migrate" else ("fully_shard", "")
     body = "".join(f"def part_{n}(model):\n    {shard}(model.layers[{n}])\n" for n in range(1200))
     for n in range(8):
@@ -195,7 +195,10 @@ def amid_the_analysis(folder: Path, words: str) -> subprocess.Popen[str]:
     (folder / "hooks").mkdir()
     (folder / "hooks" / "sitecustomize.py").write_text(
         "import sys\n"
-        f"sys.addaudithook(lambda event, given: event == 'import' and given[0] == 'libcst' and open({str(begun)!r}, 'w'))\n"
+        "def hook(event, given):\n"
+        "    if event == 'open' and str(given[0]).endswith('late0.py'):\n"
+        f"        open({str(begun)!r}, 'w').close()\n"
+        "sys.addaudithook(hook)\n"
     )
     running = subprocess.Popen(
         [sys.executable, "-m", "fsdp2lint", *words.split()],
@@ -208,8 +211,8 @@ def amid_the_analysis(folder: Path, words: str) -> subprocess.Popen[str]:
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     while not begun.exists() and running.poll() is None:
-        time.sleep(0.05)
-    time.sleep(1)
+        time.sleep(0.02)
+    time.sleep(0.2)
     return running
 
 

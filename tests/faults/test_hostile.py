@@ -16,6 +16,7 @@ import pytest
 from tests.cli.test_leaving import harmless
 from tests.faults.hostile import NAMES, OLD, Hostile, build
 from tests.faults.messages import Client, framed
+from tests.support import forks
 from tests.support.running import ROOT
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="links, pipes and such names")
@@ -36,21 +37,30 @@ def made(tmp_path: Path) -> Hostile:
     return build(tmp_path)
 
 
-def run(made: Hostile, *words: str) -> subprocess.CompletedProcess[str]:
-    """The installed program: as for it, and unlike for ``python -m``, no module is imported from where we are."""
+def run(made: Hostile, *words: str, fresh: bool = False) -> subprocess.CompletedProcess[str]:
+    """The installed program: as for it, and unlike for ``python -m``, no module is imported from where we are.
+
+    A ``fresh`` one imports all that it needs in the repository.
+    """
     before = made.outside_now()
-    begin = f"import sys; sys.path[0] = {str(ROOT)!r}; from fsdp2lint.__main__ import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", begin, *words],
-        cwd=made.root,
-        env={k: v for k, v in os.environ.items() if not k.startswith(("GITHUB_", "PYTHON"))},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        timeout=LIMIT,
-        check=False,
-    )
+    given = {k: v for k, v in os.environ.items() if not k.startswith(("GITHUB_", "PYTHON"))}
+    if fresh:
+        begin = (
+            f"import sys; sys.path[0] = {str(ROOT)!r}; from fsdp2lint.__main__ import main; main()"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", begin, *words],
+            cwd=made.root,
+            env=given,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            timeout=LIMIT,
+            check=False,
+        )
+    else:
+        done = forks.run(words, made.root, given, None, LIMIT, installed=True)
     assert not made.owned.exists(), f"{words}: something of the repository was executed"
     assert made.outside_now() == before, f"{words}: something outside was touched"
     assert "Traceback" not in done.stderr, done.stderr
@@ -70,6 +80,16 @@ FORMATS = (
     "junit",
     "coverage",
 )
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["check -n --no-respect-gitignore .", "migrate .", "trace late.py", "baseline show", "config select", "rule FSDP201",
+     "migrate-checkpoint checkpoint new.pt", "plan late.py", "init"],
+)  # fmt: skip
+def test_no_module_of_it_is_imported(made: Hostile, words: str) -> None:
+    done = run(made, *words.split(), fresh=True)
+    harmless(done.stdout + done.stderr)
 
 
 @pytest.mark.parametrize("format_", FORMATS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import forks
 from tests.support.running import ROOT
 
 pytest.importorskip("accelerate")
@@ -78,14 +78,7 @@ def launched(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path | str],
     files += [p for rule in sorted(RULES.glob("settings_*")) for p in sorted(rule.glob("*.yaml"))]
     files = [p for p in files if "distributed_type" in p.read_text()]
     files += [CASES / side / name for side in ("before", "after") for name in MIGRATED]
-    done = subprocess.run(
-        [sys.executable, "-c", LAUNCHED, *map(str, files)],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
-    )
+    done = forks.snippet(LAUNCHED, *map(str, files), cwd=ROOT)
     lines = [line for line in done.stdout.splitlines() if line.startswith(("{", '"'))]
     assert len(lines) == len(files)
     seen = dict(zip(files, map(json.loads, lines), strict=True))
@@ -227,14 +220,7 @@ def commands(side: str) -> list[str]:
 
 def started(words: list[str]) -> list[dict[str, str]]:
     """The settings that the launcher makes of each command, all in one process, which takes long to start."""
-    done = subprocess.run(
-        [sys.executable, "-c", STARTED, json.dumps(words)],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
-    )
+    done = forks.snippet(STARTED, json.dumps(words), cwd=ROOT)
     found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     assert len(found) == len(words)
     return found

@@ -1,13 +1,16 @@
 """Runs the program in processes that are forked from one that has imported it: half a second less for each.
 
 ``python -m tests.support.forks`` is that process. Requests and answers are lines of JSON on its stdin and stdout;
-it does nothing itself but import and fork, so that each fork begins like a fresh interpreter. With a path as its
-argument it listens there instead, for programs that talk while they run: each gets the streams of who asks.
+it does nothing itself but import and fork, so that each fork begins like a fresh interpreter. With ``torch`` as its
+argument it has imported what ``rehearse`` imports before it forks ranks, PyTorch too: two seconds less for each piece of
+code that needs it. With a path it listens there instead, for programs that talk while they run: each gets the streams
+and the limits of who asks.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import importlib
 import json
@@ -16,10 +19,12 @@ import pkgutil
 import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
 import time
+import types
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -36,35 +41,71 @@ def run(
     environment: Mapping[str, str],
     text: str | None,
     timeout: float,
+    installed: bool = False,
 ) -> subprocess.CompletedProcess[str]:
-    """What ``subprocess.run`` of ``python -m fsdp2lint WORDS`` gives.
+    """What ``subprocess.run`` of ``python -m fsdp2lint WORDS`` gives, or of the installed ``fsdp2lint WORDS``.
 
     Raises:
         subprocess.TimeoutExpired: it takes longer than ``timeout`` seconds.
     """
+    asked = {"words": [*words], "first": str(_ROOT if installed else cwd)}
+    return _asked(_server("program"), asked, cwd, environment, text, timeout)
+
+
+def snippet(
+    code: str, *words: str, cwd: Path, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """What ``subprocess.run`` of ``python -c CODE WORDS`` gives, where PyTorch has been imported before."""
+    asked = {"code": code, "words": [*words], "first": ""}
+    given = {**os.environ, "PYTHONPATH": str(_ROOT), **environment}
+    return _asked(_server("torch"), asked, cwd, given, None, timeout=240)
+
+
+def _asked(
+    server: _Server,
+    asked: dict[str, Any],
+    cwd: Path,
+    environment: Mapping[str, str],
+    text: str | None,
+    timeout: float,
+) -> subprocess.CompletedProcess[str]:
+    words = asked["words"]
     with tempfile.TemporaryDirectory(prefix="fork-") as folder:
         into, out, err = (Path(folder, name) for name in ("in", "out", "err"))
         into.write_text(text or "", "utf-8")
         request = {
-            "words": [*words],
+            **asked,
             "cwd": str(cwd),
             "environment": dict(environment),
             "streams": [str(into), str(out), str(err)],
             "timeout": timeout,
         }
-        code = _server().ask(request)
+        code = server.ask(request)
         if code is None:
-            raise subprocess.TimeoutExpired([*words], timeout)
+            raise subprocess.TimeoutExpired(words, timeout)
         said = (one.read_text("utf-8") for one in (out, err))
-        return subprocess.CompletedProcess([*words], code, *said)
+        return subprocess.CompletedProcess(words, code, *said)
+
+
+_HIDDEN = """
+import sys
+sys.argv = sys.argv[1:]
+with open(sys.argv[0]) as file:
+    code = compile(file.read(), "<forks>", "exec")
+exec(code, {"__name__": "__main__", "__file__": sys.argv[0]})
+"""
+"""This module without a file: ``rehearse`` takes no frame and no module of it for one of the program that it runs."""
 
 
 class _Server:
     """The other end of the pipes."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: str) -> None:
+        start = (
+            ["-c", _HIDDEN, __file__, "torch"] if kind == "torch" else ["-m", "tests.support.forks"]
+        )
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.forks"],
+            [sys.executable, *start],
             cwd=_ROOT,
             env={**os.environ, "PYTHONPATH": str(_ROOT), "PYTHONUTF8": "1"},
             stdin=subprocess.PIPE,
@@ -87,16 +128,22 @@ class _Server:
         self._process.wait(timeout=10)
 
 
-@lru_cache(maxsize=1)
-def _server() -> _Server:
-    return _Server()
+@lru_cache
+def _server(kind: str) -> _Server:
+    return _Server(kind)
 
 
 _ASK = """
-import json, os, socket, sys
+import json, os, resource, socket, sys
+rights = -1
+if os.path.exists("/proc/self/status"):
+    rights = next(int(line[7:], 16) for line in open("/proc/self/status") if line.startswith("CapEff:"))
 with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as to:
     to.connect(sys.argv[1])
-    asked = {"words": sys.argv[2:], "cwd": os.getcwd(), "environment": dict(os.environ)}
+    asked = {
+        "words": sys.argv[2:], "cwd": os.getcwd(), "first": os.getcwd(), "environment": dict(os.environ),
+        "longest": resource.getrlimit(resource.RLIMIT_FSIZE), "rights": rights,
+    }
     socket.send_fds(to, [json.dumps(asked).encode()], [0, 1, 2])
     os._exit(int(to.recv(20)))
 """
@@ -131,7 +178,6 @@ def _listener() -> str:
 
 def _serve() -> None:
     """Fork for each request until the other end is gone; a fork leaves by itself."""
-    _import_all()
     requests = os.fdopen(os.dup(0), encoding="utf-8")  # the forks have their own `sys.stdin`
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     for line in requests:
@@ -154,7 +200,6 @@ def _serve() -> None:
 
 def _listen(path: str) -> None:
     """Fork for each that connects, until the other end of stdin is gone; a fork leaves by itself."""
-    _import_all()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         listening.bind(path)
@@ -197,8 +242,14 @@ def _import_all() -> None:
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             importlib.import_module(module.name)
     assert "torch" not in sys.modules
-    gc.collect()
-    gc.freeze()
+
+
+def _import_torch() -> None:
+    from fsdp2lint.rehearse.forked import EARLY
+
+    for name in EARLY:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
 
 
 def _code(child: int, timeout: float) -> int | None:
@@ -216,7 +267,7 @@ def _code(child: int, timeout: float) -> int | None:
 
 
 def _become(request: dict[str, Any], streams: list[int]) -> None:
-    """The program, with its own streams, folder, environment and places to import from."""
+    """The program or a piece of code, with its own streams, folder, environment, limits and places to import from."""
     for number, opened in enumerate(streams):
         os.dup2(opened, number)
         os.close(opened)
@@ -224,14 +275,47 @@ def _become(request: dict[str, Any], streams: list[int]) -> None:
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["environment"])
-    sys.path[1:1] = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    sys.path[0] = request["cwd"]
+    sys.path[1:1] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    sys.path[0] = request["first"]
     importlib.invalidate_caches()
+    if "longest" in request:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_FSIZE, request["longest"])
+        _keep_rights(request["rights"])
+    if "code" in request:
+        sys.argv = ["-c", *request["words"]]
+        sys.modules["__main__"] = main_module = types.ModuleType("__main__")
+        exec(compile(request["code"], "<string>", "exec"), vars(main_module))
+        return
     sys.argv = [str(_ROOT / "fsdp2lint" / "__main__.py"), *request["words"]]
     from fsdp2lint.__main__ import main
 
     main()
 
 
+def _keep_rights(rights: int) -> None:
+    """Those alone that who asks has: under Linux, root may lack some of its own."""
+    if rights < 0:
+        return
+    import ctypes
+
+    low, high = rights & 0xFFFFFFFF, rights >> 32
+    version, this_process = 0x20080522, 0  # _LINUX_CAPABILITY_VERSION_3
+    kept = struct.pack("6I", low, low, 0, high, high, 0)  # effective, permitted, inheritable
+    done = ctypes.CDLL(None).capset(struct.pack("Ii", version, this_process), kept)
+    assert done == 0
+
+
 if __name__ == "__main__":
-    _listen(*sys.argv[1:]) if sys.argv[1:] else _serve()
+    wanted = sys.argv[1:]
+    if wanted == ["torch"]:
+        _import_torch()
+    else:
+        _import_all()
+    gc.collect()
+    gc.freeze()
+    if wanted in ([], ["torch"]):
+        _serve()
+    else:
+        _listen(*wanted)

@@ -19,6 +19,7 @@ from fsdp2lint.rehearse.fakes.nothing import Hollow, Nothing
 from fsdp2lint.rehearse.fakes.texts import Tokenizer
 from fsdp2lint.rehearse.launch import Run
 from fsdp2lint.rehearse.outcome import MadeUp, Request
+from tests.support import forks
 
 from .scenes import ROOT, forking
 
@@ -299,14 +300,7 @@ dist.destroy_process_group()
 
 @pytest.mark.ranks
 def test_names_that_newer_transformers_lack(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", LACKING_TRANSFORMERS],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        timeout=240,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )
+    done = forks.snippet(LACKING_TRANSFORMERS, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
     said = [line for line in done.stdout.splitlines() if "t5-base" not in line]
     assert said == [
@@ -347,9 +341,7 @@ def test_what_does_nothing_unpacks_into_as_many_as_are_wanted() -> None:
 def test_without_a_network_models_and_tokenizers_are_small_ones(tmp_path: Path) -> None:
     if importlib.util.find_spec("transformers") is None:
         pytest.skip("transformers is not installed")
-    done = subprocess.run(
-        [sys.executable, "-c", PRETRAINED], capture_output=True, text=True, cwd=ROOT, timeout=240
-    )
+    done = forks.snippet(PRETRAINED, cwd=ROOT)
     assert done.returncode == 0, done.stderr[-2000:]
     assert "T5ForConditionalGeneration.from_pretrained" in done.stdout
 
@@ -417,10 +409,9 @@ def test_rows_that_come_with_their_tokens_have_numbers() -> None:
 
 
 def test_data_that_an_installed_package_cannot_download_are_made_up() -> None:
-    pytest.importorskip("datasets")
-    done = subprocess.run(
-        [sys.executable, "-c", OFFLINE], capture_output=True, text=True, cwd=ROOT, timeout=120
-    )
+    if importlib.util.find_spec("datasets") is None:
+        pytest.skip("datasets is not installed")
+    done = forks.snippet(OFFLINE, cwd=ROOT)
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.splitlines() == [
         "own rows: 2",
@@ -533,14 +524,7 @@ except TypeError:
 
 
 def _said(script: str, *args: str, **environment: str) -> str:
-    ran = subprocess.run(
-        [sys.executable, "-c", script, *args],
-        env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    ran = forks.snippet(script, *args, cwd=ROOT, **environment)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout.strip()
 
@@ -665,14 +649,8 @@ assert counts["made up: AutoencoderKL.from_pretrained('sd')"] == 2
 
 def test_models_and_schedulers_of_diffusers_are_small_ones(tmp_path: Path) -> None:
     (tmp_path / "diffusers.py").write_text(DIFFUSERS)
-    ran = subprocess.run(
-        [sys.executable, "-c", DIFFUSING],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join((str(tmp_path), str(ROOT)))},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    places = os.pathsep.join((str(tmp_path), str(ROOT)))
+    ran = forks.snippet(DIFFUSING, cwd=ROOT, PYTHONPATH=places)
     assert ran.returncode == 0, ran.stderr[-3000:]
 
 
@@ -709,14 +687,7 @@ def test_a_tracker_is_there_where_the_program_or_its_settings_name_it(
     (tmp_path / "site-packages").mkdir()
     for name, text in REPORTING.items():
         (tmp_path / name).write_text(text)
-    ran = subprocess.run(
-        [sys.executable, "train.py", "own.py", *words],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    ran = forks.snippet(REPORTING["train.py"], "own.py", *words, cwd=tmp_path)
     assert ran.stdout.splitlines() == [str(there)]
 
 
@@ -765,12 +736,5 @@ assert model.model.rotary_emb.inv_freq.dtype == torch.float32, "as in a model th
 
 
 def test_data_of_an_installed_package_are_of_its_classes(tmp_path: Path) -> None:
-    ran = subprocess.run(
-        [sys.executable, "-c", SAVED],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ran = forks.snippet(SAVED, cwd=tmp_path)
     assert ran.returncode == 0, ran.stderr[-3000:]

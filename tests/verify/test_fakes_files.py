@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from .scenes import ROOT
+from tests.support import forks
 
 READING = """
 import csv, glob, json, os
@@ -65,15 +62,7 @@ print(*(what for what in counts if what.startswith("made up: ")), sep="\\n")
 
 
 def _said(folder: Path, script: str, *arguments: str) -> list[str]:
-    ran = subprocess.run(
-        [sys.executable, "-c", script, *arguments],
-        env=os.environ | {"PYTHONPATH": str(ROOT), "MADE": str(folder / "made")},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    ran = forks.snippet(script, *arguments, cwd=folder, MADE=str(folder / "made"))
     assert ran.returncode == 0, ran.stderr[-3000:]
     return ran.stdout.splitlines()
 

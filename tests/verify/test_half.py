@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
+
+from tests.support import forks
 
 from .scenes import ROOT
 
@@ -51,13 +49,6 @@ for a, b in ((torch.float32, torch.float16), (torch.float16, torch.float32)):
 
 @pytest.mark.skipif(not hasattr(torch.library, "get_kernel"), reason="from PyTorch 2.9 on")
 def test_products_in_half_precision() -> None:
-    ran = subprocess.run(
-        [sys.executable, "-c", COMPARED],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    ran = forks.snippet(COMPARED, cwd=ROOT)
     assert ran.returncode == 0, ran.stderr[-3000:]
     assert "Warning" not in ran.stderr, ran.stderr

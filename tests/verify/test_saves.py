@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
-from tests.support.running import ROOT
+from tests.support import forks
 
 SCRIPT = """
 import os, sys
@@ -32,15 +29,7 @@ for one in saved:
 
 def test_a_file_that_is_renamed_is_the_checkpoint(tmp_path: Path) -> None:
     """Written under another name first, so that nobody reads half of it."""
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = forks.snippet(SCRIPT, cwd=tmp_path)
     assert done.stdout.split("\n") == ["first.pt 3 torch", "last/second.pt 3 torch", ""], (
         done.stdout + done.stderr
     )

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from fsdp2lint.prove.equality.apart.checkpoints import compare_checkpoints  # no
 from fsdp2lint.prove.equality.shards import Each, cut, flat  # noqa: E402
 from fsdp2lint.prove.equality.tensors import compare  # noqa: E402
 from fsdp2lint.rehearse.results import Checkpoint, Compared  # noqa: E402
+from tests.support import forks  # noqa: E402
 
 NAMES = ["first.weight", "first.bias", "last.weight"]
 SHAPES = {name: torch.Size([2, 3]) for name in NAMES}
@@ -185,7 +184,7 @@ torch.save({"model": {"first.weight": torch.ones(2, 3)}, "settings": Settings()}
 
 def test_settings_may_be_an_object_or_a_dictionary(tmp_path: Path) -> None:
     path = tmp_path / "a.pt"
-    subprocess.run([sys.executable, "-c", SCRIPT, str(path)], check=True)
+    assert forks.snippet(SCRIPT, str(path), cwd=tmp_path).returncode == 0
     same = Checkpoint(str(path), "a.pt", 3)
     model = {"model": {"first.weight": torch.ones(2, 3)}}
 
