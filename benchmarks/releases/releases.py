@@ -1,33 +1,54 @@
 """What runs under other releases of PyTorch than the one that the tests are pinned to.
 
-    python benchmarks/releases/releases.py 2.7.1 2.9.1 [--folder VENVS] [--only evidence] [--jobs 2] [--sample]
+    python benchmarks/releases/releases.py 2.7.1 2.9.1 [--folder VENVS] [--only evidence] [--jobs 2] [--sample] [--programs FOLDER]
 
 For each release: a virtual environment of its own below VENVS (kept there), with the project and its test tools; then the
-tests that start ranks, in three groups: the evidence of the rules, the codemods and migrated projects, and `rehearse`, `verify`,
-`plan`. Prints a row of Markdown for each group and the ids of the tests that fail, with the first line of why. ``--sample``
-runs one test of forty. A release takes about 5 GB on disk: on PyPI there are only builds with CUDA, which run on a
-CPU, too.
+tests that start ranks, in three groups (the evidence of the rules; the codemods and migrated projects; `rehearse`, `verify` and
+`plan`), the mutants of ``benchmarks/proof/mutants.py``, and ten public programs that need nothing but PyTorch, with their
+trees in FOLDER (``benchmarks/proof/public.py``). Prints a row of Markdown, and what fails, with the first line of why.
+
+``--sample`` runs, of each file of tests, one test of thirty and at least one, and each third mutant of one program: about ten
+minutes on two cores, beside the installation. A release takes 5 to 7 GB on disk: on PyPI there are only builds with CUDA,
+which run on a CPU, too. The interpreter that runs this is the one that the environments get.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
 import tempfile
 import xml.etree.ElementTree as ET
+import zlib
 from collections import Counter
+from collections.abc import Callable
+from itertools import groupby
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-GROUPS = {
-    "evidence": ("tests/rules/test_evidence.py", "tests/rules/test_evidence_fixed.py"),
-    "codemods": ("tests/codemods", "tests/migrate"),
-    "verify": ("tests/verify",),
-}
-TOOLS = ("numpy", "safetensors", "pytest>=8", "pytest-xdist>=3", "hypothesis>=6", "setuptools")
+TOOLS = ("numpy", "safetensors", "pytest>=8.2", "pytest-xdist>=3", "hypothesis>=6", "setuptools")
+ONE_OF = 30
+"""Of so many tests of a file, a sample has one."""
+SAMPLED_MUTANTS = ("everything", "--every", "3")
+PROGRAMS = (
+    "pytorch/examples distributed/FSDP2/example.py",
+    "pytorch/examples distributed/tensor_parallelism/fsdp_tp_example.py",
+    "anyadontfly/fsdp_lifespan_tracking fsdp1/train.py",
+    "anyadontfly/fsdp_lifespan_tracking fsdp2/train.py",
+    "arunmadhusud/nanoGPT-distributed fsdp_train.py",
+    "jindajia/fsdp2 train.py",
+    "marked23/fsdp2-minimal-rocm train.py",
+    "shivangraval50/distributed-training-lab train_fsdp.py",
+    "smile2game/leet-fsdp demo.py",
+    "Arvid-pku/CS512-FSDP run_fsdp.py",
+)
+"""Five of FSDP1 and five of FSDP2; all train under the release of the tests."""
+
+Fates = dict[str, str]
+"""What became of each test or program: ``passed``, ``skipped``, or ``failed: `` and why, in a line."""
 
 
 def environment(release: str, folder: Path) -> Path:
@@ -35,30 +56,52 @@ def environment(release: str, folder: Path) -> Path:
     python = folder / f"torch-{release}" / "bin" / "python"
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", str(python.parents[1])], check=True)
-        pip = [str(python), "-m", "pip", "install", "--quiet", "--no-cache-dir"]
+        pip = [str(python), "-m", "pip", "install", "--quiet", "--no-cache-dir", "--no-compile"]
         subprocess.run([*pip, f"torch=={release}", *TOOLS], check=True)
         subprocess.run([*pip, "--editable", str(ROOT)], check=True)
     return python
 
 
-def outcomes(python: Path, paths: tuple[str, ...], jobs: int, sample: bool) -> dict[str, str]:
-    """What became of each test: ``passed``, ``skipped``, or why it failed, in a line."""
-    with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder) / "report.xml"
-        command = [str(python), "-m", "pytest", "-q", "-n", str(jobs), "-m", "ranks", *paths]
-        command += [f"--junitxml={report}", "-o", "junit_family=xunit1"]
-        if sample:
-            command.append("--sample-ranks")
-        variables = os.environ | {"OMP_NUM_THREADS": "1"}
-        done = subprocess.run(
-            command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False
-        )
-        if not report.exists():
-            raise SystemExit(f"pytest ended without a report:\n{done.stdout}{done.stderr}")
-        return {
-            f"{case.get('file')}::{case.get('name')}": _fate(case)
-            for case in ET.parse(report).getroot().iter("testcase")
-        }
+def ran(python: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """A command of this project under an interpreter."""
+    variables = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    command = [str(python), *words]
+    return subprocess.run(
+        command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False
+    )
+
+
+def sampled(python: Path, paths: tuple[str, ...]) -> list[str]:
+    """The ids of the tests of a sample, the same on each machine."""
+    listed = ran(python, "-m", "pytest", "-q", "--collect-only", "-m", "ranks", *paths).stdout
+    ids = [line for line in listed.splitlines() if "::" in line]
+    chosen = []
+    for _, group in groupby(ids, lambda one: one.partition("::")[0]):
+        lots = sorted(group, key=lambda one: zlib.crc32(one.encode()))
+        chosen += lots[: 1 + len(lots) // ONE_OF]
+    return chosen
+
+
+def tests(*paths: str) -> Callable[[Path, argparse.Namespace], Fates]:
+    """Those of some folders that start ranks."""
+
+    def fates(python: Path, asked: argparse.Namespace) -> Fates:
+        with tempfile.TemporaryDirectory() as folder:
+            report, chosen = Path(folder, "report.xml"), Path(folder, "chosen")
+            ids = sampled(python, paths) if asked.sample else paths
+            chosen.write_text("\n".join(ids))
+            done = ran(
+                *(python, "-m", "pytest", "-q", "-n", str(asked.jobs), "-m", "ranks", f"@{chosen}"),
+                *(f"--junitxml={report}", "-o", "junit_family=xunit1"),
+            )
+            if not report.exists():
+                raise SystemExit(f"pytest ended without a report:\n{done.stdout}{done.stderr}")
+            return {
+                f"{case.get('file')}::{case.get('name')}": _fate(case)
+                for case in ET.parse(report).getroot().iter("testcase")
+            }
+
+    return fates
 
 
 def _fate(case: ET.Element) -> str:
@@ -70,25 +113,69 @@ def _fate(case: ET.Element) -> str:
     return "skipped" if case.find("skipped") is not None else "passed"
 
 
+def mutants(python: Path, asked: argparse.Namespace) -> Fates:
+    """Harmful changes pass where they are told, harmless ones where they are called equal."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder, "mutants.json")
+        words = SAMPLED_MUTANTS if asked.sample else ()
+        done = ran(python, "benchmarks/proof/mutants.py", *words, f"--json={report}")
+        if not report.exists():
+            return {"mutants.py": f"failed: {(done.stdout + done.stderr).strip()[-200:]}"}
+        fates = {}
+        for one in json.loads(report.read_text("utf-8")):
+            is_right = one["outcome"] in (("different", "fails") if one["harmful"] else ("equal",))
+            why = f"failed: {one['outcome']} {one['told'][:200]}"
+            name = f"{one['program']} {one['operator']} {one['place']}"
+            fates[name] = "passed" if is_right else why
+        return fates or {"mutants.py": f"failed: {done.stdout.strip()[:200]}"}
+
+
+def public(python: Path, asked: argparse.Namespace) -> Fates:
+    """Programs pass that train."""
+    with tempfile.TemporaryDirectory() as folder:
+        results = Path(folder, "results")
+        words = ("benchmarks/proof/public.py", str(asked.programs), *PROGRAMS)
+        done = ran(python, *words, f"--results={results}")
+        if not results.exists():
+            raise SystemExit(f"no public program ran:\n{done.stdout}{done.stderr}")
+        seen = [json.loads(line) for line in results.read_text("utf-8").splitlines()]
+        return {
+            one["name"]: f"failed: {one['stopped']}" if one["stopped"] else "passed" for one in seen
+        }
+
+
+PARTS: dict[str, Callable[[Path, argparse.Namespace], Fates]] = {
+    "evidence": tests("tests/rules/test_evidence.py", "tests/rules/test_evidence_fixed.py"),
+    "codemods": tests("tests/codemods", "tests/migrate"),
+    "verify": tests("tests/verify"),
+    "mutants": mutants,
+    "public": public,
+}
+
+
 def main() -> int:
-    """Run the groups under each release, and print the table."""
+    """Run the parts under each release, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("releases", nargs="+", metavar="RELEASE")
-    parser.add_argument("--folder", type=Path, default=Path.home() / ".cache" / "fsdp2lint-torch")
-    parser.add_argument("--only", choices=GROUPS, action="append", default=[])
+    cache = Path.home() / ".cache"
+    parser.add_argument("--folder", type=Path, default=cache / "fsdp2lint-torch")
+    parser.add_argument("--programs", type=Path, default=cache / "fsdp2lint-programs")
+    parser.add_argument("--only", choices=PARTS, action="append", default=[])
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--sample", action="store_true")
-    given = parser.parse_args()
-    rows, failed = ["| torch | tests | passed | skipped | failed |", "|---|---|---|---|---|"], []
-    for release in given.releases:
-        python = environment(release, given.folder)
-        for group in given.only or GROUPS:
-            found = outcomes(python, GROUPS[group], given.jobs, given.sample)
+    asked = parser.parse_args()
+    chosen = asked.only or list(PARTS)
+    rows = [f"| torch | {' | '.join(chosen)} |", f"|{'---|' * (1 + len(chosen))}"]
+    failed = []
+    for release in asked.releases:
+        python, cells = environment(release, asked.folder), []
+        for part in chosen:
+            found = PARTS[part](python, asked)
             counts = Counter(fate.partition(":")[0] for fate in found.values())
-            row = (release, group, *(str(counts[fate]) for fate in ("passed", "skipped", "failed")))
-            rows.append(f"| {' | '.join(row)} |")
-            print(rows[-1], flush=True)
+            cells.append(", ".join(f"{n} {fate}" for fate, n in sorted(counts.items())))
+            print(f"{release} {part}: {cells[-1]}", flush=True)
             failed += [f"{release} {i}\n    {why}" for i, why in found.items() if ":" in why]
+        rows.append(f"| {release} | {' | '.join(cells)} |")
     print("\n".join(["", *failed, "", *rows]))
     return int(bool(failed))
 
