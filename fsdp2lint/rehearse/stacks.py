@@ -81,6 +81,16 @@ def main_thread(dump: str) -> list[Frame]:
     return frames[::-1]
 
 
+def stack_of(frame: FrameType | None) -> list[Frame]:
+    """All frames of a thread, outermost first."""
+    frames = []
+    while frame is not None:
+        code = frame.f_code
+        frames.append(Frame(Spot(_place(code.co_filename), frame.f_lineno), code.co_name))
+        frame = frame.f_back
+    return frames[::-1]
+
+
 def own_frames(frames: list[Frame]) -> list[Frame]:
     """Those that belong to the script."""
     return [frame for frame in frames if own(frame.at.file)]

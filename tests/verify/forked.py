@@ -91,7 +91,7 @@ def _wait(request: Request, pids: dict[int, int]) -> None:
                 deadline = min(deadline, time.monotonic() + patience)
         time.sleep(0.01)
     folder = Path(request.scratch)
-    ask({rank: pid for pid, rank in left.items()}, lambda rank, kind: folder / f"rank{rank}.{kind}")
+    ask(left, lambda rank, kind: folder / f"rank{rank}.{kind}")
     for pid in left.values():
         with contextlib.suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)

@@ -13,9 +13,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from fsdp2lint.rehearse import contract  # noqa: E402
-from fsdp2lint.rehearse.contract import training  # noqa: E402
+from fsdp2lint.rehearse.contract import patience, training  # noqa: E402
 from fsdp2lint.rehearse.contract.emptied import Mark, is_marked, marking  # noqa: E402
-from fsdp2lint.rehearse.outcome import Request  # noqa: E402
+from fsdp2lint.rehearse.outcome import Frame, RankReport, Request, Spot  # noqa: E402
 
 from .scenes import LIMIT, ROOT, Ranks, forking, runs_here  # noqa: E402
 
@@ -174,3 +174,48 @@ def test_a_rank_that_waits_for_too_long_shows_where(ranks: Ranks, tmp_path: Path
         said = run.errors[rank]
         assert said.count("Timeout (0:00:01)!") == 1
         assert f'patient.py", line {lines.index(text) + 1} in <module>' in said
+        where = f"rank 0 waits in barrier at {script}:{len(lines)}; rank 1 is at {script}:{len(lines) - 1}"
+        assert f"ContractWarning: no step for 1 s: {where}" in said
+        assert "FSDP4" not in said  # who works may be on the way
+
+
+HUNG = PATIENT.replace(
+    "    time.sleep(2.0)\ndist.barrier()", "    {other}\nelse:\n    dist.all_reduce(torch.ones(2))"
+)
+
+
+@pytest.mark.parametrize(
+    ("other", "said_of"),
+    [
+        ("dist.recv(torch.ones(2), 0)", "FSDP401: rank 0 waits here for a collective that rank 1 does not enter"),
+        ("watched.close(); time.sleep(60)", "FSDP401: rank 0 waits here, but rank 1 has left the script"),
+    ],
+)  # fmt: skip
+def test_a_guard_names_the_rule_that_a_hang_breaks(
+    ranks: Ranks, tmp_path: Path, other: str, said_of: str
+) -> None:
+    script = tmp_path / "hung.py"
+    script.write_text(HUNG.format(other=other))
+    request = Request(str(script), str(tmp_path), timeout=12.0, folder=str(tmp_path))
+    run = ranks.launch(request, lambda _: None)
+    line = HUNG.splitlines().index("    dist.all_reduce(torch.ones(2))") + 1
+    assert f"ContractWarning: {said_of} ({script}:{line})" in run.errors[0]
+
+
+def test_ranks_that_wait_at_one_line_and_reduced_different_gradients() -> None:
+    frames = [Frame(Spot("train.py", 9), "main")]
+    facts = {"dp": {"most": 3, "fewer": {}}}, {"dp": {"most": 3, "fewer": {"last.weight": 2}}}
+    ranks = [
+        RankReport(n, "hung", "", frames, "reduce", facts={"meetings": one}) for n, one in enumerate(facts)
+    ]  # fmt: skip
+    text, violation = patience.told(ranks, 600.0)
+    assert (
+        text
+        == "no step for 600 s: rank 0 waits in reduce at train.py:9; rank 1 waits in reduce at train.py:9"
+    )
+    assert violation is not None
+    assert violation.code == "FSDP412"
+    assert violation.message.startswith("rank 1 has no gradient of last.weight")
+    text, violation = patience.told([*ranks, RankReport(2, "running")], 600.0)
+    assert text.endswith("; rank 2 does not answer")
+    assert violation is None

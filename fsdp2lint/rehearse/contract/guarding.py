@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import faulthandler
 import warnings
 from collections import Counter
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from fsdp2lint.rehearse.contract.learning_rates import LearningRates
 from fsdp2lint.rehearse.contract.meetings import Meetings
 from fsdp2lint.rehearse.contract.optimizer_parameters import OptimizerParameters
 from fsdp2lint.rehearse.contract.partial_values import PartialValues
+from fsdp2lint.rehearse.contract.patience import Patience
 from fsdp2lint.rehearse.contract.replicas import Replicas
 from fsdp2lint.rehearse.contract.sharded_pickles import ShardedPickles
 from fsdp2lint.rehearse.contract.shared_steps import SharedSteps
@@ -92,7 +92,7 @@ class Guard:
         self.violations: list[Violation] = []
         self.doubts: list[Violation] = []
         self.notes: list[str] = []
-        self._every, self._steps, self._patience = every, 0, patience
+        self._every, self._steps = every, 0
         self._model, self._optimizer = model, optimizer
         watch = _OneModel(model)
         self._listening = [check(watch, self._say) for check in _LISTENING]
@@ -107,12 +107,12 @@ class Guard:
             optimizer.register_step_pre_hook(self._before),
             optimizer.register_step_post_hook(self._after),
         ]
-        self._be_patient()
+        self._patience = Patience(patience, self._meetings, self._hang) if patience else None
 
     def close(self) -> None:
         """Stop to watch the steps, and say what only the whole run shows."""
         if self._patience:
-            faulthandler.cancel_dump_traceback_later()
+            self._patience.close()
         for hook in self._hooks:
             hook.remove()
         for check in self._listening:
@@ -162,16 +162,22 @@ class Guard:
         if makes_state_only():
             return
         self._steps += 1
-        self._be_patient()
+        if self._patience:
+            self._patience.step()
         for check in self._checks:
             check.after_step(optimizer, here())
         if self._every and (self._steps == 1 or self._steps % self._every == 0):
             self.compare()
 
-    def _be_patient(self) -> None:
-        """Have the stacks of this rank written when the next step takes too long."""
-        if self._patience:
-            faulthandler.dump_traceback_later(self._patience)
+    def _meetings(self) -> Any:
+        """What this rank reduced so far."""
+        return next(one.facts() for one in self._comparing if isinstance(one, Meetings))
+
+    def _hang(self, places: str, violation: Violation | None) -> None:
+        """Where the ranks are that make no step."""
+        warnings.warn(places, ContractWarning, stacklevel=2)
+        if violation is not None:
+            self._say(violation)
 
     def _say(self, violation: Violation) -> None:
         if all((v.code, v.at) != (violation.code, violation.at) for v in self.violations):
@@ -202,8 +208,8 @@ def guard(model: Any, optimizer: Any, *, every: int = 100, patience: float = 0.0
     Call it on every rank, after ``fully_shard`` and after the optimizer is built. What all ranks should
     share is compared after the first step and then every ``every`` steps; a comparison is a collective,
     ``0`` leaves it out. ``patience`` is the number of seconds without a step after which
-    every rank writes the stacks of its threads to standard error, once and by the one timer of ``faulthandler``;
-    ``0`` leaves it out.
+    every rank writes the stacks of its threads to standard error (by the one timer of ``faulthandler``) and says where each rank waits
+    and which rule that breaks; ``0`` leaves it out.
 
     What can only be seen before the call is noted from the import of ``guard`` on: where modules are sharded
     (with a sum over each parameter's bits), where optimizers are built, and the memory that ``to_empty`` makes, which is filled with numbers that stand
