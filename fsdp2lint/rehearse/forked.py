@@ -30,7 +30,7 @@ from fsdp2lint.rehearse.launch import LOG, environment
 from fsdp2lint.rehearse.outcome import Request, request_from
 from fsdp2lint.rehearse.script import die_with_parent
 
-_STANDINS = "accelerator amp cuda data ddp fsdp groups saving spawn tensors".split()
+_STANDINS = "accelerator amp cuda data ddp fsdp groups older saving spawn tensors".split()
 EARLY = (
     "fsdp2lint.rehearse.fakes",
     "fsdp2lint.rehearse.recording",

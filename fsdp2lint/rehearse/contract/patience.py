@@ -140,7 +140,7 @@ def _met() -> tuple[int, int, Any]:
 
     if not dist.is_available() or not dist.is_initialized():
         return 0, 1, None
-    store = dist.distributed_c10d._get_default_store()
+    store: Any = dist.distributed_c10d._get_default_store()
     with contextlib.suppress(Exception):  # one connection serves one question at a time
         store = store.clone()
     return dist.get_rank(), dist.get_world_size(), store

@@ -18,6 +18,7 @@ def install(replaced: dict[str, int]) -> None:
         fsdp,
         groups,
         half,
+        older,
         saving,
         spawn,
         tensors,
@@ -25,7 +26,20 @@ def install(replaced: dict[str, int]) -> None:
     from fsdp2lint.rehearse.standin.replace import Counted
 
     counted = Counted(replaced)
-    for part in (tensors, half, cuda, accelerator, amp, data, ddp, groups, fsdp, saving, spawn):
+    for part in (
+        tensors,
+        half,
+        cuda,
+        accelerator,
+        amp,
+        data,
+        ddp,
+        groups,
+        fsdp,
+        older,
+        saving,
+        spawn,
+    ):
         part.install(counted)
 
 

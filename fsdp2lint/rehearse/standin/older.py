@@ -1,0 +1,33 @@
+"""What FSDP2 of PyTorch 2.6 lacks on a CPU, where it does not train by itself; 2.7 has it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.distributed.fsdp._fully_shard import _fsdp_collectives
+
+from fsdp2lint.rehearse.standin.replace import Counted, Function, wrap_everywhere
+
+
+def install(counted: Counted) -> None:
+    """Give CPU streams the events that FSDP2 asks for, and let a second gather change no version of a parameter."""
+    if not hasattr(torch.cpu.Stream, "record_event"):
+        stream: Any = torch.cpu.Stream
+        stream.record_event = lambda self, event=None: event or torch.cpu.Event()
+        stream.wait_event = lambda self, event: None
+        stream.synchronize = lambda self: None
+        wrap_everywhere(_fsdp_collectives, "foreach_all_gather_copy_out", _same_versions)
+
+
+def _same_versions(copy: Function) -> Function:
+    """Autograd refuses parameters whose memory was written since forward; the kernel for a GPU counts no write."""
+
+    def copied(result: Any, parameters: Any, group: Any) -> None:
+        held = [one for parameter in parameters for one in parameter.all_gather_outputs]
+        versions = [(one, one._version) for one in held if not one.is_inference()]
+        copy(result, parameters, group)
+        for one, version in versions:
+            torch._C._autograd._unsafe_set_version_counter(one, version)
+
+    return copied
