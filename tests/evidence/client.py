@@ -10,13 +10,16 @@ import subprocess
 import sys
 import tempfile
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
+
+import pytest
 
 from .results import RankResult, Run, run_from
 
 _ROOT = Path(__file__).resolve().parents[2]
 _FRAMEWORK = re.compile(
-    r"^\s*(?:from|import) (?:accelerate|lightning|peft|pytorch_lightning|transformers|trl)\b", re.M
+    r"^\s*(?:from|import) (accelerate|lightning|peft|pytorch_lightning|transformers|trl)\b", re.M
 )
 
 
@@ -46,6 +49,8 @@ def run(
     `slow_saves` holds back saves in background threads, see `slow`; with `full_storage` the second
     save cannot be finished, see `full`.
     """
+    if lacking := absent(path):
+        pytest.skip(f"{', '.join(sorted(lacking))} not installed")
     scratch.mkdir(parents=True, exist_ok=True)
     request = {
         "script": str(path.resolve()),
@@ -62,9 +67,18 @@ def run(
 
 
 def _uses_framework(script: Path) -> bool:
-    """Whether a script, or a file beside a script that is entered at its `main.py`, imports one."""
+    return bool(_frameworks(script))
+
+
+def absent(script: Path) -> set[str]:
+    """The frameworks that a script imports and that are not installed, as beside another release of PyTorch."""
+    return {name for name in _frameworks(script) if find_spec(name) is None}
+
+
+def _frameworks(script: Path) -> set[str]:
+    """What a script, or a file beside a script that is entered at its `main.py`, imports of them."""
     files = script.parent.rglob("*.py") if script.name == "main.py" else [script]
-    return any(_FRAMEWORK.search(file.read_text("utf-8")) for file in files)
+    return {name for file in files for name in _FRAMEWORK.findall(file.read_text("utf-8"))}
 
 
 class ForkServer:

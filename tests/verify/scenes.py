@@ -15,6 +15,7 @@ from pathlib import Path
 from fsdp2lint.rehearse import contract
 from fsdp2lint.rehearse.launch import Echo, Run, collect
 from fsdp2lint.rehearse.outcome import RankReport, Request, Violation, packed
+from tests.evidence.client import absent
 
 ROOT = Path(__file__).resolve().parents[2]
 STAND_INS = Path(__file__).parent / "stand_ins"
@@ -66,6 +67,8 @@ class Ranks:
 
 def runs_here(script: Path) -> bool:
     """Whether a script needs no framework itself: these ranks have a stand-in for some of ``transformers`` alone."""
+    if absent(script) - {"transformers"}:
+        return False
     for node in ast.walk(ast.parse(script.read_text("utf-8"))):
         home = node.module or "" if isinstance(node, ast.ImportFrom) else ""
         if home.partition(".")[0] in ("lightning", "pytorch_lightning"):
