@@ -10,7 +10,7 @@ import subprocess
 import sys
 import textwrap
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -91,32 +91,28 @@ def test_imports_point_down(module: str, path: Path) -> None:
             assert layer(room) <= layer(module), f"{module} imports {name}, which is above it"
 
 
-def test_what_the_interpreter_imports_of_the_meanings_does_not_lead_back() -> None:
-    """Wherever the import stands: the two rooms are on one layer, and no file of one needs itself by the other."""
-    files = {name: path for name, path in modules() if name.startswith(("interpret.", "meanings"))}
-
-    def used(name: str) -> set[str]:
-        return {one.removeprefix("fsdp2lint.") for one in loaded(files[name])} & files.keys()
-
-    for start in (one for one in files if one.startswith("interpret.")):
-        seen: set[str] = set()
-        waiting = [one for one in used(start) if one.startswith("meanings")]
-        while waiting:
-            seen.add(name := waiting.pop())
-            waiting += used(name) - seen
-        assert start not in seen, f"{start} needs itself by {sorted(seen)}"
+def test_no_file_needs_itself() -> None:
+    """By no way of imports, wherever they stand; those for types alone lead nowhere."""
+    needs = {user: {one for one in named if one != user} for user, named in _loaded().items()}
+    while bare := {user for user, named in needs.items() if not named & needs.keys()}:
+        needs = {user: named - bare for user, named in needs.items() if user not in bare}
+    while above := needs.keys() - set().union(*needs.values()):
+        needs = {user: named for user, named in needs.items() if user not in above}
+    assert not needs, f"there is a circle among {sorted(needs)}"
 
 
-def loaded(path: Path) -> Iterator[str]:
-    """The modules that a file loads when it runs: those for types alone left out."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            node.body = [ast.Pass()]
-    yield from _imports(tree)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom):
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+def _loaded() -> dict[str, set[str]]:
+    """By module: the modules that it loads when it runs."""
+    paths = dict(everything())
+    found = {}
+    for user, path in paths.items():
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+                node.body = [ast.Pass()]
+        package = user if path.name == "__init__.py" else user.rpartition(".")[0]
+        found[user] = _modules_named(tree, package, paths)
+    return found
 
 
 @pytest.mark.parametrize("folder", KNOWLEDGE)
@@ -189,7 +185,7 @@ def importers() -> dict[str, set[str]]:
     for user, path in paths.items():
         package = user if path.name == "__init__.py" else user.rpartition(".")[0]
         text = path.read_text(encoding="utf-8")
-        named = set(_named(ast.parse(text), package))
+        named = _modules_named(ast.parse(text), package, paths)
         for one in named & found.keys() - {user}:
             found[one].add(user)
         if user in found and 'if __name__ == "__main__"' in text:
@@ -200,17 +196,19 @@ def importers() -> dict[str, set[str]]:
     return found
 
 
-def _named(tree: ast.Module, package: str) -> Iterator[str]:
-    """What may be a module among all that a file imports, in full."""
+def _modules_named(tree: ast.Module, package: str, known: Collection[str]) -> set[str]:
+    """The modules that a file imports, in full: of ``from package import module`` the module."""
+    found: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             above = package.split(".")[: len(package.split(".")) + 1 - node.level]
             base = ".".join(above) if node.level else ""
             base = ".".join(filter(None, (base, node.module)))
-            yield base
-            yield from (f"{base}.{alias.name}" for alias in node.names)
+            each = {f"{base}.{alias.name}" for alias in node.names}
+            found |= {one if one in known else base for one in each}
+    return found & set(known)
 
 
 def everything() -> Iterator[tuple[str, Path]]:

@@ -22,7 +22,8 @@ from pathlib import Path
 from fsdp2lint.frameworks.asked import Asked
 from fsdp2lint.frameworks.text import SettingsText
 from fsdp2lint.frameworks.version2 import settings_changes
-from fsdp2lint.source.source import Source, Unreadable
+from fsdp2lint.source.reading import decode
+from fsdp2lint.source.source import Unreadable
 
 FILES = Path(__file__).parent / "files.jsonl"
 
@@ -44,7 +45,7 @@ def git(clone: Path, *arguments: str) -> str:
 
 def asked(text: str, path: str) -> Asked | None:
     """How a file asks for FSDP."""
-    source = Source.decode(text.encode(), path)
+    source = decode(text.encode(), path)
     try:
         return source.asked if isinstance(source, SettingsText) else None
     except Unreadable:
@@ -54,7 +55,7 @@ def asked(text: str, path: str) -> Asked | None:
 def migrated(text: str, path: str) -> tuple[str, Counter[str]]:
     """The text with the changes made, and what became of its keys."""
     made, at, fates = "", 0, Counter[str]()
-    for change in settings_changes(Source.decode(text.encode(), path)):
+    for change in settings_changes(decode(text.encode(), path)):
         fates[change.fate] += 1
         if change.fate in ("changed", "dropped"):
             made += text[at : change.start] + change.text
@@ -66,7 +67,7 @@ def broken(before: str, after: str, path: str) -> Iterator[str]:
     """The laws that do not hold for a file."""
     if comments(after) != comments(before):
         yield "comments"
-    changed = settings_changes(Source.decode(before.encode(), path))
+    changed = settings_changes(decode(before.encode(), path))
     touched = {change.what for change in changed}
     lost = [line for line in before.splitlines() if line not in after and not _is_of(line, touched)]
     if lost:

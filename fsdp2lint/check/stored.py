@@ -18,6 +18,7 @@ from fsdp2lint.catalogue.findings import Fix, Safety
 from fsdp2lint.check.coverage import Program
 from fsdp2lint.check.diagnostics import Diagnostic, Place, Report, Step
 from fsdp2lint.edits.changes import Span
+from fsdp2lint.source.reading import decode
 from fsdp2lint.source.source import Range, Source, Unreadable
 
 if TYPE_CHECKING:
@@ -275,7 +276,7 @@ def _not_here(trace: Trace) -> Iterator[Finding]:
 
 def _source(path: str, read: Read) -> Source:
     try:
-        return Source.decode(read(path), path)
+        return decode(read(path), path)
     except (OSError, Unreadable):
         return Source(path, "")
 

@@ -17,6 +17,7 @@ from fsdp2lint.system.discover import NoSuchPath
 if TYPE_CHECKING:
     from fsdp2lint.model.events import Event
     from fsdp2lint.model.trace import Trace
+    from fsdp2lint.source.reading import read
     from fsdp2lint.source.source import Site
 
 PLACE = 24
@@ -56,11 +57,11 @@ def command(
         return _print_coverage(file, given, output_format)
     from fsdp2lint.interpret.entries import traces
     from fsdp2lint.project.project import Project
-    from fsdp2lint.source.source import Source, Unreadable
+    from fsdp2lint.source.source import Unreadable
     from fsdp2lint.system.discover import project_roots
 
     try:
-        source = Source.read(file)
+        source = read(file)
         source.tree  # noqa: B018  parsed here, so that what cannot be parsed is said here
     except Unreadable as problem:
         where = f"{file}:{problem.line}:{problem.column}: " if problem.line > 1 else f"{file}: "

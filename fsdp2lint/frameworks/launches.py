@@ -23,7 +23,8 @@ from fsdp2lint.frameworks.asked import PARALLELISM, Asked, Launch, asks_by_words
 from fsdp2lint.frameworks.commands import Command, read
 from fsdp2lint.frameworks.document import Mapping, plain
 from fsdp2lint.frameworks.text import SettingsText
-from fsdp2lint.source.source import Source, Unreadable
+from fsdp2lint.source.reading import decode
+from fsdp2lint.source.source import Unreadable
 from fsdp2lint.system.files import SETTINGS, Files, is_below
 
 Launched = tuple[tuple[str, Launch], ...]
@@ -161,7 +162,7 @@ def _known(paths: Iterable[str], files: Files) -> _Known:
         if not path.endswith(SETTINGS):
             continue
         try:
-            source = Source.decode(files.read(path), path)
+            source = decode(files.read(path), path)
             asked = source.asked if isinstance(source, SettingsText) else None
         except (OSError, Unreadable):
             continue
@@ -360,7 +361,7 @@ def _recomputes(command: Command, files: Files) -> bool:
         return given.lower() in ("", "true", "1")
     for path in commands.named_files(command):
         try:
-            source = Source.decode(files.read(path), path)
+            source = decode(files.read(path), path)
             if (
                 isinstance(source, SettingsText)
                 and source.top.value("gradient_checkpointing") is True

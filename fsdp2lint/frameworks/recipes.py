@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from fsdp2lint.frameworks import commands, document
 from fsdp2lint.frameworks.document import Listing, Mapping, Node, NotSettings, Scalar
-from fsdp2lint.source.source import Source, Unreadable
+from fsdp2lint.source.reading import decode
+from fsdp2lint.source.source import Unreadable
 from fsdp2lint.system.files import Files
 
 Tree = dict[str, object]
@@ -34,7 +35,7 @@ _SELF = "_self_"
 def tree(path: str, files: Files) -> Tree:
     """What a YAML file sets; nothing where it cannot be read."""
     try:
-        return _mapping(document.read(Source.decode(files.read(path), path)), 0)
+        return _mapping(document.read(decode(files.read(path), path)), 0)
     except (OSError, Unreadable, NotSettings):
         return {}
 

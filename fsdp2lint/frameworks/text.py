@@ -125,12 +125,8 @@ def why_not_checked(path: str, raw: bytes) -> str:
     return "neither Python, a notebook, a document, commands nor settings that ask for FSDP"
 
 
-def asks(raw: bytes, path: str) -> bool:
+def asks(source: Source) -> bool:
     """Whether a file of settings or commands asks for FSDP, or settings cannot be read and have a line that seems to."""
-    try:
-        source = Source.decode(raw, path)
-    except Unreadable:
-        return False
     if isinstance(source, CommandText):
         return bool(source.asking)
     try:

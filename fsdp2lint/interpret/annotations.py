@@ -270,7 +270,7 @@ def stranger(machine: Machine, cls: Class, name: str) -> Value | None:
         if machine.lives >= MAX_LIVES:
             return None
         machine.lives += 1
-        model = classes.life(machine, cls, name)
+        model = machine.life(cls, name)
         machine.lives -= 1
         machine.memory.strangers.add(model)
         return model

@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from fsdp2lint.interpret import classes, conditions, loops
+from fsdp2lint.interpret import classes, conditions, instances
 from fsdp2lint.interpret.annotations import stranger_attribute
 from fsdp2lint.interpret.displays import store
 from fsdp2lint.interpret.functions import speaks_of_sharding
@@ -140,7 +140,7 @@ def _perhaps_set(machine: Machine, owner: Value, name: str) -> Value:
         return part
     if not (isinstance(default, Literal) and default.value is None):
         return part
-    return classes.as_field(machine, owner.cls, name, part)
+    return instances.as_field(machine, owner.cls, name, part)
 
 
 def _bind(machine: Machine, found: Value, receiver: Value, site: Site) -> Value:
@@ -289,7 +289,7 @@ def item(machine: Machine, value: Value, key: Value, site: Site) -> Value:
             return stored
     turn = key
     if isinstance(turn, Part) and isinstance(turn.key, Round):
-        rounds = loops.elements(machine, value, site)
+        rounds = machine.elements(value, site)
         if isinstance(value, Container) and value.kind == "dict":
             entries = [v for _, v in machine.memory.entries(value, machine.here)]
             rounds = entries or rounds
@@ -299,7 +299,7 @@ def item(machine: Machine, value: Value, key: Value, site: Site) -> Value:
     if isinstance(key, Part) and key.key == (
         "index",
     ):  # ``enumerate`` has counted the same entries
-        if key.owner in loops.elements(machine, value, site):
+        if key.owner in machine.elements(value, site):
             return key.owner
     if isinstance(value, Container) and not value.open:
         entries = [v for _, v in machine.memory.entries(value, machine.here)]
@@ -431,7 +431,7 @@ def _one_of_entries(
     for names, entry in entries[:most]:
         if not all(isinstance(name, str) for name in names):
             return table.part(("[]", key))
-        literals = [machine.literal(loops.key_of(str(name))) for name in names]
+        literals = [machine.literal(key_of(str(name))) for name in names]
         tests = [conditions.compare(machine, key, "==", literal) for literal in literals]
         sides = [conditions.sides(machine, test, site) for test in tests]
         taken = [held for held, _ in sides if held is not None]
@@ -480,3 +480,11 @@ def _constant_entry(machine: Machine, value: Value, key: Literal) -> Value | Non
             if isinstance(field, tuple) and field[0] == "of":
                 return machine.item(entry, key, machine.site(machine.frame.statement))  # type: ignore[arg-type]
     return None
+
+
+def key_of(text: str) -> object:
+    """The key that an entry was stored under."""
+    inner = text[1:-1]
+    if inner[:1] in ("'", '"'):
+        return inner[1:-1]
+    return int(inner) if inner.lstrip("-").isdigit() else inner

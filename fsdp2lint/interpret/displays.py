@@ -1,4 +1,4 @@
-"""Lists, tuples, sets, dictionaries and comprehensions, and writing entries into them."""
+"""Lists, tuples, sets and dictionaries as they are written, and writing entries into them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from fsdp2lint.interpret import loops
 from fsdp2lint.interpret.handlers import handles
 from fsdp2lint.interpret.imports import module_of_names
 from fsdp2lint.model.events import Assigned, Called
@@ -103,27 +102,3 @@ def store(
     if isinstance(owner, Container):
         owner.open = True
     machine.memory.write(owner, ("[]", key), machine.here, value)
-
-
-@handles(cst.ListComp, cst.SetComp, cst.GeneratorExp)
-def comprehension(machine: Machine, node: cst.ListComp | cst.SetComp | cst.GeneratorExp) -> Value:
-    values: list[Value] = []
-    lazy = isinstance(node, cst.GeneratorExp)
-    exact = loops.comprehend(
-        machine, node.for_in, lambda: values.append(machine.eval(node.elt)), lazy
-    )
-    kind = "set" if isinstance(node, cst.SetComp) else "list"
-    return machine.container(kind, values, open_=not exact)
-
-
-@handles(cst.DictComp)
-def dict_comprehension(machine: Machine, node: cst.DictComp) -> Value:
-    made = Container("dict")
-
-    def one() -> None:
-        key = machine.eval(node.key)
-        store(machine, made, key, machine.eval(node.value))
-
-    exact = loops.comprehend(machine, node.for_in, one)
-    made.open = made.open or not exact
-    return made

@@ -17,6 +17,8 @@ from fsdp2lint.interpret.annotations import (
     other_settings,
 )
 from fsdp2lint.interpret.classes import is_of_project
+from fsdp2lint.interpret.displays import spread_into
+from fsdp2lint.interpret.handlers import run_body
 from fsdp2lint.interpret.scopes import Frame, Scope, name_value
 from fsdp2lint.meanings.attributes import NAMED_RANKS, rank
 from fsdp2lint.meanings.ranks import runs_on
@@ -355,8 +357,6 @@ def _run_body(machine: Machine, function: Function, frame: Frame, here: Guards) 
     if isinstance(function.node, cst.Lambda):
         frame.statement = function.node
         return machine.eval(function.node.body)
-    from fsdp2lint.interpret.statements import run_body
-
     run_body(machine, function.node.body)
     found = list(reversed(frame.returned))
     if not machine.here.impossible and not (found and here.implies(found[-1][0])):
@@ -541,8 +541,6 @@ def generate(
 def extend(machine: Machine, owner: Container, value: Value, site: Site) -> None:
     """``owner.extend(value)``, ``owner += value``, ``owner.update(value)``."""
     if owner.kind == "dict":
-        from fsdp2lint.interpret.displays import spread_into
-
         spread_into(machine, owner, value)
         return
     exact = isinstance(value, Container) and not value.open

@@ -15,7 +15,11 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from fsdp2lint.interpret import conditions
+from fsdp2lint.interpret.attributes import key_of
+from fsdp2lint.interpret.binding import bind
+from fsdp2lint.interpret.displays import store
 from fsdp2lint.interpret.functions import Generator, generate
+from fsdp2lint.interpret.handlers import handles, run_body
 from fsdp2lint.interpret.scopes import Loop, Scope
 from fsdp2lint.model.events import Iterated
 from fsdp2lint.model.guards import NEVER
@@ -129,14 +133,6 @@ def module_entries(machine: Machine, value: Module) -> list[tuple[Value, Value]]
     return found
 
 
-def key_of(text: str) -> object:
-    """The key that an entry was stored under."""
-    inner = text[1:-1]
-    if inner[:1] in ("'", '"'):
-        return inner[1:-1]
-    return int(inner) if inner.lstrip("-").isdigit() else inner
-
-
 def _parameter_elements(machine: Machine, value: Parameters, take: bool = True) -> list[Value]:
     if take and value.taken is None:
         value = machine.take(value)
@@ -167,8 +163,6 @@ def _iterated(machine: Machine, value: Instance, site: Site) -> list[Value]:
 
 def run_for(machine: Machine, node: cst.For) -> None:
     """``for target in iterable``; a generator of the project runs with the body in place of its ``yield``."""
-    from fsdp2lint.interpret.statements import bind, run_body
-
     iterable = machine.eval(node.iter)
     base = machine.here
     loop = Loop(base)
@@ -235,8 +229,6 @@ def _exact(value: Value) -> bool:
 
 def run_while(machine: Machine, node: cst.While) -> None:
     """``while test``: behind ``while True`` without a ``break`` nothing comes."""
-    from fsdp2lint.interpret.statements import run_body
-
     base = machine.here
     loop = Loop(base)
     machine.frame.loops.append(loop)
@@ -291,8 +283,6 @@ def comprehend(
 def _comprehend(
     machine: Machine, node: cst.CompFor, action: Callable[[], None], lazy: bool
 ) -> bool:
-    from fsdp2lint.interpret.statements import bind
-
     iterable = machine.eval(node.iter)
     if isinstance(iterable, Container):
         machine.note_walk(iterable, machine.site(node.iter))
@@ -316,3 +306,25 @@ def _comprehend(
             action()
         machine.here = base
     return exact
+
+
+@handles(cst.ListComp, cst.SetComp, cst.GeneratorExp)
+def comprehension(machine: Machine, node: cst.ListComp | cst.SetComp | cst.GeneratorExp) -> Value:
+    values: list[Value] = []
+    lazy = isinstance(node, cst.GeneratorExp)
+    exact = comprehend(machine, node.for_in, lambda: values.append(machine.eval(node.elt)), lazy)
+    kind = "set" if isinstance(node, cst.SetComp) else "list"
+    return machine.container(kind, values, open_=not exact)
+
+
+@handles(cst.DictComp)
+def dict_comprehension(machine: Machine, node: cst.DictComp) -> Value:
+    made = Container("dict")
+
+    def one() -> None:
+        key = machine.eval(node.key)
+        store(machine, made, key, machine.eval(node.value))
+
+    exact = comprehend(machine, node.for_in, one)
+    made.open = made.open or not exact
+    return made

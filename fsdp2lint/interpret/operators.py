@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from fsdp2lint.interpret import conditions
+from fsdp2lint.interpret.binding import bind
 from fsdp2lint.interpret.displays import spread_into
 from fsdp2lint.interpret.handlers import handles
 from fsdp2lint.model.events import Operated
@@ -220,8 +221,6 @@ def conditional(machine: Machine, node: cst.IfExp) -> Value:
 
 @handles(cst.NamedExpr)
 def walrus(machine: Machine, node: cst.NamedExpr) -> Value:
-    from fsdp2lint.interpret.statements import bind
-
     value = machine.eval(node.value)
     scope = machine.frame.scope
     machine.frame.scope = scope.target()

@@ -15,6 +15,7 @@ from fsdp2lint.meanings.fsdp1_symbols import METHODS
 from fsdp2lint.migrate.speaks import holds_fsdp1
 from fsdp2lint.project.links import Finder, Folder
 from fsdp2lint.source.prefilter import MAX_BYTES, relevant
+from fsdp2lint.source.reading import decode, read
 from fsdp2lint.source.source import NOTEBOOK, Range, Source, Unreadable
 from fsdp2lint.system.discover import Exclusion, project_roots
 from fsdp2lint.system.files import COMMANDS, SETTINGS, TEXTS, Files
@@ -104,7 +105,7 @@ def _settings(paths: Iterable[str], problems: list[Problem]) -> Iterator[Setting
     """The settings files that ask for FSDP; one that cannot be read is a problem."""
     for path in paths:
         try:
-            source = Source.read(path)
+            source = read(path)
             if isinstance(source, SettingsText) and source.asked is not None:
                 yield source
         except Unreadable as problem:
@@ -164,7 +165,7 @@ def _texts(paths: Sequence[str]) -> Iterator[Source]:
 def _source(path: str, raw: bytes) -> Source:
     if len(raw) > MAX_BYTES and not path.endswith(NOTEBOOK):
         raise Unreadable(f"too large to be analysed: {len(raw) / 1e6:.1f} MB")
-    source = Source.decode(raw, path)
+    source = decode(raw, path)
     try:
         if source.tree.code != source.text:
             raise Unreadable("the parser does not give back this file's text")
@@ -182,7 +183,7 @@ def _source(path: str, raw: bytes) -> Source:
 def _parses(path: str, raw: bytes) -> bool:
     """Whether Python itself can read a file: the others are looked at again, and said to be wrong."""
     try:
-        ast.parse(Source.decode(raw, path).text)
+        ast.parse(decode(raw, path).text)
     except (Unreadable, SyntaxError, ValueError, RecursionError, MemoryError):
         return False
     return True

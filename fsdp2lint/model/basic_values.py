@@ -392,18 +392,16 @@ class Either(Value):
         return self._apart
 
     def _told_apart(self) -> tuple[tuple[Guards, Value], ...]:
-        from fsdp2lint.model.guards import Guard, unit
-
         guards = [g for g, _ in self.options]
         if all(a.excludes(b) for i, a in enumerate(guards) for b in guards[:i]):
             return self.options
-        refused: frozenset[frozenset[Guard]] = frozenset()
+        refused: frozenset[Clause] = frozenset()
         found = []
         last = len(self.options) - 1
         for number, (guard, value) in enumerate(self.options):
-            chosen = Guard(self.part((CHOICE, number)), True)
-            found.append((guard.also(refused if number == last else refused | unit(chosen)), value))
-            refused |= unit(~chosen)
+            test = self.part((CHOICE, number))
+            chosen, refused = guard.chosen(test, refused, last=number == last)
+            found.append((chosen, value))
         return tuple(found)
 
     def forget_guards(self) -> None:

@@ -200,6 +200,13 @@ class Guards:
             known = self._joined[key] = (clauses, self._join(clauses, survived, fatal))
         return known[1]
 
+    def chosen(
+        self, test: Value, refused: frozenset[Clause], *, last: bool
+    ) -> tuple[Guards, frozenset[Clause]]:
+        """These guards where ``test`` chose what they are of, and nothing before it; and what is refused behind it."""
+        guard = Guard(test, True)
+        return self.also(refused if last else refused | unit(guard)), refused | unit(~guard)
+
     def _join(self, clauses: frozenset[Clause], survived: bool, fatal: bool) -> Guards:
         added = clauses - self.clauses
         if not added:

@@ -169,10 +169,11 @@ def is_second_rate(path: str) -> bool:
 
 def _program(raw: bytes, path: str) -> bytes:
     """The program of a notebook; nothing of a broken one."""
-    from fsdp2lint.source.source import Source, Unreadable
+    from fsdp2lint.source.reading import decode
+    from fsdp2lint.source.source import Unreadable
 
     try:
-        return Source.decode(raw, path).text.encode("utf-8", "surrogatepass")
+        return decode(raw, path).text.encode("utf-8", "surrogatepass")
     except Unreadable:
         return b""
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from fsdp2lint.model.told import NOTHING_TOLD, Told
 from fsdp2lint.project.links import Finder, Folder
+from fsdp2lint.source.reading import decode
 from fsdp2lint.source.source import Source, Unreadable
 from fsdp2lint.system.files import Files
 
@@ -334,7 +335,7 @@ class Project:
             self.too_large[path] = f"larger than {MAX_FOLLOWED // 1000} kB"
             return None
         try:
-            source = Source.decode(raw, _shown(path))
+            source = decode(raw, _shown(path))
         except (Unreadable, ValueError):
             return None
         source.followed = True

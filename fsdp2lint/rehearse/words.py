@@ -15,7 +15,8 @@ from fsdp2lint.rehearse.outcome import Frame, MadeUp, RankReport, Request, Spot,
 from fsdp2lint.rehearse.rehearse import Rehearsal, Seen, first_dead
 from fsdp2lint.reporters._frame import Mark, frame
 from fsdp2lint.reporters._paint import Line, painted, plain
-from fsdp2lint.source.source import Range, Source, Unreadable
+from fsdp2lint.source.reading import read
+from fsdp2lint.source.source import Range, Unreadable
 
 SHOWN = 12
 """So many steps are shown; of more, the first and the last."""
@@ -295,6 +296,6 @@ def text_at(at: Spot) -> str:
 
 def _lines(file: str) -> list[str]:
     try:
-        return list(Source.read(file).lines)
+        return list(read(file).lines)
     except Unreadable:  # a script made at run time: the place is told without its text
         return []

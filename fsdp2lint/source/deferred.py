@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import libcst as cst
 
-from fsdp2lint.source.source import NEWLINE
+from fsdp2lint.source.source.places import NEWLINE
 from fsdp2lint.source.walk import children
 
 Parse = Callable[[str], cst.Module]

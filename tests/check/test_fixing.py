@@ -14,6 +14,7 @@ import pytest
 from fsdp2lint.catalogue.findings import Fix, Safety
 from fsdp2lint.check.fixing import MAX_ROUNDS, NotWritten, diff, fix, write
 from fsdp2lint.edits.text import Edit, Replace, Rewrite, Splice
+from fsdp2lint.source.reading import decode, read
 from fsdp2lint.source.source import Source
 from fsdp2lint.source.walk import walk
 
@@ -131,7 +132,7 @@ def test_only_the_files_given_are_changed() -> None:
 
 
 def test_a_text_that_its_encoding_cannot_hold_is_dropped() -> None:
-    source = Source.decode(b"# -*- coding: latin-1 -*-\nx = '\xe9'\n", "a.py")
+    source = decode(b"# -*- coding: latin-1 -*-\nx = '\xe9'\n", "a.py")
     result = fix([source], lambda sources: _once((Splice(sources[0], 0, 0, "# \u20ac\n"),)))
     assert not result.changed
     assert "cannot be encoded" in result.dropped[0].why
@@ -153,7 +154,7 @@ def test_bytes_outside_the_edit_are_kept(raw: bytes, tmp_path: Path) -> None:
     path = tmp_path / "a.py"
     path.write_bytes(raw)
     path.chmod(0o750)
-    result = fix([Source.read(path, "shown.py")], Lint({"a": "name"}))
+    result = fix([read(path, "shown.py")], Lint({"a": "name"}))
     write(result.changed, {"shown.py": path})
     place = (
         raw.rindex(b"coding: latin-1 -*-\n") + 20
@@ -169,7 +170,7 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
     (tmp_path / "real.py").write_text("a\n")
     link = tmp_path / "a.py"
     link.symlink_to("real.py")
-    write(fix([Source.read(link)], Lint({"a": "b"})).changed)
+    write(fix([read(link)], Lint({"a": "b"})).changed)
     assert link.is_symlink()
     assert (tmp_path / "real.py").read_text() == "b\n"
 
@@ -180,7 +181,7 @@ def test_a_file_that_cannot_be_written_stops_all(
     paths = [tmp_path / "a.py", tmp_path / "b.py"]
     for path in paths:
         path.write_text("a\n")
-    result = fix([Source.read(path) for path in paths], Lint({"a": "b"}))
+    result = fix([read(path) for path in paths], Lint({"a": "b"}))
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "b.py")
     with pytest.raises(NotWritten, match=r"b\.py: not written, the file is read-only"):
         write(result.changed)
@@ -190,7 +191,7 @@ def test_a_file_that_cannot_be_written_stops_all(
 def test_a_file_that_changed_meanwhile_is_not_written(tmp_path: Path) -> None:
     path = tmp_path / "a.py"
     path.write_text("a\n")
-    result = fix([Source.read(path)], Lint({"a": "b"}))
+    result = fix([read(path)], Lint({"a": "b"}))
     path.write_text("a  # mine\n")
     with pytest.raises(NotWritten, match="not those that were analysed"):
         write(result.changed)

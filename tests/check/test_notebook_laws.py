@@ -14,7 +14,7 @@ import pytest
 from fsdp2lint.check.runner import Batch, check, mend
 from fsdp2lint.config.settings import Settings
 from fsdp2lint.reporters import View, render
-from fsdp2lint.source.source import Source
+from fsdp2lint.source.reading import decode
 from tests.rules.test_rules import ROOT
 from tests.support.notebooks import notebook
 
@@ -61,7 +61,7 @@ def test_cells_are_one_program(script: Path, tmp_path: Path) -> None:
     pieces = cut(text)
     cells = [("code", piece) for piece in pieces]
     raw = notebook(cells)
-    source = Source.decode(raw.encode(), "x.ipynb")
+    source = decode(raw.encode(), "x.ipynb")
     assert source.encode(source.text) == raw.encode()
     starts = [0]
     for piece in pieces:

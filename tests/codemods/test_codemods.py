@@ -19,6 +19,7 @@ from fsdp2lint.catalogue import knowledge
 from fsdp2lint.catalogue.declare import CODEMOD_SECTIONS, Codemod
 from fsdp2lint.migrate.engine import Migration, migrate
 from fsdp2lint.migrate.ledger import Entry
+from fsdp2lint.source.reading import read as read_source
 from fsdp2lint.source.source import Source
 from tests.support.examples import example
 
@@ -36,7 +37,7 @@ def files(root: Path) -> list[Path]:
 
 def read(root: Path) -> tuple[Source, ...]:
     """The sources of one side of a case."""
-    return tuple(Source.read(path) for path in files(root))
+    return tuple(read_source(path) for path in files(root))
 
 
 def texts(root: Path) -> tuple[Source, ...]:

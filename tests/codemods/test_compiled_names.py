@@ -15,7 +15,7 @@ import pytest
 
 from fsdp2lint.catalogue import knowledge
 from fsdp2lint.migrate.engine import migrate
-from fsdp2lint.source.source import Source
+from fsdp2lint.source.reading import read
 
 pytestmark = pytest.mark.ranks
 
@@ -120,7 +120,7 @@ def test_an_old_checkpoint_goes_on(kind: str, tmp_path: Path) -> None:
     """The losses after it, and the learning rate, are those of the old program that goes on from it."""
     before = tmp_path / "before.py"
     before.write_text(HEAD + (FOLDERS if kind == "folder" else FILES))
-    made = migrate((Source.read(before),), knowledge.codemods())
+    made = migrate((read(before),), knowledge.codemods())
     assert made.failures == []
     (tmp_path / "after.py").write_text(made.after[0].text)
     (tmp_path / "stages.py").write_text(STAGES)

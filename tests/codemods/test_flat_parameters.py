@@ -10,7 +10,7 @@ import pytest
 from fsdp2lint.catalogue import knowledge
 from fsdp2lint.migrate.engine import migrate
 from fsdp2lint.rehearse.outcome import Request
-from fsdp2lint.source.source import Source
+from fsdp2lint.source.reading import read
 from tests.verify.scenes import forking
 
 pytestmark = pytest.mark.ranks
@@ -65,7 +65,7 @@ with open(f"errors{dist.get_rank()}.json", "w") as file:
 def test_the_average_follows_as_before(tmp_path: Path) -> None:
     before, after = tmp_path / "before.py", tmp_path / "after.py"
     before.write_text(AVERAGE)
-    made = migrate((Source.read(before),), knowledge.codemods())
+    made = migrate((read(before),), knowledge.codemods())
     assert made.failures == []
     assert made.ledger.manual == []
     assert "        if unit.requires_grad:\n" in made.after[0].text

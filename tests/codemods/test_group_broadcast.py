@@ -9,7 +9,7 @@ import pytest
 from fsdp2lint.catalogue import knowledge
 from fsdp2lint.migrate.engine import migrate
 from fsdp2lint.rehearse.outcome import Request
-from fsdp2lint.source.source import Source
+from fsdp2lint.source.reading import read
 from tests.verify.scenes import forking
 
 pytestmark = pytest.mark.ranks
@@ -49,7 +49,7 @@ for step in range(3):
 def test_each_team_trains_what_it_trained_before(tmp_path: Path) -> None:
     before, after = tmp_path / "before.py", tmp_path / "after.py"
     before.write_text(TEAMS)
-    made = migrate((Source.read(before),), knowledge.codemods())
+    made = migrate((read(before),), knowledge.codemods())
     assert made.failures == []
     after.write_text(made.after[0].text)
     losses = {}

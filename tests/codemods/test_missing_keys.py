@@ -9,7 +9,7 @@ import pytest
 from fsdp2lint.catalogue import knowledge
 from fsdp2lint.migrate.engine import migrate
 from fsdp2lint.rehearse.outcome import Request
-from fsdp2lint.source.source import Source
+from fsdp2lint.source.reading import read
 
 ROW = "keys that it lacks are not reported"
 
@@ -37,7 +37,7 @@ resume(model, "start.pt")
 
 def _migrated(script: str, folder: Path) -> tuple[str, list[str]]:
     (folder / "train.py").write_text(script)
-    made = migrate((Source.read(folder / "train.py"),), knowledge.codemods())
+    made = migrate((read(folder / "train.py"),), knowledge.codemods())
     assert made.failures == []
     return made.after[0].text, [entry.why for entry in made.ledger.entries]
 

@@ -8,6 +8,7 @@ import pytest
 
 from fsdp2lint.catalogue import knowledge
 from fsdp2lint.migrate.engine import Migration, migrate
+from fsdp2lint.source.reading import read
 from fsdp2lint.source.source import Source
 
 CASE = Path(__file__).parents[2] / "fixtures/codemods/fsdp_constructor/policies_asked/before"
@@ -29,7 +30,7 @@ def of_policies(done: Migration) -> list[tuple[str, str]]:
 
 
 def test_a_second_migration_leaves_policies_that_the_first_has_kept() -> None:
-    sources = [Source.read(path) for path in sorted(CASE.glob("*.py"))]
+    sources = [read(path) for path in sorted(CASE.glob("*.py"))]
     first = migrate(sources, knowledge.codemods(), [CASE])
     second = migrate(first.after, knowledge.codemods(), [CASE])
     assert second.changed == []

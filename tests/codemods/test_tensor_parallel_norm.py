@@ -10,7 +10,7 @@ import pytest
 from fsdp2lint.catalogue import knowledge
 from fsdp2lint.migrate.engine import migrate
 from fsdp2lint.rehearse.outcome import Request
-from fsdp2lint.source.source import Source
+from fsdp2lint.source.reading import read
 from tests.verify.scenes import ROOT, forking
 
 pytestmark = pytest.mark.ranks
@@ -45,7 +45,7 @@ with open(f"said{torch.distributed.get_rank()}.json", "w") as file:
 
 
 def test_it_is_that_of_the_whole_gradient(tmp_path: Path) -> None:
-    made = migrate((Source.read(CASE),), knowledge.codemods())
+    made = migrate((read(CASE),), knowledge.codemods())
     assert made.failures == []
     (tmp_path / "work").mkdir()
     (tmp_path / "train.py").write_text(made.after[0].text + CHECKED)

@@ -12,6 +12,7 @@ from fsdp2lint.ask.program import _by_libcst
 from fsdp2lint.edits.layout import Layout
 from fsdp2lint.edits.names import Names, dotted
 from fsdp2lint.project.bindings import bindings
+from fsdp2lint.source.reading import read
 from fsdp2lint.source.source import Range, Source
 from tests.support.running import ROOT
 
@@ -44,7 +45,7 @@ def same_positions(source: Source) -> None:
 
 @EACH
 def test_positions(path: Path) -> None:
-    same_positions(Source.read(path))
+    same_positions(read(path))
 
 
 @pytest.mark.parametrize("text", ODD)
@@ -88,7 +89,7 @@ match x:
 
 @pytest.mark.parametrize("path", [None, *FILES], ids=lambda path: getattr(path, "stem", "imports"))
 def test_import_tables(path: Path | None) -> None:
-    source = Source("x.py", IMPORTS) if path is None else Source.read(path)
+    source = Source("x.py", IMPORTS) if path is None else read(path)
     ours, theirs = bindings(source.text), _by_libcst(source)
     assert ours is not None
     assert (ours.names, ours.stars) == (theirs.names, theirs.stars)

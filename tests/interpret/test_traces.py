@@ -47,6 +47,7 @@ from fsdp2lint.model.events import (
 )
 from fsdp2lint.model.trace import Trace
 from fsdp2lint.project.project import Project
+from fsdp2lint.source.reading import read as read_source
 from fsdp2lint.source.source import Source
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "traces"
@@ -107,7 +108,7 @@ def shapes() -> Iterator[Shape]:
         yield from shapes_of(path)
     for path in sorted(FIXTURES.glob("**/main.py")):
         others = (p for p in sorted(path.parent.rglob("*.py")) if p != path)
-        sources = tuple(Source.read(p) for p in (path, *others))
+        sources = tuple(read_source(p) for p in (path, *others))
         yield Shape(f"{path.parent.parent.name}: {path.parent.name}", sources)
 
 

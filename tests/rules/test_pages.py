@@ -11,6 +11,7 @@ import pytest
 from fsdp2lint.catalogue import knowledge
 from fsdp2lint.catalogue.declare import OPTIONAL_SECTIONS, SECTIONS, Rule
 from fsdp2lint.catalogue.findings import Finding
+from fsdp2lint.source.reading import decode
 from fsdp2lint.source.source import Source
 from tests.rules.test_rules import findings, mended
 from tests.support.examples import example
@@ -68,14 +69,14 @@ def forms(rule: Rule) -> list[tuple[str, str, Source]]:
 
 def _form(rule: Rule, language: str, text: str) -> Source:
     if language != "python":
-        return Source.decode(text.encode(), f"example.{language}")
-    return Source.decode(f"{_header(rule)}\n{text}".encode(), "example.py")
+        return decode(text.encode(), f"example.{language}")
+    return decode(f"{_header(rule)}\n{text}".encode(), "example.py")
 
 
 def _header(rule: Rule) -> str:
     """The imports of the example; where they are the mistake, those of the code to write instead."""
     old, new = (_imports(source) for source in example(rule.section("Example")))
-    alone = Source.decode(old.encode(), "example.py")
+    alone = decode(old.encode(), "example.py")
     return new if rule.code in codes(alone, rule) else old
 
 

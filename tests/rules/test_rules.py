@@ -25,6 +25,7 @@ from fsdp2lint.edits.apply import combine
 from fsdp2lint.interpret.entries import traces
 from fsdp2lint.model.told import Limits
 from fsdp2lint.project.project import Project
+from fsdp2lint.source.reading import read
 from fsdp2lint.source.source import Site, Source
 from fsdp2lint.system.files import SETTINGS
 from tests.support.launching import launched
@@ -54,7 +55,7 @@ class Case:
     @lru_cache(maxsize=100)  # noqa: B019  the tests of a rule run together, and no rule has more
     def seen(self) -> tuple[list[Source], list[tuple[Rule, Finding]]]:
         """The files, and what all rules say of them."""
-        sources = [Source.read(path) for path in self.files]
+        sources = [read(path) for path in self.files]
         folder = self.name.partition("/")[0].replace("_", "-")
         return sources, list(findings(sources, folder))
 

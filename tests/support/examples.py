@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
+from fsdp2lint.source.reading import decode
 from fsdp2lint.source.source import Source
 
 DIFF = re.compile(r"```diff\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -23,5 +24,5 @@ def _code(lines: list[str], mark: str) -> Source:
     try:
         ast.parse(text)
     except SyntaxError:
-        return Source.decode(text.encode(), "example.yaml")
-    return Source.decode(text.encode(), "example.py")
+        return decode(text.encode(), "example.yaml")
+    return decode(text.encode(), "example.py")

@@ -9,7 +9,7 @@ from fsdp2lint.catalogue.declare import Rule
 from fsdp2lint.check import runner
 from fsdp2lint.check.runner import Batch, Mended
 from fsdp2lint.config.settings import Settings
-from fsdp2lint.source.source import Source
+from fsdp2lint.source.reading import decode
 from tests.evidence.header import Fixture, fixtures
 from tests.support.launching import launched
 
@@ -32,7 +32,7 @@ def rule_of(fixture: Fixture) -> Rule:
 
 def mended(copy: Fixture, rule: Rule) -> Mended:
     """A copy of a fixture after the safe and unsafe fixes of one rule; nothing is written."""
-    sources = [Source.decode(file.read_bytes(), str(file)) for file in copy.files]
+    sources = [decode(file.read_bytes(), str(file)) for file in copy.files]
     settings = _only(rule)._replace(told=launched(sources))
     return runner.mend(_batch(copy), settings, unsafe=True)
 

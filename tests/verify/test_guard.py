@@ -13,8 +13,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from fsdp2lint.rehearse import contract  # noqa: E402
-from fsdp2lint.rehearse.contract import patience, training  # noqa: E402
+from fsdp2lint.rehearse.contract import training  # noqa: E402
 from fsdp2lint.rehearse.contract.emptied import Mark, is_marked, marking  # noqa: E402
+from fsdp2lint.rehearse.contract.guarding import patience  # noqa: E402
 from fsdp2lint.rehearse.outcome import Frame, RankReport, Request, Spot  # noqa: E402
 
 from .scenes import LIMIT, ROOT, Ranks, forking, runs_here  # noqa: E402

@@ -22,6 +22,7 @@ from fsdp2lint.model.guards import forget_joins
 from fsdp2lint.project.project import Project
 from fsdp2lint.source.documents.snippet import Snippet
 from fsdp2lint.source.prefilter import MAX_BYTES
+from fsdp2lint.source.reading import decode
 from fsdp2lint.source.source import NOTEBOOK, Range, Source, Unreadable
 from fsdp2lint.system.collector import no_collector
 from fsdp2lint.system.discover import is_test, project_roots
@@ -263,7 +264,7 @@ def _decoded(path: str, content: Content) -> Source:
     source = None
     size = len(content)
     if path.endswith(NOTEBOOK):
-        source = Source.decode(content, path)
+        source = decode(content, path)
         size = len(source.text)  # most of a notebook is what its cells have printed
     if size > MAX_BYTES:
         most = MAX_BYTES / 1e6
@@ -272,4 +273,4 @@ def _decoded(path: str, content: Content) -> Source:
         )
     if isinstance(content, Snippet):
         return content.source
-    return source or Source.decode(content, path)
+    return source or decode(content, path)

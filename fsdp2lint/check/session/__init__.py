@@ -154,8 +154,13 @@ class Session:
         if not may_ask(raw, path):
             return False
         from fsdp2lint.frameworks.text import asks
+        from fsdp2lint.source.reading import decode
+        from fsdp2lint.source.source import Unreadable
 
-        return asks(raw, path)
+        try:
+            return asks(decode(raw, path))
+        except Unreadable:
+            return False
 
     @property
     def covered(self) -> list[str]:
@@ -363,13 +368,14 @@ class Session:
     ) -> Iterator[Mended]:
         """The blocks of a document; one that cannot be read or decoded is told as a file of Python is."""
         from fsdp2lint.check.session.snippets import checked
-        from fsdp2lint.source.source import Source, Unreadable
+        from fsdp2lint.source.reading import decode
+        from fsdp2lint.source.source import Unreadable
 
         def run(batch: Batch) -> Mended:
             return self._one(config, batch, fix=fix, unsafe=unsafe)
 
         try:
-            source = Source.decode(raw, path) if isinstance(raw, bytes) else None
+            source = decode(raw, path) if isinstance(raw, bytes) else None
         except Unreadable:
             source = None
         if source is None:

@@ -18,13 +18,12 @@ from dataclasses import dataclass
 import libcst as cst
 
 from fsdp2lint.edits.alternatives import may_be_meant
-from fsdp2lint.edits.blocks import block_changes
 from fsdp2lint.edits.changes import Change, Conflict
 from fsdp2lint.edits.commas import CommaList
 from fsdp2lint.edits.imports.where import Place, inserts, place_for, runs_before
 from fsdp2lint.edits.layout import Layout
 from fsdp2lint.edits.names import Imported, Names, scope_of
-from fsdp2lint.edits.statements import Insert, Remove
+from fsdp2lint.edits.statements import Insert, Remove, block_changes
 from fsdp2lint.edits.text import Edit
 from fsdp2lint.meanings.registry import canonical
 from fsdp2lint.source.source import Source

@@ -22,7 +22,6 @@ import libcst as cst
 
 from fsdp2lint.frameworks.text import CommandText, SettingsText
 from fsdp2lint.interpret.again import Reached, Runs
-from fsdp2lint.interpret.classes import life
 from fsdp2lint.interpret.entries.mocks import mocks
 from fsdp2lint.interpret.entries.programs import runs_of, trains, workers_first
 from fsdp2lint.interpret.functions import (
@@ -31,10 +30,11 @@ from fsdp2lint.interpret.functions import (
     stranger_arguments,
     stranger_keywords,
 )
+from fsdp2lint.interpret.handlers import run_body
 from fsdp2lint.interpret.imports import Namespace, namespace
+from fsdp2lint.interpret.instances import life
 from fsdp2lint.interpret.machine import MAX_STEPS, Machine
 from fsdp2lint.interpret.scopes import Scope
-from fsdp2lint.interpret.statements import run_body
 from fsdp2lint.meanings import load
 from fsdp2lint.meanings.frameworks.lightning import hooks_of
 from fsdp2lint.model.basic_values import forget, noted, spare

@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from fsdp2lint.interpret import (  # displays, expressions and operators fill the table of handlers
+from fsdp2lint.interpret import (  # displays, expressions, operators and statements fill the table
     attributes,
     displays,  # noqa: F401
+    instances,
     loops,
     operators,  # noqa: F401
-    statements,
+    statements,  # noqa: F401
 )
-from fsdp2lint.interpret.handlers import HANDLERS
+from fsdp2lint.interpret.handlers import HANDLERS, run
 from fsdp2lint.interpret.machine import (
     calls,
     expressions,  # noqa: F401
@@ -410,9 +411,13 @@ class Machine:
         self.memory.foreign.add(value)
         return value
 
+    def life(self, cls: Class, name: str) -> Instance:
+        """An instance of a class that nobody in sight makes."""
+        return instances.life(self, cls, name)
+
     def run(self, block: Sequence[cst.CSTNode]) -> None:
         """Run statements."""
-        statements.run(self, block)
+        run(self, block)
 
     def call(
         self,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from fsdp2lint.interpret import classes, functions
+from fsdp2lint.interpret import classes, functions, instances
 from fsdp2lint.interpret.annotations import made_by_one_of
+from fsdp2lint.interpret.handlers import leave
 from fsdp2lint.interpret.imports import Namespace, module_like, module_named
 from fsdp2lint.interpret.unseen import unseen
 from fsdp2lint.meanings.call import Call
@@ -155,7 +156,7 @@ def _call_bound(machine: Machine, target: Bound, given: Given) -> Value:
 
 
 def _call_class(machine: Machine, target: Class, given: Given) -> Value:
-    made = classes.instantiate(machine, target, *given)
+    made = instances.instantiate(machine, target, *given)
     own = classes.find(machine, target, "__init__")
     if own is None:
         _inherited_init(machine, Super(target, made), given)
@@ -233,8 +234,6 @@ def _call_external(machine: Machine, target: External, given: Given) -> Value:
 
 
 def _leave_program(machine: Machine, name: str, site: Site) -> None:
-    from fsdp2lint.interpret.statements import leave
-
     machine.frame.exited.append(machine.here)
     leave(machine, site.node, name)
 

@@ -9,7 +9,9 @@ import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
 from fsdp2lint.interpret import conditions
+from fsdp2lint.interpret.binding import bind
 from fsdp2lint.interpret.functions import Generator, generate
+from fsdp2lint.interpret.handlers import run_body
 from fsdp2lint.model.guards import Clause, Guards
 from fsdp2lint.model.values import Instance, Value
 from fsdp2lint.source.walk import walk
@@ -21,14 +23,10 @@ if TYPE_CHECKING:
 
 def run_with(machine: Machine, node: cst.With) -> None:
     """Enter the items one inside the other, then run the body."""
-    from fsdp2lint.interpret.statements import run_body
-
     _enter(machine, node, 0, lambda: run_body(machine, node.body))
 
 
 def _enter(machine: Machine, node: cst.With, index: int, body: Callable[[], None]) -> None:
-    from fsdp2lint.interpret.statements import bind
-
     if index == len(node.items):
         body()
         return

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from fsdp2lint.interpret import conditions
+from fsdp2lint.interpret.binding import bind
+from fsdp2lint.interpret.handlers import run_body
 from fsdp2lint.model.guards import NEVER, Clause, Guards
 from fsdp2lint.model.values import Value
 
@@ -16,8 +18,6 @@ if TYPE_CHECKING:
 
 def match(machine: Machine, node: cst.Match) -> None:
     """Run the cases one after the other, as an ``elif`` chain."""
-    from fsdp2lint.interpret.statements import run_body
-
     base = machine.here
     subject = machine.eval(node.subject)
     refused: frozenset[Clause] | None = frozenset()
@@ -59,8 +59,6 @@ def _fits(machine: Machine, subject: Value, pattern: cst.MatchPattern) -> Value:
 
 def _capture(machine: Machine, subject: Value, pattern: cst.CSTNode) -> None:
     """Bind the names that a pattern captures."""
-    from fsdp2lint.interpret.statements import bind
-
     if isinstance(pattern, cst.MatchAs):
         if pattern.name is not None:
             bind(machine, pattern.name, subject)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fsdp2lint.source.reading import decode
+
 if TYPE_CHECKING:
     from fsdp2lint.source.documents.markdown import Markdown
     from fsdp2lint.source.source import Source
@@ -22,8 +24,6 @@ class Snippet(bytes):
     @property
     def source(self) -> Source:
         """The program, which knows it too."""
-        from fsdp2lint.source.source import Source
-
-        made = Source.decode(self, self.document.whole.path)
+        made = decode(self, self.document.whole.path)
         made.document = self.document
         return made

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import io
-import re
 import tokenize
 from collections.abc import Callable, Hashable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from fsdp2lint.source.source.places import NEWLINE as NEWLINE
+from fsdp2lint.source.source.places import Range as Range
+from fsdp2lint.source.source.places import Unreadable as Unreadable
 from fsdp2lint.system.files import NOTEBOOK as NOTEBOOK
-from fsdp2lint.system.files import SETTINGS, TEXTS
-from fsdp2lint.system.files import read as read_bytes
 
 if TYPE_CHECKING:
     import libcst as cst
@@ -22,34 +21,8 @@ if TYPE_CHECKING:
     from fsdp2lint.source.source.positions import Positions
     from fsdp2lint.source.source.renewal import Renewal
 
-MAX_NESTING = 200
-"""Bracket depth beyond which libcst's recursive parser is not trusted with a file."""
-
 
 T = TypeVar("T")
-
-NEWLINE = re.compile(r"\r\n|\r|\n")
-"""What ends a line of Python; ``str.splitlines`` splits at eight more characters."""
-
-
-class Unreadable(Exception):
-    """The file cannot be analysed; the message says why, ``line`` and ``column`` where (1-based)."""
-
-    def __init__(self, message: str, line: int = 1, column: int = 1) -> None:
-        super().__init__(message)
-        self.message = message
-        self.line = line
-        self.column = column
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Range:
-    """A span of text; lines and columns are 1-based, columns count code points, the end is exclusive."""
-
-    line: int
-    column: int
-    end_line: int
-    end_column: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,45 +71,6 @@ class Source:
 
     def __repr__(self) -> str:
         return f"Source({self.path!r})"
-
-    @classmethod
-    def read(cls, path: Path | str, shown: str | None = None) -> Source:
-        """Read and decode a file (PEP 263 encodings, byte order mark).
-
-        Raises:
-            Unreadable: the file cannot be opened or decoded.
-        """
-        try:
-            raw = read_bytes(str(path))
-        except OSError as error:
-            raise Unreadable(f"cannot read the file: {error.strerror or error}") from error
-        return cls.decode(raw, shown or str(path))
-
-    @classmethod
-    def decode(cls, raw: bytes, shown: str) -> Source:
-        """Decode the bytes of a file named ``shown``.
-
-        Raises:
-            Unreadable: unknown or broken encoding, a binary file, or a broken notebook.
-        """
-        if shown.endswith(NOTEBOOK):
-            from fsdp2lint.source.documents.notebook import notebook
-
-            return notebook(raw, shown)
-        if b"\0" in raw:
-            raise Unreadable("not Python source: the file holds NUL bytes")
-        try:
-            encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)
-            text = raw.decode(encoding)
-        except (SyntaxError, UnicodeDecodeError, LookupError) as error:
-            raise Unreadable(f"cannot decode the file: {error}") from error
-        bom = encoding == "utf-8-sig"
-        kind: type[Source] = cls
-        if shown.endswith(TEXTS):
-            from fsdp2lint.frameworks.text import CommandText, SettingsText
-
-            kind = SettingsText if shown.endswith(SETTINGS) else CommandText
-        return kind(shown, text, encoding="utf-8" if bom else encoding, bom=bom)
 
     def with_text(self, text: str) -> Source:
         """The same file with another text; the same again for the last text, so that it is parsed once."""

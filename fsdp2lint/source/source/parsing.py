@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from fsdp2lint.source.deferred import in_pieces, outlined
-from fsdp2lint.source.source import MAX_NESTING, Unreadable
+from fsdp2lint.source.source.places import MAX_NESTING, Unreadable
 
 if TYPE_CHECKING:
     from fsdp2lint.source.source import Source

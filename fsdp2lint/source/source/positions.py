@@ -17,7 +17,7 @@ from itertools import accumulate
 import libcst as cst
 from libcst._nodes.internal import CodegenState
 
-from fsdp2lint.source.source import NEWLINE, Range
+from fsdp2lint.source.source.places import NEWLINE, Range
 
 _Span = tuple[int, int]
 """How many tokens come before a node, and how many up to its end."""

@@ -1,4 +1,9 @@
-"""What the edits of one block come down to.
+"""Edits of statements: insert, remove, move, wrap, unwrap.
+
+All such edits of one block are resolved together (:mod:`fsdp2lint.edits.statements`), so that a block from
+which everything goes gets its ``pass``, and a line ``a; b`` is taken apart once.
+
+What the edits of one block come down to.
 
 A block is a list of lines; a line holds one compound statement, or small ones joined by semicolons, or it
 is the suite of ``if x: a; b``. Between its statements and at both ends are slots into which statements
@@ -8,79 +13,149 @@ come. Only slots and statements that go are changed, so edits inside statements 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from itertools import pairwise
+from typing import Literal
 
 import libcst as cst
 
-from fsdp2lint.edits.blocks.unwrapping import unwrapped
 from fsdp2lint.edits.changes import Change, Conflict, Inner
 from fsdp2lint.edits.layout import Layout
 from fsdp2lint.edits.lines import indented, shifted
-from fsdp2lint.edits.statements import Insert, Move, Remove, StatementEdit, Unwrap, Wrap
+from fsdp2lint.edits.statements.block_lines import Line, Piece
+from fsdp2lint.edits.statements.unwrapping import unwrapped
+from fsdp2lint.edits.text import Edit
+from fsdp2lint.source.source import Source
 
-Piece = Callable[[Inner], str]
-"""Makes the lines that come into a slot, indented, without the last newline."""
+Text = str | Callable[[Inner], str]
+"""Statements to insert: without indentation, ``\\n`` between lines."""
 
 
-@dataclass(slots=True, eq=False)
-class Line:
-    """One line of a block and what becomes of it."""
+class StatementEdit(Edit):
+    """An edit of the statement that ``node`` is in."""
 
-    layout: Layout
-    node: cst.CSTNode
-    parts: Sequence[cst.CSTNode]
-    gone: set[int] = field(default_factory=set)
-    slots: dict[int, list[Piece]] = field(default_factory=dict)
-    comments_go: bool = False
-    lone_comments_go: bool = False
-    first: bool = False
-    leads: bool = False
-    """Whether nothing of the block is left above it."""
-    last: bool = False
+    def __init__(self, source: Source, node: cst.CSTNode) -> None:
+        self.source = source
+        self.statement = self.layout.statement(node)
 
     @property
-    def suite(self) -> bool:
-        """Whether it stands behind its ``if x:``."""
-        return isinstance(self.node, cst.SimpleStatementSuite)
+    def group(self) -> Hashable:
+        return "block", self.source, self.layout.block(self.statement)
 
-    @property
-    def empty(self) -> bool:
-        """Whether nothing is left of it."""
-        return len(self.gone) == len(self.parts) and not self.slots
+    def changes(self, together: Sequence[Edit]) -> list[Change]:
 
-    @property
-    def goes(self) -> bool:
-        """Whether it goes as a whole, and is no suite, which keeps a ``pass``."""
-        return self.empty and bool(self.parts) and not self.suite
+        edits = [edit for edit in together if isinstance(edit, StatementEdit)]
+        return block_changes(self.layout, edits)
 
-    @property
-    def vanishes(self) -> bool:
-        """Whether not even a comment above it is left."""
-        top, comments = self.layout.top(self.node), self.layout.comments_above(self.node)
-        return self.empty and (self.comments_go or top == comments)
 
-    @property
-    def indent(self) -> str:
-        """The indentation of the block."""
-        if not self.suite:
-            return self.layout.indentation(self.parts[0])
-        around = next(
-            a
-            for a in self.layout.ancestors(self.node)
-            if isinstance(a, cst.BaseCompoundStatement)
-            and not isinstance(self.layout.parents[a], cst.If)
-        )
-        return self.layout.indentation(around) + self.layout.unit
+class Insert(StatementEdit):
+    """Statements beside the statement of ``node``."""
 
-    def span(self, index: int) -> tuple[int, int]:
-        """The offsets of a statement."""
-        return self.layout.span(self.parts[index])
+    def __init__(self, source: Source, node: cst.CSTNode, text: Text, *, after: bool) -> None:
+        super().__init__(source, node)
+        self.text = text
+        self.after = after
 
-    def put(self, slot: int, piece: Piece) -> None:
-        """Let statements come into a slot; slot 0 is before the first statement."""
-        self.slots.setdefault(slot, []).append(piece)
+
+class InsertBefore(Insert):
+    """Statements before the one that ``node`` is in, above the comments that stand directly above it."""
+
+    def __init__(self, source: Source, node: cst.CSTNode, text: Text) -> None:
+        super().__init__(source, node, text, after=False)
+
+
+class InsertAfter(Insert):
+    """Statements after the one that ``node`` is in."""
+
+    def __init__(self, source: Source, node: cst.CSTNode, text: Text) -> None:
+        super().__init__(source, node, text, after=True)
+
+
+class Remove(StatementEdit):
+    """No statement any more where ``node`` is; comment lines above it stay unless ``comments`` is true.
+
+    With ``"lone"`` they go where nothing that is left stands directly below them.
+    """
+
+    def __init__(
+        self, source: Source, node: cst.CSTNode, *, comments: bool | Literal["lone"] = False
+    ) -> None:
+        super().__init__(source, node)
+        self.comments = comments
+
+
+class Move(StatementEdit):
+    """The statement of ``node``, with the comments directly above it, at another place of its block.
+
+    Raises:
+        ValueError: the other statement stands in another block, or is the same.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        node: cst.CSTNode,
+        *,
+        after: cst.CSTNode | None = None,
+        before: cst.CSTNode | None = None,
+    ) -> None:
+        super().__init__(source, node)
+        target = after if after is not None else before
+        if target is None or (after is not None and before is not None):
+            raise ValueError("a statement moves either after or before another")
+        self.target = self.layout.statement(target)
+        self.after = after is not None
+        if self.layout.block(self.target) is not self.layout.block(self.statement):
+            raise ValueError("a statement moves only within its block")
+        if self.target is self.statement:
+            raise ValueError("a statement cannot move beside itself")
+
+
+class Wrap(StatementEdit):
+    """``header`` (``if rank == 0:``) above the statements from ``node``'s to ``last``'s, those one step deeper.
+
+    Raises:
+        ValueError: the two are not in one block and in order, or several share a line.
+    """
+
+    def __init__(
+        self, source: Source, node: cst.CSTNode, header: str, *, last: cst.CSTNode | None = None
+    ) -> None:
+        super().__init__(source, node)
+        self.header = header
+        self.last = self.layout.statement(last) if last is not None else self.statement
+        if self.layout.block(self.last) is not self.layout.block(self.statement):
+            raise ValueError("the statements to wrap are in different blocks")
+        if self.layout.span(self.last)[0] < self.layout.span(self.statement)[0]:
+            raise ValueError("the statements to wrap are in the wrong order")
+
+
+class Unwrap(StatementEdit):
+    """No ``with`` any more around the statements that ``node``, a ``with``, holds; they move one step out.
+
+    ``instead`` are statements that come in place of the header, whose comment stays. With ``item``, one of
+    several items, only that one goes and ``instead`` comes above the ``with``.
+
+    Raises:
+        ValueError: the node is no ``with`` that can go: it is another statement, or asynchronous.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        node: cst.With,
+        instead: Text = "",
+        *,
+        item: cst.WithItem | None = None,
+    ) -> None:
+        super().__init__(source, node)
+        if self.statement is not node or node.asynchronous is not None:
+            raise ValueError("only a plain `with` can go from around its statements")
+        if item is not None and not any(one is item for one in node.items):
+            raise ValueError("the item is not one of the `with`")
+        self.node = node
+        self.instead = instead
+        self.item = item if len(node.items) > 1 else None
 
 
 def block_changes(layout: Layout, edits: Sequence[StatementEdit]) -> list[Change]:

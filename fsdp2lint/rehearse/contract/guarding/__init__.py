@@ -15,12 +15,12 @@ from fsdp2lint.rehearse.contract.direct_calls import DirectCalls
 from fsdp2lint.rehearse.contract.early import WATCH, missed
 from fsdp2lint.rehearse.contract.empty_memory import EmptyMemory
 from fsdp2lint.rehearse.contract.gradient_sync import GradientSync
+from fsdp2lint.rehearse.contract.guarding.patience import Patience
 from fsdp2lint.rehearse.contract.initial_values import InitialValues
 from fsdp2lint.rehearse.contract.learning_rates import LearningRates
 from fsdp2lint.rehearse.contract.meetings import Meetings
 from fsdp2lint.rehearse.contract.optimizer_parameters import OptimizerParameters
 from fsdp2lint.rehearse.contract.partial_values import PartialValues
-from fsdp2lint.rehearse.contract.patience import Patience
 from fsdp2lint.rehearse.contract.replicas import Replicas
 from fsdp2lint.rehearse.contract.sharded_pickles import ShardedPickles
 from fsdp2lint.rehearse.contract.shared_steps import SharedSteps
