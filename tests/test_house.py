@@ -155,7 +155,7 @@ def test_what_one_family_shares_stands_in_it() -> None:
     assert not [path.name for path in users if len(families(path)) < 2]
 
 
-@pytest.mark.parametrize("folder", KNOWLEDGE)
+@pytest.mark.parametrize("folder", ["fsdp2lint", *KNOWLEDGE])
 def test_a_folder_is_read_at_a_glance(folder: str) -> None:
     """At most thirty files and folders in one."""
     for inside in {p.parent for p in (ROOT / folder).rglob("*.py")}:

@@ -10,10 +10,10 @@ learning there is no tuner between. Both pass on what they do not have themselve
 from __future__ import annotations
 
 from fsdp2lint.meanings.call import Call
+from fsdp2lint.meanings.checkpoints.state_dicts import take
 from fsdp2lint.meanings.families import last
 from fsdp2lint.meanings.registry import calls, method
 from fsdp2lint.meanings.results import choices, each_choice, instance, name_of, nothing
-from fsdp2lint.meanings.state_dicts import take
 from fsdp2lint.model.events import Restored, Wrapping
 from fsdp2lint.model.values import Literal, Value, Wrapped
 

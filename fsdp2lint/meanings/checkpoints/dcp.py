@@ -9,10 +9,10 @@ given it back through ``load_state_dict``.
 from __future__ import annotations
 
 from fsdp2lint.meanings.call import Call
+from fsdp2lint.meanings.checkpoints.state_dicts import is_stateful
 from fsdp2lint.meanings.distributed import of_all_ranks
 from fsdp2lint.meanings.registry import calls, method
 from fsdp2lint.meanings.results import choices, flag, fresh, instance, nothing, setting
-from fsdp2lint.meanings.state_dicts import is_stateful
 from fsdp2lint.model.events import Awaited, Collective, Loaded, Saved
 from fsdp2lint.model.values import Container, Future, Instance, Part, StateDict, Value
 

@@ -1,0 +1,1 @@
+"""What Python's own builtins, containers and strings do."""
