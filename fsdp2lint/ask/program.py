@@ -100,7 +100,7 @@ class Program:
     told: Told = NOTHING_TOLD
     """What the configuration says of the project's functions."""
     interests: Mapping[str, Interest] = field(default_factory=dict)
-    """The paths of sources that hold no FSDP1, and whether they come to it: their runs show how the others are used."""
+    """The paths of sources that the work is not about, or only in tests, and how much it is."""
     files: Files = field(default_factory=Files)
     """What is on disk around the sources."""
     runs: Runs = field(default_factory=Runs)

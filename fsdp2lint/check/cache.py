@@ -71,7 +71,15 @@ class Question:
     @property
     def key(self) -> str:
         """The name under which the answer is kept."""
-        said = (tool_mark(), self.kind, os.getcwd(), self.settings, list(self.files), self.more)
+        return self._name(list(self.files))
+
+    @property
+    def about(self) -> str:
+        """The name under which it is kept what the last answer was, whatever the files held."""
+        return f"last-{self._name([path for path, _ in self.files])}"
+
+    def _name(self, files: Sequence[object]) -> str:
+        said = (tool_mark(), self.kind, os.getcwd(), self.settings, files, self.more)
         return digest(repr(said).encode("utf-8", "surrogatepass"))
 
 
@@ -107,19 +115,73 @@ class Cache:
             return None
         return entry.result
 
+    def get_moved(
+        self, question: Question, spelled: Mapping[str, str], contents: Mapping[str, bytes]
+    ) -> tuple[bytes, dict[str, str]] | None:
+        """The last answer, with its places as they are now, and what it depends on, where all files say what they said.
+
+        ``contents`` holds the bytes of the analysed files by absolute path.
+        """
+        from fsdp2lint.check.same_code import moves
+        from fsdp2lint.check.stored import decoded_entry, decoded_last, moved, unsqueezed
+
+        last = decoded_last(self._read(question.about))
+        entry = None if last is None else decoded_entry(self._read(last.key))
+        if last is None or entry is None:
+            return None
+        if any(spelled.get(path, "") != entry.passed.get(path, "") for path in entry.seen):
+            return None
+        seen = {path: self.state(path, was) for path, was in entry.seen.items()}
+        was = {**entry.seen, **{os.path.abspath(path): mark for path, mark in last.files}}
+        now = {**seen, **{os.path.abspath(path): mark for path, mark in question.files}}
+        found = {}
+        for path in (path for path, mark in was.items() if now.get(path) != mark):
+            if path not in last.texts or now.get(path, ABSENT) in (ABSENT, FOLDER, FILE):
+                return None
+            new = contents[path] if path in contents else read(path)
+            one = moves(unsqueezed(last.texts[path]), new)
+            if one is None or digest(new) != now[path]:
+                return None
+            found[path] = one
+        result = moved(entry.result, found)
+        return None if result is None else (result, seen)
+
     def put(
         self,
         question: Question,
         seen: Mapping[str, str],
         spelled: Mapping[str, str],
         result: bytes,
+        contents: Mapping[str, bytes] | None = None,
     ) -> None:
-        """Keep an answer."""
+        """Keep an answer; with ``contents``, the bytes of the analysed files by absolute path, also for later texts
+        that say the same.
+        """
         from fsdp2lint.check.stored import Entry, encoded
 
         passed = {path: spelled[path] for path in seen if path in spelled}
         with suppress(UnicodeEncodeError):  # a file name that is no text
             self._write(question.key, encoded(Entry(dict(seen), passed, result)))
+            if contents is not None:
+                self._write(question.about, self._last(question, seen, contents))
+
+    def _last(
+        self, question: Question, seen: Mapping[str, str], contents: Mapping[str, bytes]
+    ) -> bytes:
+        """Which answer is the last one, and the texts that it is about."""
+        from fsdp2lint.check.stored import Last, encoded, squeezed
+
+        marks = {path: mark for path, mark in seen.items() if path.endswith(".py")}
+        marks |= {os.path.abspath(path): mark for path, mark in question.files}
+        texts = {}
+        for path, mark in marks.items():
+            if mark in (ABSENT, FOLDER, FILE) or not path.endswith(".py"):
+                continue
+            with suppress(OSError):
+                raw = contents[path] if path in contents else read(path)
+                if digest(raw) == mark:
+                    texts[path] = squeezed(raw)
+        return encoded(Last(question.key, list(question.files), texts))
 
     # -- rules -----------------------------------------------------------------------------------
 

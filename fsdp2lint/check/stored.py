@@ -8,15 +8,17 @@ again.
 from __future__ import annotations
 
 import os
+import re
+import zlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, Optional, TypeVar
 
 import msgspec
 
 from fsdp2lint.catalogue.declare import Group, Rule
 from fsdp2lint.catalogue.findings import Fix, Safety
-from fsdp2lint.check.coverage import Program
-from fsdp2lint.check.diagnostics import Diagnostic, Place, Report, Step
+from fsdp2lint.check.coverage import Lost, Program, Seen
+from fsdp2lint.check.diagnostics import Diagnostic, Place, Report, Step, shown
 from fsdp2lint.edits.changes import Span
 from fsdp2lint.source.reading import decode
 from fsdp2lint.source.source import Range, Source, Unreadable
@@ -25,9 +27,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fsdp2lint.catalogue.findings import Finding
+    from fsdp2lint.check.same_code import Moves
     from fsdp2lint.check.units import Unit
     from fsdp2lint.model.trace import Trace
     from fsdp2lint.source.prefilter import Content
+
+N = TypeVar("N", Seen, Lost)
 
 Read = Callable[[str], bytes]
 
@@ -105,6 +110,16 @@ class Entry(msgspec.Struct, array_like=True):
     result: bytes
 
 
+class Last(msgspec.Struct, array_like=True):
+    """Which result was kept last, of those that differ in what the files hold."""
+
+    key: str
+    files: list[tuple[str, str]]
+    """The analysed files, with their digests."""
+    texts: dict[str, bytes]
+    """What the files of Python held that it depends on, squeezed."""
+
+
 class Known(msgspec.Struct, array_like=True):
     """A file as it was read once."""
 
@@ -133,6 +148,7 @@ _REPORTS = msgspec.msgpack.Decoder(StoredReport)
 _RULES = msgspec.msgpack.Decoder(list[StoredRule])
 _PLANS = msgspec.msgpack.Decoder(list[tuple[list[str], list[str], list[str]]])
 _ENTRIES = msgspec.msgpack.Decoder(Entry)
+_LASTS = msgspec.msgpack.Decoder(Last)
 _TABLES = msgspec.msgpack.Decoder(dict[str, Known])
 
 
@@ -147,6 +163,27 @@ def decoded_entry(raw: bytes | None) -> Entry | None:
         return None if raw is None else _ENTRIES.decode(raw)
     except msgspec.MsgspecError:
         return None
+
+
+def decoded_last(raw: bytes | None) -> Last | None:
+    """Which result was kept last; None when the bytes are something else."""
+    try:
+        return None if raw is None else _LASTS.decode(raw)
+    except msgspec.MsgspecError:
+        return None
+
+
+def squeezed(raw: bytes) -> bytes:
+    """Bytes in less room."""
+    return zlib.compress(raw, 1)
+
+
+def unsqueezed(raw: bytes) -> bytes:
+    """The bytes again; nothing when they are something else."""
+    try:
+        return zlib.decompress(raw)
+    except zlib.error:
+        return b""
 
 
 def decoded_table(raw: bytes | None) -> dict[str, Known]:
@@ -203,6 +240,14 @@ def unpack(
         programs=stored.programs,
         elsewhere=[unpacker.finding(one) for one in stored.elsewhere],
     )
+
+
+def moved(raw: bytes, by: Mapping[str, Moves]) -> bytes | None:
+    """A report about the next texts of files, by absolute path; None where it cannot be told from the last one."""
+    try:
+        return encoded(_Moving(_REPORTS.decode(raw), by).report())
+    except (msgspec.MsgspecError, KeyError):
+        return None
 
 
 def unpacked(
@@ -342,3 +387,117 @@ class _Unpacker:
     def _place(self, spot: Spot) -> Place:
         at = Range(spot.line, spot.column, spot.end_line, spot.end_column)
         return Place(self.sources[spot.file], at)
+
+
+_LINE = re.compile(r"\bline (\d+)(?: of ([\w.-]+))?")
+"""A place in the words of a finding: in the file of the finding, or in the one that is named."""
+
+
+class _Moving:
+    """Turns records into those of the next texts; what cannot be told raises a KeyError."""
+
+    def __init__(self, stored: StoredReport, by: Mapping[str, Moves]) -> None:
+        self.stored = stored
+        self.by_path = {shown(path): moves for path, moves in by.items()}
+        self.by_file = [self._of(path) for path, _ in stored.files]
+        self.shifts = any(moves.shifts for moves in by.values())
+
+    def report(self) -> StoredReport:
+        old = self.stored
+        return msgspec.structs.replace(
+            old,
+            found=[self._finding(one) for one in old.found],
+            suppressed=[(self._finding(one), reason) for one, reason in old.suppressed],
+            elsewhere=[self._finding(one) for one in old.elsewhere],
+            programs=[self._program(one) for one in old.programs],
+        )
+
+    def _of(self, path: str) -> Moves | None:
+        return self.by_path.get(shown(os.path.abspath(path)))
+
+    def _finding(self, one: StoredFinding) -> StoredFinding:
+        moves = self.by_file[one.spot.file]
+        if moves is not None and not moves.beside.isdisjoint(_lines(one.spot)):
+            raise KeyError  # a fix may have to keep the comment
+        if any(self.by_file[file] is not None for file, _ in one.patch):
+            raise KeyError
+        because = [
+            msgspec.structs.replace(
+                step,
+                spot=self._spot(step.spot),
+                label=self._words(step.label, one),
+                calls=list(map(self._spot, step.calls)),
+            )
+            for step in one.because
+        ]
+        fix = one.fix
+        if fix is not None:
+            fix = self._words(fix[0], one), fix[1], self._words(fix[2], one)
+        return msgspec.structs.replace(
+            one,
+            message=self._words(one.message, one),
+            spot=self._spot(one.spot),
+            calls=list(map(self._spot, one.calls)),
+            because=because,
+            fix=fix,
+            note=self._words(one.note, one),
+        )
+
+    def _words(self, text: str, finding: StoredFinding) -> str:
+        """Words about places, which are among those of a finding."""
+        if not self.shifts or "line " not in text:
+            return text
+        proving = (step.spot for step in finding.because)
+        spots = [finding.spot, *proving]
+
+        def line(said: re.Match[str]) -> str:
+            files = {
+                spot.file
+                for spot in spots
+                if spot.line == int(said[1]) and self._is_named(spot, said[2], finding)
+            }
+            if len(files) != 1:
+                raise KeyError(said[0])
+            moves = self.by_file[files.pop()]
+            number = int(said[1]) if moves is None else moves.lines[int(said[1])]
+            return said[0].replace(said[1], str(number), 1)
+
+        return _LINE.sub(line, text)
+
+    def _is_named(self, spot: Spot, name: str | None, finding: StoredFinding) -> bool:
+        if name is None:
+            return spot.file == finding.spot.file
+        return os.path.basename(self.stored.files[spot.file][0]) == name
+
+    def _spot(self, spot: Spot) -> Spot:
+        moves = self.by_file[spot.file]
+        if moves is None:
+            return spot
+        start = moves.spots[spot.line, spot.column]
+        return Spot(spot.file, *start, *moves.spots[spot.end_line, spot.end_column])
+
+    def _program(self, one: Program) -> Program:
+        def there(places: tuple[N, ...]) -> tuple[N, ...]:
+            return tuple(map(self._on_its_line, places))
+
+        return one._replace(
+            shards=there(one.shards),
+            optimizers=there(one.optimizers),
+            steps=there(one.steps),
+            states=there(one.states),
+            lost=there(one.lost),
+        )
+
+    def _on_its_line(self, place: N) -> N:
+        moves = self._of(place.file)
+        if moves is None:
+            return place
+        if self.shifts and isinstance(place, Lost) and _LINE.search(place.why):
+            raise KeyError
+        if place.line == 1:  # of the file as a whole
+            return place
+        return place._replace(line=moves.lines[place.line])
+
+
+def _lines(spot: Spot) -> range:
+    return range(spot.line, spot.end_line + 1)

@@ -371,7 +371,7 @@ def _taken_by_init(machine: Machine, cls: Class, name: str) -> cst.BaseExpressio
     for param in (*params.params, *params.kwonly_params):
         if param.name.value == name and param.annotation is not None:
             kept_so = re.compile(rf"\bself\.{re.escape(name)}\b[^=\n]*= {re.escape(name)}\b")
-            return param.annotation.annotation if kept_so.search(cls.scope.source.text) else None
+            return param.annotation.annotation if kept_so.search(cls.scope.source.said) else None
     return None
 
 

@@ -268,7 +268,7 @@ def module_like(machine: Machine, name: Value) -> Value | None:
         path = machine.project.resolve(f"{before}{below}{after}", 0, machine.source)
         source = None if path is None else machine.project.passed_through(path)
         if path is not None and source is not None:
-            found.append((len(source.text), path, f"{before}{below}{after}"))
+            found.append((len(source.said), path, f"{before}{below}{after}"))
     if not found:
         return None
     _, simplest, spelled = min(found)

@@ -202,7 +202,8 @@ def migrate(
 def interests(program: Program) -> dict[str, Interest]:
     """The files that hold no FSDP1: near are those that import, through others of the project, one that does.
 
-    Tests are aside: how they call something is a poor picture of how it is used.
+    Tests are aside: how they call something is a poor picture of how it is used. Those that hold FSDP1 themselves are
+    rewritten, and need no patience where the project has more than tests of it.
     """
     project = program.project
     paths = {project.path_of(one): one for one in program.sources}
@@ -217,10 +218,15 @@ def interests(program: Program) -> dict[str, Interest]:
         more = set(importers.get(waiting.pop(), ())) - near
         near |= more
         waiting += more
-    distant = [(path, one) for path, one in paths.items() if path not in about]
     top = os.path.commonpath([os.path.dirname(path) for path in paths]) if paths else ""
-    used = {path for path in near if not is_second_rate(os.path.relpath(path, top))}
-    return {one.path: "near" if path in used else "aside" for path, one in distant}
+    tests = {path for path in paths if is_second_rate(os.path.relpath(path, top))}
+    found: dict[str, Interest] = {}
+    for path, one in paths.items():
+        if path not in about:
+            found[one.path] = "near" if path in near - tests else "aside"
+        elif path in tests and about - tests:
+            found[one.path] = "tests"
+    return found
 
 
 def waves(codemods: Sequence[Codemod]) -> list[list[Codemod]]:

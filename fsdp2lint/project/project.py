@@ -120,9 +120,10 @@ class Ration:
         return steps == self.steps or (not self.refused and steps >= self.needed)
 
 
-Interest = Literal["about", "near", "aside"]
+Interest = Literal["about", "near", "tests", "aside"]
 INTERESTS: tuple[Interest, ...] = get_args(Interest)
-"""How much the work is about what begins in a file: about it, near to what it is about, or not at all."""
+"""How much the work is about what begins in a file: about it, near to what it is about, about it in a test, or not at
+all."""
 Pool = tuple[bool, Interest, bool]
 """Whether it is for programs, of what interest, and whether for those that have sharded a model."""
 
@@ -133,8 +134,8 @@ class Budget:
     Programs have their own: each may take its usual steps and, while all together have not taken too many,
     :data:`PROGRAM_STEPS` times as much. The many other entries share what is theirs. ``patience`` says how many
     times as much as usual that is, and what one entry may spend of it: patience is for what the work is about.
-    What is ``near`` or ``aside`` has budgets of its own and no patience; that of what is ``aside`` is small, with no more
-    than usual for a program and no least.
+    All else has budgets of its own and no patience, ``tests`` and what is ``aside`` no more than usual for a program;
+    the budget of what is ``aside`` is small, and there is no least.
     """
 
     def __init__(self, total: int = TOTAL_STEPS, patience: int = 1) -> None:
@@ -165,7 +166,8 @@ class Budget:
         """
         own = usual * self.patience if interest == "about" else usual
         if program:
-            most = usual if interest == "aside" else max(usual * PROGRAM_STEPS, own)
+            briefly = interest in ("tests", "aside")
+            most = usual if briefly else max(usual * PROGRAM_STEPS, own)
             least = most if chosen else LEAST_STEPS if interest == "aside" else own
             ration = Ration(least, most, program=True, interest=interest, trains=trains)
         else:
@@ -313,11 +315,11 @@ class Project:
         source = self._decoded(path)
         if source is None:
             return None
-        if self._followed + len(source.text) > MAX_FOLLOWED_TOTAL:
+        if self._followed + len(source.said) > MAX_FOLLOWED_TOTAL:
             most = MAX_FOLLOWED_TOTAL // 1_000_000
             self.too_large[path] = f"more than {most} MB of imported files to follow"
             return None
-        self._followed += len(source.text)
+        self._followed += len(source.said)
         return source
 
     def _decoded(self, path: str) -> Source | None:

@@ -57,10 +57,10 @@ def packages_of(project: Project, path: str) -> list[str]:
 
 
 def _registers(project: Project, source: Source) -> bool:
-    roots = {name for names in _REGISTERING.findall(source.text) for name in names if name}
+    roots = {name for names in _REGISTERING.findall(source.said) for name in names if name}
     return bool(roots) and any(
         not roots.isdisjoint(bound) and project.resolve(dotted, level, source) is not None
-        for level, dotted, bound in _imports(source.text)
+        for level, dotted, bound in _imports(source.said)
     )
 
 

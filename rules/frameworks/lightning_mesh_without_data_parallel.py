@@ -108,7 +108,7 @@ _IN_THE_PROJECT = r"tensor_parallel(?!_size)|parallelize_module"
 def check(trace: Trace) -> Iterator[Finding]:
     """Strategies that leave both sizes to the default."""
     yield from _in_settings(trace)
-    if any(_without_sizes(word, s.text) for s in trace.sources for word in _TENSOR_PARALLEL):
+    if any(_without_sizes(word, s.said) for s in trace.sources for word in _TENSOR_PARALLEL):
         return
     for call in trace.calls(*_STRATEGIES):
         first = 1 if ".fabric." in call.name else 0  # Fabric's first argument is the function

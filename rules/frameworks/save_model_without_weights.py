@@ -88,7 +88,7 @@ from fsdp2lint.api import Finding, Trace, WeightsSkipped, rule
 @rule(code="FSDP608", group="correctness")
 def check(trace: Trace) -> Iterator[Finding]:
     """Saves that write nothing."""
-    if any("set_state_dict_type" in source.text for source in trace.sources):
+    if any("set_state_dict_type" in source.said for source in trace.sources):
         return
     for skipped in trace.of(WeightsSkipped):
         yield Finding(

@@ -146,7 +146,7 @@ _TELLING = ("set_modules_to_forward_prefetch", "set_modules_to_backward_prefetch
 @rule(code="FSDP508", group="perf")
 def check(trace: Trace) -> Iterator[Finding]:
     """Stacks of layers without explicit prefetching."""
-    if trace.truncated or any(word in s.text for s in trace.sources for word in _TELLING):
+    if trace.truncated or any(word in s.said for s in trace.sources for word in _TELLING):
         return
     said: set[cst.CSTNode] = set()
     for shard in shards(trace):

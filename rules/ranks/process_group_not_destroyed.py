@@ -125,7 +125,7 @@ def check(trace: Trace) -> Iterator[Finding]:
     """Groups that are left to the exit."""
     if trace.entry != "__main__" or not trace.of(Sharded) or not trace.never(GroupEnded):
         return
-    if only_cpu(trace) or any(_USED.search(s.text) for s in trace.sources):
+    if only_cpu(trace) or any(_USED.search(s.said) for s in trace.sources):
         return
     if any(e.to.startswith(_FRAMEWORKS) for e in _escaped(trace)):
         return

@@ -194,7 +194,7 @@ def _may_be_own(trace: Trace, read: Read) -> bool:
     """Whether a class of the project may give a module that is not resolved the method."""
     defined = f"def {read.name}("
     return not isinstance(unwrapped(read.owner), Module) and any(
-        defined in source.text for source in trace.sources
+        defined in source.said for source in trace.sources
     )
 
 

@@ -234,7 +234,7 @@ def test_programs_that_lead_to_more_of_the_training_come_first(
 ) -> None:
     monkeypatch.chdir(tmp_path)  # the path of the folder says that it is one of tests
     steps = "def train(optimizer):\n    optimizer.step()\n"
-    main = "import {}\n# optimizer\nif __name__ == '__main__':\n    {}.train()\n"
+    main = "import {}\noptimizer = None\nif __name__ == '__main__':\n    {}.train()\n"
     files = {"small": steps, "large": "import small\n" + steps, "other": steps}
     programs = {
         **{f"a{n}": main.format("small", "small") for n in range(3)},
@@ -257,12 +257,12 @@ def test_what_no_run_has_reached_comes_first(
         "base": "".join(map(step.format, ("train", "warm", "cool"))),
         "derived": step.format("train") + step.format("finish"),
     }
-    main = "import {}\n# optimizer\nif __name__ == '__main__':\n    main()\n"
+    main = "import {}\noptimizer = None\nif __name__ == '__main__':\n    main()\n"
     programs = {
         "a": main.format("base, derived"),
         "b": main.format("derived"),
         "c": main.format("base"),
-        "d": "# optimizer\n",
+        "d": "optimizer = None\n",
     }
     known = project(tmp_path, **files, **programs)
     sources = [Source(f"{name}.py", text) for name, text in programs.items()]
@@ -283,7 +283,7 @@ def test_what_no_run_has_reached_comes_first(
 def test_files_that_shard_and_train_are_lived_first() -> None:
     texts = {
         "a.py": HEAD,
-        "tests/b.py": HEAD + "# optimizer\n",
+        "tests/b.py": HEAD + "optimizer = None\n",
         "worker.py": HEAD + dedent("class Worker:\n    optimizer = None\n"),
         "z.py": "optimizer = None\n",
     }

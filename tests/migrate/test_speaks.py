@@ -102,6 +102,20 @@ def test_what_comes_to_fsdp1_through_others_is_not_aside(tmp_path: Path) -> None
     assert shown == dict.fromkeys(("helpers.py", "train.py"), "near") | dict.fromkeys(far, "aside")
 
 
+def test_tests_of_fsdp1_need_no_patience_beside_programs_of_it(tmp_path: Path) -> None:
+    for name in ("test_wrapping.py", "wrapping.py"):
+        (tmp_path / name).write_text(FSDP1[0] + "\n")
+    for names, shown in (
+        (["test_wrapping.py"], {}),
+        (["test_wrapping.py", "wrapping.py"], {"test_wrapping.py": "tests"}),
+    ):
+        chosen = choose([str(tmp_path / name) for name in names])
+        found = interests(Program(chosen.sources, chosen.roots))
+        assert {Path(one).name: interest for one, interest in found.items()} == shown
+    ration = Budget(patience=3).ration(35_000, program=True, interest="tests")
+    assert ration.steps == 35_000
+
+
 @pytest.mark.parametrize("wraps", [True, False])
 def test_what_is_near_gets_patience_when_it_wraps(
     wraps: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -57,7 +57,7 @@ class Followed:
             _lost_training(trace, sights) or (trace.cut and _seems_to_train(trace))
         )
         if not sights and not unseen:
-            if is_program and "__main__" in trace.source.text:
+            if is_program and "__main__" in trace.source.said:
                 self._idle.add(file)
             return
         lost = tuple(dict.fromkeys(_losses(trace, sights))) if is_program else ()
@@ -85,7 +85,7 @@ class Followed:
 def _seems_to_train(trace: Trace) -> bool:
     """Whether a program of which no training was seen is likely to train further on."""
     source = trace.source
-    return "train" in source.path or any(word in source.text for word in ("optimizer", "_shard"))
+    return "train" in source.path or any(word in source.said for word in ("optimizer", "_shard"))
 
 
 def _skipped(file: str) -> Program:

@@ -255,9 +255,14 @@ class _Check:
         from fsdp2lint.check.stored import unpacked
         from fsdp2lint.source.documents.snippet import Snippet
 
-        raw = cache.get(self._about(task), self._spelled(task))
+        question, spelled = self._about(task), self._spelled(task)
+        raw = cache.get(question, spelled)
         if raw is None:
-            return None
+            again = cache.get_moved(question, spelled, _contents(task))
+            if again is None:
+                return None
+            raw, seen = again
+            cache.put(question, seen, spelled, raw, _contents(task))
         own = {path: one.source for path, one in task.unit.asked if isinstance(one, Snippet)}
         return unpacked(raw, self._rules_by_code(), self.means.files().read, own)
 
@@ -268,7 +273,7 @@ class _Check:
         from fsdp2lint.check.stored import pack
 
         with suppress(UnicodeEncodeError):  # a file name that is no text
-            cache.put(self._about(task), seen, self._spelled(task), pack(report))
+            cache.put(self._about(task), seen, self._spelled(task), pack(report), _contents(task))
 
     def _unkept(self, task: Task) -> bool:
         """What could not be read may be readable the next time."""
@@ -312,6 +317,12 @@ class _Check:
 
 def _by_place(paths: Iterable[str]) -> dict[str, str]:
     return {os.path.abspath(path): path for path in paths}
+
+
+def _contents(task: Task) -> dict[str, bytes]:
+    """The bytes of the files of a task, by absolute path."""
+    every = (*task.unit.asked, *task.unit.programs)
+    return {os.path.abspath(path): raw for path, raw in every if isinstance(raw, bytes)}
 
 
 def _by_unit(tasks: Iterable[Task]) -> list[list[Task]]:

@@ -140,7 +140,7 @@ def _passing(machine: Machine, made: Iterator[Trace]) -> Iterator[Trace]:
 
 def _is_main(source: Source) -> bool:
     """Whether a file is meant to be run: it asks for ``__main__``, itself or by a decorator of fastcore."""
-    text = source.text
+    text = source.said
     return ("__main__" in text and "__name__" in text) or "call_parse" in text
 
 
@@ -265,7 +265,7 @@ _WORD = re.compile(r"\w+")
 
 def _mentioned(source: Source) -> frozenset[str]:
     """The names that a file writes more than once: where they are defined, and where they are used."""
-    counted = Counter(_WORD.findall(source.text))
+    counted = Counter(_WORD.findall(source.said))
     return frozenset(name for name, times in counted.items() if times > 1)
 
 
@@ -364,7 +364,7 @@ def _is_called_by_its_class(cls: Class, function: Function) -> bool:
     if not function.name.startswith("_") or function.name.startswith("__"):
         return False
     files = {c.scope.source for c in lineage(cls) if isinstance(c, Class)}
-    return any(function.name in _called_by_classes(source.text) for source in files)
+    return any(function.name in _called_by_classes(source.said) for source in files)
 
 
 _PRIVATE_CALL = re.compile(r"\b(?:self|cls|super\(\))\.(_\w+)\(")

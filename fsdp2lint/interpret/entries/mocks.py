@@ -29,7 +29,7 @@ _BEFORE_EACH = ("setUp", "setUpClass", "setup_method", "setup_class")
 def mocks(function: Function) -> bool:
     """Whether a function runs while what it calls is replaced: by ``monkeypatch``, or by ``patch`` of unittest."""
     source = function.scope.source
-    if not _may_mock(source.text) or unread(function.node):
+    if not _may_mock(source.said) or unread(function.node):
         return False
     around = [*_written(function.node), *_of_class(function), *_fixtures(function, source)]
     return any(_MOCKING.search(_HARMLESS.sub("", source.code(one))) for one in around)

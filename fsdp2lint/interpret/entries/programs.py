@@ -117,7 +117,7 @@ def _training_first(source: Source) -> tuple[int, int]:
 def trains(source: Source) -> bool:
     """Whether a program is one that trains, by its name or by a word of its text."""
     path = source.path.replace("\\", "/")
-    return "train" in path or "finetune" in path or "optimizer" in source.text
+    return "train" in path or "finetune" in path or "optimizer" in source.said
 
 
 def workers_first(source: Source) -> tuple[bool, bool, int]:
@@ -127,7 +127,7 @@ def workers_first(source: Source) -> tuple[bool, bool, int]:
     starts. Tests and copies of torch come last: with what is theirs they would use up what all share.
     """
     aside = is_second_rate(source.path) or copied_from_torch(source.path) != ""
-    trains = "optim" in source.text and any(word in source.text for word in ("fully_shard", "FSDP"))
+    trains = "optim" in source.said and any(word in source.said for word in ("fully_shard", "FSDP"))
     return aside, not trains, source.path.replace("\\", "/").count("/") if trains else 0
 
 
@@ -175,7 +175,7 @@ class _Training:
         if path not in self._trains:
             source = self._project.passed_through(path)
             self._trains[path] = (
-                frozenset() if source is None else _functions_with(self._words, source.text)
+                frozenset() if source is None else _functions_with(self._words, source.said)
             )
         return self._trains[path]
 

@@ -140,7 +140,7 @@ def _is_settings(value: Value | None) -> bool:
 
 def builds_what_is_named(function: Function) -> bool:
     """Whether a function of the project builds what settings name by its path, as Hydra's ``instantiate`` does."""
-    return function.name in _NAMES and any(key in function.scope.source.text for key in _KEYS)
+    return function.name in _NAMES and any(key in function.scope.source.said for key in _KEYS)
 
 
 def are_settings(value: Value) -> bool:

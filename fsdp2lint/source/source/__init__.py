@@ -35,6 +35,26 @@ class Comment:
     alone: bool
 
 
+_COMMENTED = re.compile(
+    r'''("""[^"\\]*(?:(?:\\.|"(?!""))[^"\\]*)*"""'''
+    r"""|'''[^'\\]*(?:(?:\\.|'(?!''))[^'\\]*)*'''"""
+    r"""|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')|[ \t]*\#[^\n\r]*""",
+    re.DOTALL,
+)
+"""Texts in quotes (the group), and comments."""
+_EMPTY_LINES = re.compile(r"[ \t]*\n(?:[ \t]*\n)*")
+
+
+def without_comments(text: str) -> str:
+    """A program without its comments."""
+    return _COMMENTED.sub(r"\1", text) if "#" in text else text
+
+
+def _said(source: Source) -> str:
+    said = _EMPTY_LINES.sub("\n", without_comments(source.text)).strip("\n")
+    return source.text if said == source.text else said
+
+
 class Source:
     """One file: ``path`` as the user named it, ``text`` decoded, newlines untouched.
 
@@ -179,9 +199,17 @@ class Source:
         """The lines without their ends."""
         return NEWLINE.split(self.text)
 
+    @property
+    def said(self) -> str:
+        """The text without its comments and empty lines: two texts that only differ in these mean the same.
+
+        Who looks for words to learn what a file does looks here.
+        """
+        return self.derived(_said)
+
     def code(self, node: cst.CSTNode) -> str:
-        """The text of ``node``, on one line."""
-        return " ".join(self.tree.code_for_node(node).split())
+        """The text of ``node`` without comments, on one line."""
+        return " ".join(without_comments(self.tree.code_for_node(node)).split())
 
     @cached_property
     def comments(self) -> tuple[Comment, ...]:

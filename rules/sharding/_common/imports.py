@@ -23,9 +23,9 @@ def imports(trace: Trace, word: str) -> Iterator[tuple[Source, cst.ImportFrom, s
 
 def _imported(source: Source, word: str) -> bool:
     """Whether the text has such a statement at all: most files only use the word."""
-    if word not in source.text:
+    if word not in source.said:
         return False
-    return re.search(rf"\bfrom[\s\\]+[\w.]*{re.escape(word)}", source.text) is not None
+    return re.search(rf"\bfrom[\s\\]+[\w.]*{re.escape(word)}", source.said) is not None
 
 
 def _unconditional(source: Source) -> tuple[tuple[cst.ImportFrom, str], ...]:
