@@ -18,6 +18,9 @@ from pathlib import Path
 
 import torch
 
+from fsdp2lint.rehearse.standin import older
+from fsdp2lint.rehearse.standin.replace import Counted
+
 from .rank import Job
 from .supervise import supervise
 
@@ -57,6 +60,7 @@ def main() -> None:
     for name in _FRAMEWORKS if sys.argv[1:] == ["frameworks"] else ():
         with contextlib.suppress(ModuleNotFoundError):
             importlib.import_module(name)
+    older.install(Counted({}))  # without it nothing trains there
     gc.collect()
     gc.freeze()
     for line in sys.stdin:
