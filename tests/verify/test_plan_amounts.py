@@ -48,6 +48,11 @@ CASES = {
         "fsdp2:default:fp32:sgd",
         "fsdp2:two:fp32:sgd",
     ],
+    8: [
+        "fsdp1:HYBRID_SHARD-flat:fp32:adamw",
+        "fsdp2:hybrid:fp32:plain",
+        "fsdp2:true:bf16:adamw",
+    ],
 }
 EACH = pytest.mark.parametrize(
     ("world", "case"), [(world, case) for world, cases in CASES.items() for case in cases]
