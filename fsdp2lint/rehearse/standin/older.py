@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import torch
@@ -24,10 +25,11 @@ def _same_versions(copy: Function) -> Function:
     """Autograd refuses parameters whose memory was written since forward; the kernel for a GPU counts no write."""
 
     def copied(result: Any, parameters: Any, group: Any) -> None:
-        held = [one for parameter in parameters for one in parameter.all_gather_outputs]
-        versions = [(one, one._version) for one in held if not one.is_inference()]
-        copy(result, parameters, group)
-        for one, version in versions:
-            torch._C._autograd._unsafe_set_version_counter(one, version)
+        with contextlib.ExitStack() as kept:
+            for parameter in parameters:
+                for one in parameter.all_gather_outputs:
+                    if not one.is_inference():
+                        kept.enter_context(torch.autograd._unsafe_preserve_version_counter(one))
+            copy(result, parameters, group)
 
     return copied
