@@ -95,7 +95,8 @@ def test_a_factor_of_gradients_is_divided_by_afterwards(release: str) -> None:
         plain = fsdp._divided(of(release, name, "(2.0, 4.0)"))
         assert called(release, name, plain) == (2.0, 4.0)
         return
-    scaled = dist._make_nccl_premul_sum(0.25)
+    internal: Any = dist
+    scaled = internal._make_nccl_premul_sum(0.25)
     factors = of(release, name, "(None, None, reduce_scatter_group, reduce_scatter_group)")
     divided = fsdp._divided(factors)
     assert called(release, name, divided, reduce_scatter_group=scaled, factor=4.0) == (

@@ -25,11 +25,12 @@ def _same_versions(copy: Function) -> Function:
     """Autograd refuses parameters whose memory was written since forward; the kernel for a GPU counts no write."""
 
     def copied(result: Any, parameters: Any, group: Any) -> None:
+        autograd: Any = torch.autograd
         with contextlib.ExitStack() as kept:
             for parameter in parameters:
                 for one in parameter.all_gather_outputs:
                     if not one.is_inference():
-                        kept.enter_context(torch.autograd._unsafe_preserve_version_counter(one))
+                        kept.enter_context(autograd._unsafe_preserve_version_counter(one))
             copy(result, parameters, group)
 
     return copied
