@@ -38,7 +38,7 @@ PROGRAMS = (
     "pytorch/examples distributed/tensor_parallelism/fsdp_tp_example.py",
     "anyadontfly/fsdp_lifespan_tracking fsdp1/train.py",
     "anyadontfly/fsdp_lifespan_tracking fsdp2/train.py",
-    "arunmadhusud/nanoGPT-distributed fsdp_train.py",
+    "ibrahimssd/distributed-training-best-practices examples/03_fsdp_large_model.py",
     "jindajia/fsdp2 train.py",
     "marked23/fsdp2-minimal-rocm train.py",
     "shivangraval50/distributed-training-lab train_fsdp.py",
