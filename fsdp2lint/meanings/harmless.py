@@ -252,16 +252,9 @@ def path_method(call: Call) -> Value | None:
     return receiver.part(("call", call.name, *call.args))
 
 
-@method(
-    "set_epoch",
-    "add_argument",
-    "parse_args",
-    "add_argument_group",
-    "parse_known_args",
-    "set_defaults",
-)
+@method("set_epoch")
 def data_method(call: Call) -> Value | None:
-    """Samplers and argument parsers."""
+    """Samplers."""
     receiver = call.receiver
     if receiver is None or call.is_module(receiver):
         return None

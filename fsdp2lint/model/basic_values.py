@@ -226,6 +226,24 @@ class Part(Value):
         return f"{owner}[{self.key}]"
 
 
+class OneOf(Part):
+    """A part that is one of a few constants: an option of the command line with ``choices``."""
+
+    __slots__ = ("constants",)
+
+    def __init__(self, owner: Value, key: str, constants: tuple[object, ...]) -> None:
+        super().__init__(owner, key)
+        self.constants = constants
+        """Those; none once the program may have given it another."""
+
+    @staticmethod
+    def loosen(owner: Value) -> None:
+        """The attributes of ``owner`` may be set to anything, under names that are not known."""
+        for part in owner.parts():
+            if isinstance(part, OneOf):
+                part.constants = ()
+
+
 class Round:
     """The key of "the element that the n-th round of a loop sees"."""
 

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from fsdp2lint.model.basic_values import (
+    OneOf,
     Part,
     forget_guards,
     is_choice,
@@ -50,6 +51,8 @@ class Guard:
         "equals",
         "finds",
         "is_plain",
+        "offered",
+        "refuses",
         "site",
         "taken",
         "test",
@@ -62,13 +65,22 @@ class Guard:
         self._hash = hash((id(test), taken))
         self._inverse: Guard | None = None
         self._unit: frozenset[Clause] | None = None
-        self.equals = _equality(test) if taken else None
+        self.equals = _compared(test) if taken else None
         """The value that the test then equals, and the constant; None when it says no such thing."""
         self.finds = _finding(test)
         """The value that is searched for a text, and the text; None when the test does no such thing."""
         self.among = _membership(test)
         """The value that is looked for among constants, and those; None when the test does no such thing."""
-        self.is_plain = self.equals is None and self.finds is None and self.among is None
+        self.offered = _offered(test)
+        """The value that is one of a few constants and is tested for some of them; None where none is."""
+        self.refuses = 0 if self.offered is None else self._refused(self.offered)
+        """Which of those constants it cannot be then, a bit for each."""
+        self.is_plain = (
+            self.equals is None
+            and self.finds is None
+            and self.among is None
+            and self.offered is None
+        )
         """Whether it says nothing of a constant."""
 
     def __eq__(self, other: object) -> bool:
@@ -83,6 +95,10 @@ class Guard:
             self._inverse._inverse = self
             keeps_guards(self)
         return self._inverse
+
+    def _refused(self, offered: OneOf) -> int:
+        answers = (_answer(self, offered, one) for one in offered.constants)
+        return sum(1 << i for i, said in enumerate(answers) if said is not self.taken)
 
     @property
     def unit(self) -> frozenset[Clause]:
@@ -459,7 +475,17 @@ def _left(clause: Clause, units: dict[Value, Guard], learnt: dict[Value, Guard])
 
 
 def _contradicts(guard: Guard, others: Iterable[Guard]) -> bool:
-    """Whether one of ``others`` says that a value equals another constant, or finds in it what is not there."""
+    """Whether one of ``others`` says that a value equals another constant, or finds in it what is not there, or all of
+    them together refuse each of the constants that it can be.
+    """
+    if guard.offered is not None and guard.offered.constants:
+        others = list(others)
+        left = (1 << len(guard.offered.constants)) - 1 & ~guard.refuses
+        for other in others:
+            if other.offered is guard.offered:
+                left &= ~other.refuses
+        if not left:
+            return True
     if guard.equals is not None:
         owner, constant = guard.equals
         return any(
@@ -480,7 +506,7 @@ def _misses(guard: Guard, owner: Value, constant: object) -> bool:
     return isinstance(constant, str) and (guard.finds[1] in constant) is not guard.taken
 
 
-def _equality(test: Value) -> tuple[Value, object] | None:
+def _compared(test: Value) -> tuple[Value, object] | None:
     """The value that a test compares with a constant, and the constant."""
     key = test.key
     if isinstance(key, tuple) and key[0] in ("==", "is") and hasattr(key[1], "value"):
@@ -504,6 +530,26 @@ def _membership(test: Value) -> tuple[Value, tuple[object, ...]] | None:
         constants = getattr(key[1], "value", None)
         return (test.owner, constants) if isinstance(constants, tuple) else None
     return None
+
+
+def _offered(test: Value) -> OneOf | None:
+    """The value that is one of a few constants and is compared with some, searched for a text, or tested itself."""
+    if isinstance(test, OneOf):
+        return test
+    said = _compared(test) or _membership(test) or _finding(test)
+    return said[0] if said is not None and isinstance(said[0], OneOf) else None
+
+
+def _answer(guard: Guard, offered: OneOf, constant: object) -> bool:
+    """How a test comes out for one of the constants."""
+    if guard.test is offered:
+        return bool(constant)
+    if guard.among is not None:
+        return constant in guard.among[1]
+    if guard.finds is not None:
+        return isinstance(constant, str) and guard.finds[1] in constant
+    compared = _compared(guard.test)
+    return compared is not None and compared[1] == constant
 
 
 _remembering: list[Guards] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fsdp2lint.interpret.classes import empty, loosen
 from fsdp2lint.interpret.displays import store
-from fsdp2lint.interpret.imports import Namespace, module_of_names, one_of_names, own_names
+from fsdp2lint.interpret.imports import NAMES, Namespace, module_of_names, one_of_names, own_names
 from fsdp2lint.meanings.attributes import WRAPPED_NAMES, has_inside
 from fsdp2lint.meanings.call import Call
 from fsdp2lint.meanings.paths import number_in
@@ -19,6 +19,7 @@ from fsdp2lint.model.values import (
     Function,
     Instance,
     Module,
+    OneOf,
     Part,
     Partial,
     Super,
@@ -93,7 +94,9 @@ def exec_(call: Call) -> Value | None:
 
 @method("update")
 def update_names(call: Call) -> Value | None:
-    """``globals().update(settings)``."""
+    """``globals().update(settings)``, ``vars(args).update(settings)``."""
+    if isinstance(call.receiver, Part) and call.receiver.key == NAMES:
+        OneOf.loosen(call.receiver.owner)
     module = module_of_names(call.receiver) if call.receiver is not None else None
     if module is None:
         return None
@@ -127,6 +130,7 @@ def setattr_(call: Call) -> Value | None:
             one.loosen(call.machine, call.site)
             continue
         call.machine.memory.hold(one, value)
+        OneOf.loosen(one)
         if type(one) is Instance:
             loosen(call.machine, one)
         else:
