@@ -8,6 +8,7 @@ import libcst as cst
 
 from fsdp2lint.api import (
     Account,
+    Edit,
     External,
     Layout,
     Left,
@@ -16,6 +17,7 @@ from fsdp2lint.api import (
     Replace,
     Source,
     Step,
+    Value,
     Wrapping,
     dotted,
     name_for,
@@ -25,7 +27,9 @@ from fsdp2lint.api import (
 )
 
 from .loop_models import FSDP1
+from .loop_text import receiver_text, text_of
 from .names import is_none
+from .shared import Helpers, Naming
 
 _FSDP = "torch.distributed.fsdp."
 _PRIVATE = (
@@ -110,7 +114,7 @@ def insides(program: Program, handled: tuple[str, ...]) -> Iterator[Left]:
         if not _is_its_own(source, node):
             yield Left(source, node, why, todo)
     for source, node in _of_units(program):
-        if not _asks_all_ranks(program, source, node):
+        if not _is_answered(program, source, node):
             yield Left(source, node, "an attribute of FSDP1's wrapper", instead(node.attr.value))
 
 
@@ -141,52 +145,118 @@ _PLAIN = ("Module", "object")
 
 
 _OF_ALL_RANKS = {
-    "world_size": "torch.distributed.get_world_size",
-    "rank": "torch.distributed.get_rank",
+    "world_size": ("torch.distributed.get_world_size", "()"),
+    "rank": ("torch.distributed.get_rank", "()"),
+    "process_group": ("torch.distributed.group", ".WORLD"),
 }
+"""What is asked instead, and what follows that name."""
 
 
-def of_all_ranks(program: Program) -> Iterator[Step]:
-    """``model.world_size`` and ``model.rank`` where FSDP1 has all ranks for its group."""
+def of_wrappers(program: Program) -> Iterator[Step]:
+    """``model.world_size``, ``model.rank`` and ``model.process_group``: FSDP1 knows them of the wrapper."""
+    groups: dict[Source, list[cst.Attribute]] = {}
     for source, node in _of_units(program):
-        if _asks_all_ranks(program, source, node):
-            name = name_for(source, node, _OF_ALL_RANKS[node.attr.value])
+        if not _is_answered(program, source, node):
+            continue
+        if program.derived(_is_over_all_ranks):
+            wanted, further = _OF_ALL_RANKS[node.attr.value]
+            name = name_for(source, node, wanted)
+            edits = (Replace(source, node, name.text + further), *name.edits)
             why = "the wrapper's own attribute: it is sharded over all ranks"
-            edits = (Replace(source, node, f"{name.text}()"), *name.edits)
             yield Step(edits, (Account(source, node, "changed", why, own=True),))
+        else:
+            groups.setdefault(source, []).append(node)
+    for source, nodes in groups.items():
+        why = "the wrapper's own attribute: the mesh of its parameters knows the group"
+        accounts = tuple(Account(source, node, "changed", why, own=True) for node in nodes)
+        yield Step(tuple(_groups_of_meshes(program, source, nodes)), accounts)
 
 
-def is_of_all_ranks(program: Program, source: Source, node: cst.Attribute) -> bool:
-    """Whether `of_all_ranks` rewrites what is read of a unit."""
-    return _asks_all_ranks(program, source, node) and (source, node) in set(_of_units(program))
+def is_answered(program: Program, source: Source, node: cst.Attribute) -> bool:
+    """Whether `of_wrappers` rewrites what is read of a unit."""
+    return _is_answered(program, source, node) and (source, node) in set(_of_units(program))
 
 
-def _asks_all_ranks(program: Program, source: Source, node: cst.Attribute) -> bool:
+def _is_answered(program: Program, source: Source, node: cst.Attribute) -> bool:
     if node.attr.value not in _OF_ALL_RANKS:
         return False
     if isinstance(Layout.of(source).parents[node], cst.AssignTarget | cst.AugAssign | cst.Del):
         return False
-    return program.derived(_is_over_all_ranks)
+    if program.derived(_is_over_all_ranks):
+        return True
+    if node.attr.value != "process_group" or not program.derived(_has_one_mesh):
+        return False
+    asked = [read for _, read in program.of(Read) if read.at.node is node]
+    return bool(asked) and all(wrapper(read.owner) == "fsdp1" for read in asked)
+
+
+def _groups_of_meshes(
+    program: Program, source: Source, nodes: list[cst.Attribute]
+) -> Iterator[Edit]:
+    """The groups of the ranks that share the parameters of models: in a mesh of two dimensions the last.
+
+    FSDP1 has all ranks for its group where nothing is sharded (NO_SHARD); the mesh has one rank there.
+    """
+    strategies = program.derived(_strategies)
+    if strategies is not None and "NO_SHARD" not in strategies:
+        for node in nodes:
+            model = receiver_text(source, node.value)
+            group = f"next({model}.parameters()).device_mesh.get_group(-1)"
+            yield Replace(source, node, group)
+        return
+    helpers = Helpers.above(source, min(nodes, key=lambda n: Layout.of(source).span(n)[0]))
+    name = helpers.add("sharding_group", _sharding_group)
+    for node in nodes:
+        yield Replace(source, node, f"{name}({text_of(source, node.value)})")
+    yield from helpers.all_edits()
+
+
+def _sharding_group(name: str, _: Naming) -> str:
+    return f'''def {name}(model):
+    """The ranks that share the parameters of a model, or that all keep them."""
+    mesh = next(model.parameters()).device_mesh
+    return mesh.get_group(-1 if mesh.size(-1) > 1 else 0)'''
+
+
+_PLACES = ("process_group", "device_mesh")
+_IGNORED = ("ignored_modules", "ignored_parameters", "ignored_states")
+
+
+def _given(program: Program, *names: str) -> set[Value]:
+    """What FSDP1's constructors are given for these arguments, but for None."""
+    return {
+        one
+        for _, event in program.of(Wrapping)
+        if event.by == "fsdp1"
+        for name in names
+        if (value := event.options.get(name)) is not None
+        for one in options(value)
+        if not is_none(one)
+    }
+
+
+def _strategies(program: Program) -> frozenset[str] | None:
+    """The sharding strategies of all FSDP1 models; None where one is not known."""
+    given = _given(program, "sharding_strategy")
+    if not all(isinstance(one, External) for one in given):
+        return None
+    return frozenset(one.name.rpartition(".")[2] for one in given if isinstance(one, External))
 
 
 def _is_over_all_ranks(program: Program) -> bool:
     """Whether every FSDP1 model is sharded over all ranks: no group, no mesh, no strategy that makes one."""
-    for _, event in program.of(Wrapping):
-        if event.by != "fsdp1":
-            continue
-        for name in ("process_group", "device_mesh"):
-            value = event.options.get(name)
-            if value is not None and not all(is_none(one) for one in options(value)):
-                return False
-        strategy = event.options.get("sharding_strategy")
-        for one in options(strategy) if strategy is not None else ():
-            known = isinstance(one, External) and one.name.endswith(_SHARDING_OVER_ALL)
-            if not known and not is_none(one):
-                return False
-    return True
+    strategies = _strategies(program)
+    return strategies is not None and strategies <= _OVER_ALL and not _given(program, *_PLACES)
 
 
-_SHARDING_OVER_ALL = (".FULL_SHARD", ".SHARD_GRAD_OP", ".NO_SHARD")
+def _has_one_mesh(program: Program) -> bool:
+    """Whether every parameter of every FSDP1 model is sharded on the same mesh, of copies and shards at most."""
+    tensor_parallel = any(True for _ in program.references("torch.distributed.tensor.parallel.*"))
+    places = _given(program, *_PLACES)
+    return len(places) <= 1 and not tensor_parallel and not _given(program, *_IGNORED)
+
+
+_OVER_ALL = frozenset({"FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"})
 
 
 def _of_units(program: Program) -> Iterator[tuple[Source, cst.Attribute]]:

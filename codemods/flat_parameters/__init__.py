@@ -74,7 +74,7 @@ from fsdp2lint.api import (
 )
 
 from .._common.loop_ignored import ignores_some
-from .._common.loop_insides import OF_WRAPPERS, instead, is_of_all_ranks
+from .._common.loop_insides import OF_WRAPPERS, instead, is_answered
 from .._common.loop_models import FSDP_MODULE
 from .._common.loop_text import around, receiver_text, text_of
 from .._common.shared import Helpers, Naming, unimports
@@ -168,7 +168,7 @@ def _steps_of(
     params = [n for n in reads if n.attr.value == "params"]
     ready = [n for n in params if Flat(source, around(source, n), []).is_added(n)]
     for node in reads:
-        if node not in ready and not is_of_all_ranks(program, source, node):
+        if node not in ready and not is_answered(program, source, node):
             yield Left(source, node, "an attribute of FSDP1's wrapper", instead(node.attr.value))
     if not ready:
         return

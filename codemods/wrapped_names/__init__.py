@@ -56,7 +56,7 @@ from fsdp2lint.api import (
     walk,
 )
 
-from .._common.loop_insides import insides, of_all_ranks
+from .._common.loop_insides import insides, of_wrappers
 from .._common.loop_models import FSDP_MODULE
 from .._common.loop_text import receiver_text, text_of
 from .._common.shared import unimports
@@ -107,7 +107,7 @@ def rewrite(program: Program) -> Iterator[Step | Left]:
             yield _uncleaned(program, mention, found)
     yield from _clean_tensor_name(program)
     yield from purging(program)
-    yield from of_all_ranks(program)
+    yield from of_wrappers(program)
     yield from insides(program, (CLEAN, *CONSTANTS))
 
 
