@@ -26,6 +26,7 @@ from fsdp2lint.api import (
     MainRank,
     Module,
     Optimizer,
+    Parameters,
     Part,
     Rank,
     Round,
@@ -159,11 +160,28 @@ def sharded(
         near = [
             s
             for s in _those_before(trace, event, around)
-            if together(s.guards, guards) and not _hung_since(trace, s, inner)
+            if together(s.guards, guards)
+            and not _hung_since(trace, s, inner)
+            and not leaves_out(trace, s, inner)
         ]
         if near:
             return innermost(trace, near), inner
     return None
+
+
+def leaves_out(trace: Trace, shard: Shard, module: Value) -> bool:
+    """Whether a sharding may leave a module inside its own as it is: ``ignored_params`` may hold its parameters."""
+    given = shard.event.options.get("ignored_params")
+    inner = unwrapped(module)
+    if given is None or inner is shard.module or not trace.inside(inner, shard.module):
+        return False
+    for one in options(given):
+        known = list(options(one.of)) if isinstance(one, Parameters) else []
+        if not known and not isinstance(one, Literal):
+            return True
+        if any(not isinstance(of, Module) or trace.inside(inner, of) for of in known):
+            return True
+    return False
 
 
 def innermost(trace: Trace, near: Sequence[Shard]) -> Shard:
@@ -576,7 +594,8 @@ def state_shard(trace: Trace, event: Event, state: StateDict) -> Shard | None:
                 if wrapped_before(trace, taken, model, "ddp", "fsdp1", where=shard.guards):
                     continue
                 possible = together(shard.guards, guards) and together(shard.guards, event.guards)
-                if possible and overlap(trace, unwrapped(model), shard.module) is not None:
+                near = overlap(trace, unwrapped(model), shard.module) is not None
+                if possible and near and not leaves_out(trace, shard, model):
                     return shard
     return None
 

@@ -135,6 +135,7 @@ from .._common.fixes import moved_below
 from .._common.meta import ways_around
 from .._common.shared import (
     Shard,
+    leaves_out,
     leftover,
     line_of,
     overlap,
@@ -195,6 +196,8 @@ def _replacing(trace: Trace, built: OptimizerBuilt) -> Iterator[Shard]:
         for parameters in built.over:
             inner = overlap(trace, shard.module, parameters.of)
             if inner is None or not together(shard.guards, built.guards):
+                continue
+            if leaves_out(trace, shard, parameters.of):
                 continue
             earlier = [s for s in shards_before(trace, built) if trace.inside(s.module, inner)]
             done = any(trace.inside(inner, s.module) for s in shards_before(trace, built))

@@ -126,7 +126,7 @@ from fsdp2lint.api import (
 )
 
 from .._common.fixes_moving import moved_beyond
-from .._common.shared import Shard, leftover, overlap, shards_before, together
+from .._common.shared import Shard, leaves_out, leftover, overlap, shards_before, together
 
 
 @rule(code="FSDP220", group="correctness")
@@ -168,6 +168,8 @@ def _replacing(trace: Trace, event: Event, parameters: Parameters) -> Shard | No
             continue
         inner = overlap(trace, shard.module, parameters.of)
         if inner is None or any(trace.inside(inner, s.module) for s in earlier):
+            continue
+        if leaves_out(trace, shard, parameters.of):
             continue
         if leftover(trace, inner, [s for s in earlier if trace.inside(s.module, inner)]):
             return shard
