@@ -163,8 +163,11 @@ def is_taken_apart(program: Program, save: Save, key: str) -> bool:
         value = trace.memory.read(event.what, f"[{key!r}]", event.guards)
         if value is not None and _holds_a_dictionary(trace, value):
             return True
-    made = [one.node for one in origins(program, save.source, save.entries[key])]
-    for one in (save.entries[key], *made):
+    entry = save.entries.get(key)
+    if entry is None:  # a state dict is saved as it is
+        return False
+    made = [one.node for one in origins(program, save.source, entry)]
+    for one in (entry, *made):
         if isinstance(one, cst.Attribute):
             if any(map(_is_dictionary, _set_to(program, one.attr.value))):
                 return True

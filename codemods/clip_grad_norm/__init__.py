@@ -288,7 +288,8 @@ def _by_class(source: Source, call: cst.Call, unbound: bool) -> _Own | None:
 
 
 _MIXED = (
-    "torch.nn.utils cannot clip DTensor and plain gradients together; a helper in this file does"
+    "torch.nn.utils cannot clip DTensor and plain gradients together; a helper in this file does. Where ignored gradients"
+    " differ by rank, each rank scales its shards by a norm of its own, as under FSDP1; FSDP2 cuts other shards"
 )
 _PARALLEL = (
     "not the same norm: under tensor parallelism FSDP1 gave each tensor parallel rank that of its own part,"
