@@ -36,14 +36,24 @@ def bracketed(head: str, items: list[str], tail: str, indent: int) -> str:
 def fitted(statement: str) -> str:
     """An assignment on several lines when it is too long for one."""
     name, _, value = statement.partition(" = ")
-    if len(statement) > LINE and " if " in value and "\n" not in value:
+    if len(statement) > LINE and "\n" not in value and _is_choice(value):
         return f"{name} = (\n    {value}\n)"
     head, opened, rest = statement.partition("(")
     if len(statement) <= LINE or not opened or not rest.endswith(")") or "\n" in statement:
         return statement
     if not re.fullmatch(r"[\w.]+ = [\w.]+", head):
         return statement
-    return f"{head}(\n    {rest[:-1]}\n)"
+    items = _items(rest[:-1]) if len(rest) > LINE else []
+    inside = "".join(f"    {item},\n" for item in items) or f"    {rest[:-1]}\n"
+    return f"{head}(\n{inside})"
+
+
+def _is_choice(value: str) -> bool:
+    """Whether a text is ``one if test else other`` as a whole."""
+    try:
+        return isinstance(ast.parse(value, mode="eval").body, ast.IfExp)
+    except SyntaxError:
+        return False
 
 
 def joined(lines: Sequence[str], indentation: int) -> str:

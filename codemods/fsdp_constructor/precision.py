@@ -174,8 +174,9 @@ def place(
         late += _cast_buffers(site, found, text, classes)
     if classes:
         own = f"{site.name(NEW)}(param_dtype={site.name('torch.float32')}, output_dtype={low})"
-        may_be_none = bool(found.test) or any(
-            is_off(v) for v in site.arguments["mixed_precision"].values
+        argument = site.arguments.get("mixed_precision")  # a dictionary may hold one, or none
+        may_be_none = (
+            bool(found.test) or argument is None or any(is_off(v) for v in argument.values)
         )
         given = text if found.run_time else f"{text}.param_dtype"
         plan.first.append((classes, {"mp_policy": own}, given if may_be_none else ""))
@@ -295,7 +296,8 @@ def _converted(site: Construction, argument: Argument) -> Precision | str | None
     nothing = [one for one in found or () if one.is_none]
     maybe = bool(nothing)
     buffers = _common_buffers(site, argument, made, maybe)
-    casts = {one.inner_casts for one in made}
+    # without a `param_dtype` nothing is cast, whatever the policy says
+    casts = {one.inner_casts for one in made if one.text("param_dtype") != "None"} or {"True"}
     reads = _reads(site.program, made)
     if buffers is None or len(casts) != 1 or reads is None:
         return None

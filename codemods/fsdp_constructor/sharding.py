@@ -20,11 +20,11 @@ from fsdp2lint.api import (
     Literal,
     Mesh,
     Names,
+    OneOf,
     Part,
     Program,
     Replace,
     Source,
-    Value,
     dotted,
     scope_of,
     walk,
@@ -46,7 +46,6 @@ from .helpers import (
 )
 from .plan import Plan
 from .site import FSDP1, Argument, Construction, Fate, sources_of
-from .tables import choices_of
 
 MEMBERS = frozenset("FULL_SHARD SHARD_GRAD_OP NO_SHARD HYBRID_SHARD _HYBRID_SHARD_ZERO2".split())
 HYBRID = frozenset({"HYBRID_SHARD", "_HYBRID_SHARD_ZERO2"})
@@ -88,12 +87,6 @@ def _is_surely_given(site: Construction) -> bool:
     mesh = site.arguments.get("device_mesh")
     found = sources_of(site, mesh) if mesh is not None else None
     return bool(found) and not any(one.is_none for one in found or ())
-
-
-def _is_parsed(value: Value) -> bool:
-    """Whether a value is what ``parse_args()`` gives: a field of the same name elsewhere may be anything."""
-    made = value.owner if isinstance(value, Part) else None
-    return isinstance(made, External) and made.name.endswith("parse_args")
 
 
 def _is_decided(device: Device) -> bool:
@@ -229,24 +222,26 @@ def _members(site: Construction, argument: Argument) -> frozenset[str] | None:
         elif name.startswith(f"{STRATEGY}.") and name.rpartition(".")[2] in MEMBERS:
             found.add(name.rpartition(".")[2])
         else:
-            return _offered(site, argument)
-    return frozenset(found) or _offered(site, argument)
+            return _offered(argument)
+    return frozenset(found) or _offered(argument)
 
 
-def _offered(site: Construction, argument: Argument) -> frozenset[str] | None:
+def _offered(argument: Argument) -> frozenset[str] | None:
     """The same, where every run takes the name from an option of the command line that offers only some."""
-    found: set[str] = set()
+    found: set[object] = set()
     for value in argument.values:
         key = value.key if isinstance(value, Part) else None
         asked = key[1] if isinstance(key, tuple) and key[0] == "[]" else None
-        field = asked.key if isinstance(asked, Part) and _is_parsed(asked.owner) else ""
-        if not isinstance(value, Part) or value.owner.words() != STRATEGY:
+        if isinstance(value, External) and value.name.startswith(f"{STRATEGY}."):
+            found.add(value.name.rpartition(".")[2])
+        elif (
+            isinstance(asked, OneOf) and value.owner is not None and value.owner.words() == STRATEGY
+        ):
+            found.update(asked.constants)
+        else:
             return None
-        names = choices_of(site.program, field[1:]) if isinstance(field, str) else set()
-        if not names or not names <= MEMBERS:
-            return None
-        found |= names
-    return frozenset(found) or None
+    names = frozenset(str(one) for one in found)
+    return names if names and names <= MEMBERS else None
 
 
 # -- meshes -----------------------------------------------------------------------------------------------------
@@ -435,14 +430,16 @@ def resharding(site: Construction, argument: Argument) -> str:
 
 
 def _name_of_member(site: Construction, node: cst.BaseExpression) -> cst.BaseExpression | None:
-    """What says the name in ``ShardingStrategy[name]``."""
-    if (
-        not isinstance(node, cst.Subscript)
-        or meaning(site.program, site.source, node.value) != STRATEGY
-    ):
+    """What says the name in ``ShardingStrategy[name]`` and ``getattr(ShardingStrategy, name)``."""
+    given: list[cst.BaseExpression] = []
+    if isinstance(node, cst.Subscript):
+        indices = (one.slice for one in node.slice)
+        given = [node.value, *(one.value for one in indices if isinstance(one, cst.Index))]
+    elif isinstance(node, cst.Call) and dotted(node.func) == "getattr":
+        given = [one.value for one in node.args]
+    if len(given) != 2 or meaning(site.program, site.source, given[0]) != STRATEGY:
         return None
-    index = node.slice[0].slice if len(node.slice) == 1 else None
-    return index.value if isinstance(index, cst.Index) else None
+    return given[1]
 
 
 def _only_chooses(site: Construction, node: cst.BaseExpression, found: Written) -> bool:

@@ -286,6 +286,7 @@ def is_part(events: Events) -> bool:
         other.by == "fsdp1"
         and other.at.node is not event.at.node
         and event.result not in options(other.module)
+        and unwrapped(event.result) is not unwrapped(other.module)  # wrapped on another branch
         and trace.memory.inside(event.result, unwrapped(other.module))
         for trace, event in events
         for other in trace.of(Wrapping)

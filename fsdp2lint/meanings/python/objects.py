@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fsdp2lint.interpret.classes import empty, loosen
+from fsdp2lint.interpret.conditions import compare, sides
 from fsdp2lint.interpret.displays import store
 from fsdp2lint.interpret.imports import NAMES, Namespace, module_of_names, one_of_names, own_names
 from fsdp2lint.meanings.attributes import WRAPPED_NAMES, has_inside
@@ -11,10 +12,12 @@ from fsdp2lint.meanings.paths import number_in
 from fsdp2lint.meanings.registry import calls, method
 from fsdp2lint.meanings.results import each_choice, fresh, nothing, text
 from fsdp2lint.model.events import Assigned
-from fsdp2lint.model.memory import BOUND
+from fsdp2lint.model.guards import ALWAYS, Guards
+from fsdp2lint.model.memory import BOUND, MAX_OPTIONS
 from fsdp2lint.model.values import (
     Class,
     Container,
+    Either,
     External,
     Function,
     Instance,
@@ -44,6 +47,12 @@ def getattr_(call: Call) -> Value | None:
             return call.machine.get(value, known, call.site)
         return call.machine.spread(value, lambda one: _inside(call, one, known, default))
 
+    chosen = _one_of_constants(call, name)
+    if chosen is not None:
+        return call.machine.spread(
+            chosen, lambda said: call.machine.get(value, str(text(said)), call.site)
+        )
+
     def one(given: Value) -> Value:
         if isinstance(given, External):
             return call.machine.external(f"{given.name}.*")
@@ -54,6 +63,19 @@ def getattr_(call: Call) -> Value | None:
         return made
 
     return call.machine.spread(value, one)
+
+
+def _one_of_constants(call: Call, name: Value) -> Either | None:
+    """The names that an option of the command line can give, each where it is the one given."""
+    if not isinstance(name, OneOf) or not 0 < len(name.constants) <= MAX_OPTIONS:
+        return None
+    chosen: list[tuple[Guards, Value]] = []
+    for constant in name.constants:
+        said = call.machine.literal(constant)
+        held, _ = sides(call.machine, compare(call.machine, name, "==", said), call.site)
+        if isinstance(constant, str) and held is not None:
+            chosen.append((ALWAYS.also(held), said))
+    return Either(tuple(chosen)) if chosen else None
 
 
 def _inside(call: Call, value: Value, name: str, default: Value) -> Value:
