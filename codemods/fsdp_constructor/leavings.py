@@ -223,6 +223,8 @@ def _names(program: Program, group: frozenset[Source]) -> tuple[list[Named], Ask
                 return nothing
             helpers[function] = reference.source, TAKEN_BY_NAME
         elif isinstance(function, cst.FunctionDef) and makes_options and by_name:
+            if not all(name in reference.source.code(function) for name in _MEMBERS[1:]):
+                continue  # it is known which it is given
             kept = any(_is_by_name(one) and _is_kept_by_name(one) for one in references)
             helpers[function] = reference.source, REFUSED_OR_NONE if kept else REFUSED
     found += _quoted(program, group, STRATEGY)
