@@ -198,6 +198,9 @@ def device(site: Construction, plan: Plan, helpers: Helpers) -> None:
     if device_of(site).is_cpu:
         site.account(argument.node, "dropped", "the mesh is on the CPU")
         return
+    if device_of(site).text == '"mps"':
+        site.account(argument.node, "dropped", "there is one device of this kind")
+        return
     if not _is_current(site, argument) and not _device_is_set(site, argument):
         if _is_set_above(site, argument, helpers):
             site.account(argument.node, "dropped", f"{why}, which is set above")
@@ -255,7 +258,11 @@ def _may_be_none(site: Construction, argument: Argument) -> bool:
 def _is_current(site: Construction, argument: Argument) -> bool:
     """Whether it is the current device, of whichever kind, as the function of the call has asked for it; or the CPU."""
     found = sources_of(site, argument) or ()
-    asked = [one for one in found if one.node is None or not is_cpu(one.source, one.node)]
+    asked = [
+        one
+        for one in found
+        if not one.is_none and (one.node is None or not is_cpu(one.source, one.node))
+    ]
     return bool(asked) and all(
         one.node is not None
         and one.source is site.source
