@@ -15,7 +15,7 @@ import libcst as cst
 
 from fsdp2lint.api import Edit, Layout, Names, Program, Remove, Replace, Source, Step, dotted, walk
 
-from .._common.names import function_scope
+from ..._common.names import function_scope
 
 _IDENTITY = re.compile(r"""(["'])(_?[A-Z_0-9]+)\1\s*:\s*(["'])\2\3""")
 

@@ -39,12 +39,12 @@ from fsdp2lint.api import (
     walk,
 )
 
-from .._common.loop_quoted import quotations
-from .._common.names import function_scope
-from .._common.origins import origins
-from .displays import given_by_callers
-from .dropped import unimports
-from .helpers import OPTIONS_OF_A_STRATEGY, STRATEGY
+from ..._common.loop_quoted import quotations
+from ..._common.names import function_scope
+from ..._common.origins import origins
+from ..displays import given_by_callers
+from ..dropped import unimports
+from ..helpers import OPTIONS_OF_A_STRATEGY, STRATEGY
 from .tables import tables
 
 NAMED = "the name of the strategy, as a string"
