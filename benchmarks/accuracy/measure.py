@@ -95,7 +95,15 @@ def check(folder: Path) -> set[Site]:
     Raises:
         Unseen: the program failed.
     """
-    options = ["--isolated", "--no-cache", "--select", "ALL", "--output-format", "json"]
+    options = [
+        "--isolated",
+        "--no-cache",
+        "--preview",
+        "--select",
+        "ALL",
+        "--output-format",
+        "json",
+    ]
     command = [sys.executable, "-m", "fsdp2lint", "check", *options, "."]
     run = subprocess.run(command, cwd=folder, capture_output=True, check=False)
     if run.returncode not in (0, 1):

@@ -80,9 +80,9 @@ def meetings(trace: Trace) -> tuple[Meeting, ...]:
             old = norm is not None and not norm.infinite
             of = " (before torch 2.10 each rank holds a part of this norm)" if old else ""
             found.append(Meeting(collective, name, f"`{name}`{of}"))
-    for called in trace.calls(*(f"torch.distributed.{name}" for name in _OVER_A_GROUP)):
+    for called in trace.calls(*_OVER_A_GROUP):
         name = called.name.rpartition(".")[2]
-        group = called.argument(_OVER_A_GROUP[name], "group")
+        group = called.argument(_OVER_A_GROUP[called.name], "group")
         if group is not None and _is_of_a_mesh(group):
             said = f"`{name}` of a group of the mesh"
             found.append(Meeting(called, f"{name} {group.words()}", said))
@@ -99,18 +99,33 @@ def meetings(trace: Trace) -> tuple[Meeting, ...]:
     return tuple(sorted(found, key=lambda m: m.event.order))
 
 
-_OVER_A_GROUP = {"all_reduce": 2, "barrier": 0, "broadcast": 2, "all_gather_into_tensor": 2}
+_FUNCTIONAL = "torch.distributed._functional_collectives."
+_OVER_A_GROUP = {
+    "torch.distributed.all_reduce": 2,
+    "torch.distributed.barrier": 0,
+    "torch.distributed.broadcast": 2,
+    "torch.distributed.all_gather_into_tensor": 2,
+    f"{_FUNCTIONAL}all_reduce": 2,
+    f"{_FUNCTIONAL}broadcast": 2,
+    f"{_FUNCTIONAL}all_gather_tensor": 2,
+    f"{_FUNCTIONAL}reduce_scatter_tensor": 3,
+    f"{_FUNCTIONAL}all_to_all_single": 3,
+}
 """Collectives to which the ranks of one group come, with the position of their ``group``."""
 
 
 def _is_of_a_mesh(group: Value) -> bool:
     """Whether a group is that of a dimension of a mesh: every rank is in one of those, beside others."""
-    return all(
-        isinstance(one, Part)
-        and isinstance(one.owner, Mesh)
-        and isinstance(one.key, tuple)
-        and one.key[:2] == ("call", ".get_group")
-        for one in options(group)
+    return all(isinstance(one, Mesh) or _was_asked_for(one) for one in options(group))
+
+
+def _was_asked_for(group: Value) -> bool:
+    """Whether a mesh was asked for a group of its own."""
+    return (
+        isinstance(group, Part)
+        and isinstance(group.owner, Mesh)
+        and isinstance(group.key, tuple)
+        and group.key[:2] == ("call", ".get_group")
     )
 
 

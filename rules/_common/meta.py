@@ -47,7 +47,7 @@ from fsdp2lint.api import (
     unwrapped,
 )
 
-from .origins import FORMS, is_function, only_computes
+from .origins import is_form, is_function, only_computes
 from .shared import (
     cases,
     class_name,
@@ -776,16 +776,16 @@ def _is_beside(value: Value) -> bool:
     return all(
         isinstance(unwrapped(one), Literal | Mesh | Bound | Function)
         or _maker(one) == "torch.Generator"
-        or _is_form(one)
+        or _comes_from_form(one)
         for one in options(value)
     )
 
 
-def _is_form(value: Value) -> bool:
+def _comes_from_form(value: Value) -> bool:
     """Whether a value is the shape or another form of a tensor: ``x.shape[1]``."""
     seen: Value | None = value
     while isinstance(seen, Part):
-        if seen.key in FORMS:
+        if is_form(seen):
             return True
         seen = seen.owner
     return False
@@ -848,7 +848,7 @@ def touches(trace: Trace, value: Value | None, module: Value, itself: bool = Fal
         while seen is not None and not isinstance(seen, Literal):
             if isinstance(seen, Parameters | StateDict):
                 return any(map(meets, (seen.of, *_walked(seen.of))))
-            if isinstance(seen, Optimizer) or seen.key in FORMS or _is_name(seen):
+            if isinstance(seen, Optimizer) or is_form(seen) or _is_name(seen):
                 break
             if meets(seen):
                 return True

@@ -157,13 +157,14 @@ def sharded(
             for s in reversed(shards(trace))
             if s.module is inner or (not itself and trace.inside(inner, s.module))
         ]
-        near = [
+        before = [
             s
             for s in _those_before(trace, event, around)
-            if together(s.guards, guards)
-            and not _hung_since(trace, s, inner)
-            and not leaves_out(trace, s, inner)
+            if not _hung_since(trace, s, inner) and not leaves_out(trace, s, inner)
         ]
+        near = [s for s in before if together(s.guards, guards)]
+        if not near and _one_of(before, guards):
+            near = before
         if near:
             return innermost(trace, near), inner
     return None
@@ -182,6 +183,19 @@ def leaves_out(trace: Trace, shard: Shard, module: Value) -> bool:
         if any(not isinstance(of, Module) or trace.inside(inner, of) for of in known):
             return True
     return False
+
+
+def _one_of(shards: Sequence[Shard], guards: Guards) -> bool:
+    """Whether one of several shardings surely was done where ``guards`` hold, whichever way the script came there.
+
+    None of them need be certain: a module that both sides of a test shard is a sharded one behind it.
+    """
+    none = [
+        frozenset(~guard for clause in s.guards.since(guards) for guard in clause)
+        for s in shards
+        if all(len(clause) == 1 for clause in s.guards.since(guards))
+    ]
+    return len(none) > 1 and not guards.also(frozenset(none)).possible()
 
 
 def innermost(trace: Trace, near: Sequence[Shard]) -> Shard:
@@ -508,6 +522,8 @@ def is_block_of(module: Value, model: Value) -> bool:
     if not isinstance(module, Part) or not isinstance(module.key, Round):
         return False
     holder = module.owner
+    while isinstance(holder, Part) and ":" in str(holder.key):  # `layers[:2]`
+        holder = holder.owner
     if not isinstance(holder, Part) or holder.key not in _LIBRARY_LISTS:
         return False
     seen: Value | None = holder

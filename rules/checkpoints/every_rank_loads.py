@@ -91,7 +91,8 @@ set_model_state_dict(model, state, options=StateDictOptions(full_state_dict=True
 ## Fix safety
 
 Unsafe: `mmap=True` needs the format that `torch.save` has since 1.6, a path (no open file), and the file to stay
-while it is in use. The ranks of a host then share its pages. Reading on rank 0 only, with `broadcast_from_rank0`,
+while it is in use: whoever writes over it ends the processes that read it by a bus error. There is no fix where the script
+calls `torch.save` later on, unless both paths are written out and differ. The ranks of a host then share its pages. Reading on rank 0 only, with `broadcast_from_rank0`,
 is the other way.
 
 ## Known limits
@@ -153,7 +154,7 @@ def check(trace: Trace) -> Iterator[Finding]:
                     (shard.event, f"`{shard.module.words()}` is sharded here"),
                     (restored, "the tensors are distributed here"),
                 ),
-                fix=_mapped(loaded),
+                fix=_mapped(trace, loaded),
             )
             break
 
@@ -217,9 +218,9 @@ def _sharding(trace: Trace, restored: Restored) -> Shard | None:
     return next((one[0] for one in found if one is not None), None)
 
 
-def _mapped(loaded: Loaded) -> Fix | None:
+def _mapped(trace: Trace, loaded: Loaded) -> Fix | None:
     """The file mapped, where a path surely is given."""
-    edit = mapped(loaded)
+    edit = mapped(trace, loaded)
     if edit is None:
         return None
     return Fix(

@@ -131,7 +131,7 @@ from .._common.shared import (
     wrapped_before,
 )
 from .._common.tensors import never_sharded
-from ._common.fixes_loading import mapped
+from ._common.fixes_loading import apart, mapped
 
 _LOADS = ("torch.load", "safetensors.torch.load", "safetensors.torch.load_file")
 
@@ -154,7 +154,7 @@ def check(trace: Trace) -> Iterator[Finding]:
             message=f"`{module.words()}.load_state_dict` gets plain tensors ({origin}) for the DTensors of "
             "a sharded model and raises; use `set_model_state_dict` with `full_state_dict=True`",
             because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
-            fix=_distribute(restored, loaded),
+            fix=_distribute(trace, restored, loaded),
         )
 
 
@@ -198,7 +198,7 @@ def _saves_shards(trace: Trace, loaded: Loaded) -> bool:
     if trace.cut is not None and not isinstance(loaded.path, Literal):
         return True
     for saved in trace.of(Saved):
-        if _apart(saved.path, loaded.path) or saved.via.startswith(DCP):
+        if apart(saved.path, loaded.path) or saved.via.startswith(DCP):
             continue  # what `dcp.save` writes is a folder, which none of these loads
         for state in saved.states:
             if state.kind != "model" or state.full is True:
@@ -208,15 +208,10 @@ def _saves_shards(trace: Trace, loaded: Loaded) -> bool:
     return False
 
 
-def _apart(one: Value | None, other: Value | None) -> bool:
-    """Whether two paths are known and differ."""
-    return isinstance(one, Literal) and isinstance(other, Literal) and one.value != other.value
-
-
-def _distribute(restored: Restored, loaded: Loaded | None) -> Fix | None:
+def _distribute(trace: Trace, restored: Restored, loaded: Loaded | None) -> Fix | None:
     """``set_model_state_dict`` with the same state, where every rank comes to it.
 
-    The file is mapped where that can be: every rank opens it, and rank 0 alone reads it.
+    The file is mapped where that can be and nothing writes it later: every rank opens it, and rank 0 alone reads it.
     """
     call = call_of(restored.at)
     model = path_text(restored.at, receiver_of(restored.at))
@@ -228,7 +223,7 @@ def _distribute(restored: Restored, loaded: Loaded | None) -> Fix | None:
     put = name_for(source, call, f"{home}.set_model_state_dict")
     chosen = name_for(source, call, f"{home}.StateDictOptions")
     options_text = f"{chosen.text}(full_state_dict=True, broadcast_from_rank0=True)"
-    mapping = None if loaded is None else mapped(loaded)
+    mapping = None if loaded is None else mapped(trace, loaded)
     edits = (
         Replace(source, call.func, put.text),
         Arguments(source, call).first(model).add("options", options_text),

@@ -333,7 +333,7 @@ def _skipped(trace: Trace, units: list[Guard], event: Event) -> tuple[Guard, str
         left = _continues(trace).get(~guard)
         if left is None or left > event.order or _met(trace).get(~guard, left) < left:
             continue
-        found = differing_guard(trace, [guard], event.order, "disk")
+        found = differing_guard(trace, [guard], left, "disk")
         if found is not None and found[1] != OWN["loss"]:
             return found
     return None

@@ -170,7 +170,7 @@ def check(trace: Trace) -> Iterator[Finding]:
     if not trace.of(Sharded) or trace.truncated:
         return
     for built in trace.calls(*SAMPLERS):
-        if not _shuffles(built) or out_of_sight(trace, built.result):
+        if not _shuffles(built) or out_of_sight(trace, built.result, built.guards):
             continue
         if _may_learn_the_epoch(trace, built.result):
             continue
@@ -179,7 +179,7 @@ def check(trace: Trace) -> Iterator[Finding]:
             if (
                 given is None
                 or built.result not in options(given)
-                or out_of_sight(trace, loader.result)
+                or out_of_sight(trace, loader.result, loader.guards)
             ):
                 continue
             walk = _walked_again(trace, loader.result)

@@ -245,11 +245,9 @@ def check(trace: Trace) -> Iterator[Finding]:
         return
     yield from _same_for_replicas(trace)
     yield from _another_in_each_group(trace)
-    if not _only_data_parallel(trace) and not _beside_tensor_parallel(trace):
-        return
     for loader in trace.calls(*LOADERS):
         data = loader.argument(0, "dataset")
-        if data is None or not _walks_all(trace, loader) or out_of_sight(trace, loader.result):
+        if data is None or not _walks_all(trace, loader):
             continue
         forgotten = _forgotten(trace, loader, data)
         if forgotten is None and not all(_same_everywhere(trace, one) for one in options(data)):
@@ -257,7 +255,13 @@ def check(trace: Trace) -> Iterator[Finding]:
         if _is_for_one_process(trace, loader) or any(_is_about(one, loader) for one in told):
             continue
         walk = next((w for w in walks(trace, loader.result) if trains(trace, w)), None)
-        if walk is not None and not _split_later(trace):
+        if walk is None or _split_later(trace):
+            continue
+        if any(
+            (_only_data_parallel(trace, way) or _beside_tensor_parallel(trace, way))
+            and not out_of_sight(trace, loader.result, way)
+            for way in _ways(trace, loader)
+        ):
             yield Finding(
                 at=loader,
                 message="every rank walks all of the data in the same order and trains on the same batches: give "
@@ -314,7 +318,9 @@ def _same_share(trace: Trace) -> Iterator[Finding]:
             if any(sampler.result in options(v) for v in (*c.arguments, *c.keywords.values()))
         ]
         walk = next((w for c in loaders for w in walks(trace, c.result) if trains(trace, w)), None)
-        if walk is None or not _only_data_parallel(trace) or _split_later(trace):
+        if walk is None or _split_later(trace):
+            continue
+        if not any(_only_data_parallel(trace, way) for way in _ways(trace, sampler)):
             continue
         if any(_is_for_one_process(trace, c) or _is_for_one(c) for c in loaders):
             continue
@@ -340,7 +346,9 @@ def _same_place(trace: Trace) -> Iterator[Finding]:
         if any(call.node in told and call.node is not at for call in place.event.moment.calls):
             continue  # whoever got it hands it on
         walk = next((w for w in _walks_of(trace, place) if trains(trace, w)), None)
-        if walk is None or not _sharded_for_data(trace) or _split_later(trace):
+        if walk is None or _split_later(trace):
+            continue
+        if not any(_sharded_for_data(trace, way) for way in _ways(trace, place.event)):
             continue
         said.add(place.event.at.node)
         alone = isinstance(place.size, Literal) and place.size.value == 1
@@ -463,7 +471,7 @@ def _same_for_replicas(trace: Trace) -> Iterator[Finding]:
 def _another_in_each_group(trace: Trace) -> Iterator[Finding]:
     """Loaders that split the data over all ranks, where those of a tensor-parallel group must see the same."""
     split = next((w for w in trace.of(Wrapping) if w.by == "tp" and distributes(trace, w)), None)
-    if split is None or not _beside_tensor_parallel(trace) or any(trace.calls(*_SENDING)):
+    if split is None or not _beside_tensor_parallel(trace, Guards()) or any(trace.calls(*_SENDING)):
         return
     for loader in trace.calls(*LOADERS):
         given = [one for v in (*loader.arguments, *loader.keywords.values()) for one in options(v)]
@@ -535,39 +543,56 @@ def _root(mesh: Mesh) -> Mesh:
     return _root(mesh.owner) if isinstance(mesh.owner, Mesh) else mesh
 
 
-def _only_data_parallel(trace: Trace) -> bool:
-    """Whether the ranks surely differ in their data and in nothing else."""
-    if any(trace.calls(*_OTHERS)):
+def _ways(trace: Trace, event: Event) -> set[Guards]:
+    """The paths on which something happens in a run that shards a model."""
+    return {
+        event.guards.and_(s.guards) for s in trace.of(Sharded) if together(s.guards, event.guards)
+    }
+
+
+def _only_data_parallel(trace: Trace, way: Guards) -> bool:
+    """Whether the ranks surely differ in their data and in nothing else on a path."""
+    if _happens(trace.calls(*_OTHERS), way):
         return False
-    meshes = [mesh for s in trace.of(Sharded) for mesh in given_meshes(s)]
-    made = [c.result for c in trace.calls(INIT)]
+    meshes = _given(trace, way)
+    made = [c.result for c in trace.calls(INIT) if not c.guards.excludes(way)]
     known = [mesh for mesh in (*meshes, *made) if isinstance(mesh, Mesh)]
     return all(
         dimensions(trace, mesh) == 1 or (mesh in meshes and _is_hybrid(mesh)) for mesh in known
     )
 
 
-def _sharded_for_data(trace: Trace) -> bool:
+def _happens(calls: Iterable[Called], way: Guards) -> bool:
+    """Whether one of several calls may be on a path."""
+    return any(not called.guards.excludes(way) for called in calls)
+
+
+def _given(trace: Trace, way: Guards) -> list[Value]:
+    """The meshes that `fully_shard` is given on a path."""
+    on_it = (s for s in trace.of(Sharded) if not s.guards.excludes(way))
+    return [mesh for s in on_it for mesh in given_meshes(s)]
+
+
+def _sharded_for_data(trace: Trace, way: Guards) -> bool:
     """Whether ranks among which the model is sharded surely differ in their data: over all, or dimensions named so."""
-    if _only_data_parallel(trace):
+    if _only_data_parallel(trace, way):
         return True
-    meshes = [mesh for s in trace.of(Sharded) for mesh in given_meshes(s)]
-    return not any(trace.calls(*_OTHERS[1:])) and all(
+    return not _happens(trace.calls(*_OTHERS[1:]), way) and all(
         isinstance(mesh, Mesh)
         and bool(mesh.names)
         and not any(_OF_OTHERS.search(name.lower()) for name in mesh.names or ())
-        for mesh in meshes
+        for mesh in _given(trace, way)
     )
 
 
-def _beside_tensor_parallel(trace: Trace) -> bool:
+def _beside_tensor_parallel(trace: Trace, way: Guards) -> bool:
     """Whether the model is sharded over the data dimension of a mesh, and tensor parallelism has another one.
 
     Where all ranks walk the same, those of that dimension do too.
     """
-    if any(trace.calls(*_OTHERS[1:])):
+    if _happens(trace.calls(*_OTHERS[1:]), way):
         return False
-    meshes = [mesh for s in trace.of(Sharded) for mesh in given_meshes(s)]
+    meshes = _given(trace, way)
     return bool(meshes) and all(
         isinstance(mesh, Mesh)
         and isinstance(mesh.owner, Mesh)

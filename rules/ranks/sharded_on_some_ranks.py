@@ -96,6 +96,8 @@ from fsdp2lint.api import (
     Container,
     Finding,
     Forward,
+    Guard,
+    Guards,
     Literal,
     MainRank,
     Mesh,
@@ -118,15 +120,15 @@ def check(trace: Trace) -> Iterator[Finding]:
         side = _side(shard)
         if side is None or shard.event.open or not _over_all(trace, shard):
             continue
-        if isinstance(shard.module, Part) or _elsewhere_too(trace, shard):
+        if _is_one_of_many(shard.module) or _elsewhere_too(trace, shard, side):
             continue
         forward = next(
             (f for f in trace.after(shard.event, Forward) if _uses(trace, f, shard)), None
         )
-        if forward is not None and not _one_each(trace, forward, shard):
+        if forward is not None and not _one_each(trace, forward, shard, side):
             yield Finding(
                 at=shard.event,
-                message=f"`{shard.module.words()}` is sharded on {side} only: their forward waits for the other ranks, "
+                message=f"`{shard.module.words()}` is sharded on {_ranks(side)} only: their forward waits for the other ranks, "
                 "which gather nothing, and the job hangs",
                 because=((forward, "it runs forward here"),),
             )
@@ -153,33 +155,48 @@ def _of_the_world(trace: Trace, mesh: Value) -> bool:
     return any(not isinstance(size, Literal) for size in sizes)
 
 
-def _side(shard: Shard) -> str | None:
-    """The ranks that come to a sharding, when it surely stands under a test for the first one."""
+def _side(shard: Shard) -> Guard | None:
+    """The test for the first rank under which a sharding surely stands."""
     for clause in shard.guards.clauses:
         (guard,) = clause if len(clause) == 1 else (None,)
         if guard is not None and isinstance(guard.test, MainRank) and guard.test.scope == "global":
-            return "the first rank" if guard.taken else "all ranks but the first"
+            return guard
     return None
 
 
-def _elsewhere_too(trace: Trace, shard: Shard) -> bool:
+def _ranks(side: Guard) -> str:
+    return "the first rank" if side.taken else "all ranks but the first"
+
+
+def _is_one_of_many(module: Value) -> bool:
+    """Whether a module is an element of something that is not known: each rank may have elements of its own."""
+    while isinstance(module, Part):
+        if not isinstance(module.key, str) or not module.key.startswith("."):
+            return True
+        module = module.owner
+    return False
+
+
+def _by_others(trace: Trace, shard: Shard, side: Guard) -> Iterator[Shard]:
+    """What the other ranks shard in the same run, where these shard a module."""
+    all_ranks = Guards(shard.guards.clauses - side.unit)
+    for other in shards(trace):
+        if other.guards.excludes(shard.guards) and not other.guards.excludes(all_ranks):
+            yield other
+
+
+def _elsewhere_too(trace: Trace, shard: Shard, side: Guard) -> bool:
     """Whether the other ranks shard the module as well."""
-    return any(
-        other.module is shard.module and other.guards.excludes(shard.guards)
-        for other in shards(trace)
-    )
+    return any(other.module is shard.module for other in _by_others(trace, shard, side))
 
 
-def _one_each(trace: Trace, forward: Forward, shard: Shard) -> bool:
+def _one_each(trace: Trace, forward: Forward, shard: Shard, side: Guard) -> bool:
     """Whether the other ranks have a module of their own here, which they shard: by the same call, or by another."""
     mine = [unwrapped(module) for module in options(forward.module)]
     return any(
-        other.guards.excludes(shard.guards)
-        and (
-            other.event.at.node is shard.event.at.node
-            or (shard.module in mine and other.module in mine)
-        )
-        for other in shards(trace)
+        other.event.at.node is shard.event.at.node
+        or (shard.module in mine and other.module in mine)
+        for other in _by_others(trace, shard, side)
     )
 
 

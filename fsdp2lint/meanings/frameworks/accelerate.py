@@ -238,7 +238,10 @@ def fsdp_version(call: Call) -> int | None:
 
 @method("prepare", "prepare_model", "prepare_optimizer", "prepare_data_loader", "prepare_scheduler")
 def prepare(call: Call) -> Value | None:
-    """``Accelerator.prepare(…)`` returns prepared objects in the order of the arguments."""
+    """``Accelerator.prepare(…)`` returns prepared objects in the order of the arguments.
+
+    An optimizer without a model is wrapped and keeps its parameters (``AcceleratedOptimizer``).
+    """
     if not made_by(call.receiver, _ACCELERATE) or call.open:
         return None
     if call.name in (".prepare", ".prepare_model") and not _asked_for_fsdp(call):
@@ -250,6 +253,9 @@ def prepare(call: Call) -> Value | None:
             call.emit(Refused, by="accelerate", why=why)
     if second and _model_and_optimizer(call):
         made = [_sharded(call, value) for value in call.args]
+    elif all(isinstance(v, Optimizer) or _is_neither(v) for v in call.args):
+        made = [v if isinstance(v, Optimizer) else prepared(call, v) for v in call.args]
+        call.escape(*(v for v in call.args if not isinstance(v, Optimizer)))
     else:
         call.escape_arguments()
         made = [prepared(call, value) for value in call.args]
@@ -310,7 +316,11 @@ def _wrapped_classes(call: Call) -> list[str]:
 
 def _is_neither(value: Value) -> bool:
     """Whether a value is surely no model and no optimizer: a loader or a schedule."""
-    return made_by(value, "torch.utils.data.", "torch.optim.lr_scheduler.")
+    return made_by(value, "torch.utils.data.", "torch.optim.lr_scheduler.", *_SCHEDULES)
+
+
+_SCHEDULES = ("transformers.get_", "transformers.optimization.get_")
+"""What makes schedules: the names of its functions begin so."""
 
 
 def _asked_for_fsdp(call: Call) -> bool:

@@ -88,8 +88,9 @@ _ABOUT_FORM = frozenset(
     "is_floating_point issubclass".split()
 )
 """What is asked about the form of a value, not about its contents."""
-FORMS = frozenset(
-    ".shape .ndim .device .dtype .requires_grad .grad_fn .is_cuda .itemsize .layout .training .placements .device_mesh".split()
+_FORMS = frozenset(
+    ".shape .ndim .device .dtype .requires_grad .grad_fn .is_cuda .itemsize .layout .training .placements .device_mesh "
+    ".size() .numel() .nelement() .dim() .stride() .element_size() .ndimension() .get_device() .is_floating_point()".split()
 )
 _IN_PLACE = (
     ".add_",
@@ -219,7 +220,7 @@ class _Origins:
         if not isinstance(value, Part):
             return []
         if isinstance(value.key, str):
-            return [] if value.key in FORMS or value.owner is None else [value.owner]
+            return [] if is_form(value) or value.owner is None else [value.owner]
         how, *operands = value.key if isinstance(value.key, tuple) else ("",)
         name = str(how).strip(".()")
         if is_choice(value) or how in ("is", "is not", "call") or name in _ABOUT_FORM:
@@ -276,6 +277,12 @@ def _leaving_out(trace: Trace) -> frozenset[Value]:
 
 _FUNCTIONS = ("torch", "torch.nn.functional", "torch.linalg", "torch.special", "torch.fft")
 _NO_FUNCTIONS = ("torch.load", "torch.compile", "torch.vmap")
+
+
+def is_form(value: Value) -> bool:
+    """Whether a value is what a tensor says of its form: `weight.shape`, `weight.size()`, DeepSpeed's `ds_shape`."""
+    key = value.key[0] if isinstance(value.key, tuple) and value.key else value.key
+    return isinstance(key, str) and (key in _FORMS or key.endswith("_shape"))
 
 
 def is_function(name: str) -> bool:

@@ -7,7 +7,18 @@ from itertools import islice
 
 import libcst as cst
 
-from fsdp2lint.api import Backward, Called, Event, Iterated, Layout, Site, Trace, Value, options
+from fsdp2lint.api import (
+    Backward,
+    Called,
+    Event,
+    Guards,
+    Iterated,
+    Layout,
+    Site,
+    Trace,
+    Value,
+    options,
+)
 
 from ..._common.loops import loops_around, loops_at
 
@@ -19,9 +30,9 @@ LOADERS = (
 _WALKS = ("builtins.enumerate", "tqdm.tqdm", "tqdm.auto.tqdm", "builtins.iter", "builtins.zip")
 
 
-def out_of_sight(trace: Trace, value: Value) -> bool:
-    """Whether a value, or what holds it, was handed to code that cannot be followed."""
-    return next(trace.escapes(value), None) is not None
+def out_of_sight(trace: Trace, value: Value, way: Guards) -> bool:
+    """Whether a value, or what holds it, was handed to code that cannot be followed on a path."""
+    return any(not gone.guards.excludes(way) for gone in trace.escapes(value))
 
 
 def walks(trace: Trace, loader: Value) -> list[Event]:
