@@ -500,13 +500,15 @@ def parts_of(trace: Trace, module: Value) -> list[Value]:
     return [unwrapped(one) for value in held for one in options(value)]
 
 
-_LIBRARY_MODELS = (
-    "AutoModelForCausalLM",
-    "AutoModelForSeq2SeqLM",
-    "AutoModelForMaskedLM",
-    "AutoModel",
-)
 _LIBRARY_LISTS = (".layers", ".h", ".layer", ".block", ".blocks")
+
+
+_OF_BLOCKS = re.compile(
+    r"AutoModel|\w+(ForCausalLM|LMHeadModel)"
+    r"|Auto\w+(ForMaskedLM|ForSeq2SeqLM|ForSequenceClassification|ForTokenClassification|ForQuestionAnswering)"
+    r"|(Bert|DistilBert|Electra|Roberta|XLMRoberta|T5|MT5|Bart|MBart|Whisper|ViT|Llama|Mistral|Qwen2|Qwen3|GPT2)(Model|For[A-Z]\w+)"
+)
+"""Classes with embeddings beside their blocks, whatever they are asked for (built with 5.23 and looked at)."""
 
 
 def is_transformer(module: Value) -> bool:
@@ -514,7 +516,7 @@ def is_transformer(module: Value) -> bool:
     home, _, name = class_name(module).rpartition(".")
     if home.partition(".")[0] != "transformers":
         return False
-    return name in _LIBRARY_MODELS or name.endswith(("ForCausalLM", "LMHeadModel"))
+    return _OF_BLOCKS.fullmatch(name) is not None
 
 
 def is_block_of(module: Value, model: Value) -> bool:
@@ -533,16 +535,23 @@ def is_block_of(module: Value, model: Value) -> bool:
 
 
 _LISTS_OF_BLOCKS = frozenset(
-    (".model.layers", ".model.decoder.layers", ".transformer.h", ".gpt_neox.layers")
+    ".model.layers .model.decoder.layers .model.encoder.layers .transformer.h .gpt_neox.layers .bert.encoder.layer "
+    ".roberta.encoder.layer .electra.encoder.layer .distilbert.transformer.layer .encoder.block .decoder.block".split()
 )
-"""Where language models of Transformers hold their blocks, each in a `ModuleList`."""
+"""Where models of Transformers hold their blocks, each in a `ModuleList`."""
 
 
-def is_list_of_blocks(module: Value) -> bool:
-    """Whether a module is the list of the blocks of a language model of Transformers: `model.model.layers`."""
+def path_below(module: Value) -> tuple[str, Value]:
+    """The attributes that lead to a module, and the model in which they begin: `.model.layers`."""
     path, seen = "", module
     while isinstance(seen, Part) and isinstance(seen.key, str):
         path, seen = seen.key + path, seen.owner
+    return path, seen
+
+
+def is_list_of_blocks(module: Value) -> bool:
+    """Whether a module is a list of the blocks of a model of Transformers: `model.model.layers`."""
+    path, seen = path_below(module)
     return path in _LISTS_OF_BLOCKS and is_transformer(seen)
 
 

@@ -168,6 +168,7 @@ from .._common.shared import (
     is_sharded_again,
     is_transformer,
     parts_of,
+    path_below,
     shards,
     shards_before,
     together,
@@ -213,7 +214,7 @@ def _left_over(trace: Trace, said: set[Value]) -> Iterator[Finding]:
         yield Finding(
             at=parts[0].event,
             message=f"`{root.words()}` itself is never sharded: nothing reduces the gradients of "
-            f"`{left.words()}`, and the ranks drift apart{on_paths(forward, (way,))}",
+            f"{left}, and the ranks drift apart{on_paths(forward, (way,))}",
             because=((forward, f"`{root.words()}` runs forward here"),),
             fix=_root_call(trace, parts[0], root),
         )
@@ -221,20 +222,51 @@ def _left_over(trace: Trace, said: set[Value]) -> Iterator[Finding]:
 
 def _trained(
     trace: Trace, root: Value, parts: list[Shard], forward: Forward, way: Guards
-) -> Iterator[tuple[Value, Guards]]:
-    """What of a model is in no group, and a path on which nothing freezes it, nor gets the model unseen."""
+) -> Iterator[tuple[str, Guards]]:
+    """What of a model is in no group, in words, and a path on which nothing freezes it, nor gets the model unseen."""
     handed = untold(trace, root)
     if handed is None:
         return
-    if is_transformer(root) and all(_holds_blocks_only(trace, part, root) for part in parts):
-        left: Iterable[Value] = (root.part(".get_input_embeddings()"),)
-    else:
+    left = _left_by_library(trace, root, parts) if is_transformer(root) else None
+    if left is None:
         covered = _covered(trace, parts)
-        left = () if covered is None else _uncovered(trace, root, covered, forward, way)
-    for one in left:
+        found = () if covered is None else _uncovered(trace, root, covered, forward, way)
+        left = ((one, f"`{one.words()}`") for one in found)
+    for one, said in left:
         paths = ways_around(trace, forward, [*handed, *freezing(trace, one)], root, way)
         if paths:
-            yield one, paths[0].also(way.clauses)
+            yield said, paths[0].also(way.clauses)
+
+
+_ENDS = frozenset(
+    ".model.embed_tokens .transformer.wte .transformer.wpe .gpt_neox.embed_in .lm_head .embed_out "
+    ".get_input_embeddings() .get_output_embeddings()".split()
+)
+_WITH_NORM = (".model.layers", ".transformer.h", ".gpt_neox.layers")
+"""Lists of blocks behind which language models of Transformers have one more norm."""
+
+
+def _left_by_library(
+    trace: Trace, root: Value, parts: list[Shard]
+) -> Iterable[tuple[Value, str]] | None:
+    """What a model of Transformers surely holds beside its blocks, and beside its embeddings and head; None when it
+    is not known what the groups are.
+    """
+    blocks = [part for part in parts if _holds_blocks_only(trace, part, root)]
+    if len(blocks) == len(parts):
+        embeddings = root.part(".get_input_embeddings()")
+        return ((embeddings, f"`{embeddings.words()}`"),)
+    if not all(part in blocks or path_below(part.module) in _ends(root) for part in parts):
+        return None
+    for part in blocks:
+        holder = part.module.owner
+        if holder is not None and path_below(holder) in [(one, root) for one in _WITH_NORM]:
+            return ((root.part(".norm"), f"the norm behind `{holder.words()}`"),)
+    return None
+
+
+def _ends(root: Value) -> set[tuple[str, Value]]:
+    return {(one, root) for one in _ENDS}
 
 
 def _groups_as_roots(trace: Trace, models: set[Value]) -> Iterator[Finding]:
