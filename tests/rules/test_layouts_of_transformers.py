@@ -6,13 +6,23 @@ from importlib.util import find_spec
 
 import pytest
 
-from fsdp2lint.api import External, Instance
-from fsdp2lint.rules._common.shared import is_list_of_blocks, is_transformer
+from fsdp2lint.source.source import Source
+from tests.rules.test_rules import findings
 
 pytestmark = pytest.mark.skipif(
     find_spec("transformers") is None or find_spec("torch") is None, reason="needs Transformers"
 )
 
+SCRIPT = """\
+import torch
+import torch.distributed as dist
+import transformers
+from torch.distributed.fsdp import fully_shard
+
+dist.init_process_group("gloo")
+model = transformers.{name}.from_pretrained("saved")
+fully_shard({what})
+"""
 ENCODER = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8}
 BOTH = {
     "d_model": 8,
@@ -65,15 +75,16 @@ def test_blocks_are_in_lists_and_embeddings_beside_them(
     import transformers
     from torch import nn
 
-    said = Instance(External(f"transformers.{name}"))
-    assert is_transformer(said)
     with torch.device("meta"):
         model = getattr(transformers, name)(getattr(transformers, config)(**sizes))
+    assert "FSDP205" in reported(SCRIPT.format(name=name, what="model"))
     for path in lists:
         assert type(model.get_submodule(path)) is nn.ModuleList
-        seen = said
-        for attribute in path.split("."):
-            seen = seen.part(f".{attribute}")
-        assert is_list_of_blocks(seen)
+        assert "FSDP208" in reported(SCRIPT.format(name=name, what=f"model.{path}"))
     held = {id(one) for path in lists for one in model.get_submodule(path).parameters()}
     assert all(id(one) not in held for one in model.get_input_embeddings().parameters())
+
+
+def reported(text: str) -> set[str]:
+    """The rules that speak of a script."""
+    return {rule.code for rule, _ in findings([Source("train.py", text)])}
