@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from importlib.util import find_spec
 
 import pytest
+
+from tests.support import forks
+from tests.support.running import ROOT
 
 STARTS = """\
 import os
@@ -70,8 +71,7 @@ BOTH = "cpu:gloo,cuda:nccl"
 @pytest.mark.skipif(find_spec("accelerate") is None, reason="accelerate chooses the backend")
 def test_only_the_launch_makes_accelerate_start_a_backend_for_the_cpu() -> None:
     trainer = ["with the Trainer"] if find_spec("transformers") else []
-    words = [sys.executable, "-c", STARTS, *trainer]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=600, check=False)
+    done = forks.snippet(STARTS, *trainer, cwd=ROOT)
     launched = "cuda:nccl,cpu:gloo"
     expected = ["nccl", launched, launched, "nccl", BOTH, *(["nccl", BOTH] if trainer else [])]
     assert done.stdout.split() == expected, done.stderr
