@@ -45,7 +45,7 @@ over all ranks gets `broadcast_from_rank0`, by which missing keys raise as they 
 
 State dicts that nothing saves and that go back into the same model; those that `torch.distributed.checkpoint`
 saves, which takes shards; `LOCAL_STATE_DICT`, but for folders of DCP and for files that each rank writes and reads for
-itself, which hold shards of whole parameters then; a kind, or whether all ranks get it, that shows only in the run and
+itself, which hold shards of whole parameters then; a kind, or whether all ranks get it, that is known only at run time and
 cannot be said at the call. Where DDP wraps the model in some runs, the code asks at run time.
 
 ## References

@@ -34,6 +34,7 @@ INSTEAD = {
     r"grave": "severe",
     r"left to a person": "left for manual migration",
     r"what is (left|known|followed) of": "name it",
+    r"shows? only in the run": "is known only at run time",
 }
 """Patterns of whole words that are not written, with what to write instead."""
 

@@ -67,12 +67,12 @@ def agreed(
     first = _first_only(source, call, [asked for asked, _ in every]) if kind else ""
     for_all = all(asked.rank0_only is False or only for asked, only in every)
     if not (first_only or first or for_all or loads):
-        return "whether all ranks get it or the first alone shows only in the run, and not here"
+        return "whether all ranks get it or the first alone is known only at run time, not here"
     if kind == FULL:
         return _whole(every, first, first_only=first_only, loads=loads)
     said = _said(source, call, [asked for asked, _ in every])
     if not said:
-        return "which kind of state dict it is shows only in the run, and not here"
+        return "which kind of state dict it is is known only at run time, not here"
     offload = ["cpu_offload=True"] if first_only else []
     if isinstance(said, str):
         return Kind("", (f"full_state_dict={said}", *offload))

@@ -123,7 +123,7 @@ def _problem(events: Put, call: cst.CSTNode) -> str:
     if LOCAL in kinds:
         return LOCAL_WHY
     if len(kinds) > 1 or ("" in kinds and _in_the_run(events, call) is None):
-        return "which kind of state dict it gets shows only in the run"
+        return "which kind of state dict it gets is known only at run time"
     if kinds == {SHARDED} and any(from_file(t, one) for t, e in events for one in options(e.state)):
         return _SHARDS
     if isinstance(call, cst.Call) and (starred(call) or argument(call, 2, "assign")):

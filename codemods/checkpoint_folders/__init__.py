@@ -103,7 +103,9 @@ from .loads import SETTERS, Load, loads, nested, widened
 from .paths import asked_for, is_searched, used_as_files
 from .saves import Save, is_taken_apart, saved_by_all, saves
 
-_FOR_OTHERS = "stays one file: it holds no optimizer state, and nothing is seen to load it into the sharded model"
+_FOR_OTHERS = (
+    "stays one file: it holds no optimizer state, and no code here loads it into the sharded model"
+)
 _OWN = "stays one file: {why}"
 _AS_ALL = "stays one file, as all checkpoints of the program do: {why}"
 

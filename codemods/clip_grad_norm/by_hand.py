@@ -37,7 +37,7 @@ from .._common.loop_models import DTENSOR, is_gathered
 from .._common.loop_text import around, free_name, text_of
 from .._common.shared import Build, Helpers
 
-WHY = "computed of this rank's shard, as FSDP1's was a plain tensor: the sum over the ranks stays right"
+WHY = "computed from this rank's shard, as under FSDP1: the sum over the ranks stays right"
 _COLLECTIVES = tuple(
     f"torch.distributed.{name}"
     for name in "all_reduce reduce all_gather all_gather_into_tensor gather".split()

@@ -28,7 +28,7 @@ from .site import Argument, Construction
 
 WHY = {
     "limit_all_gathers": "FSDP2 frees memory in stream order and needs no rate limiter",
-    "forward_prefetch": "a hint for speed only; `set_modules_to_forward_prefetch` is there if wanted",
+    "forward_prefetch": "only affects speed; `set_modules_to_forward_prefetch` does the same by hand",
     "use_orig_params": "FSDP2 always shows the original parameters",
 }
 

@@ -197,7 +197,7 @@ def _unwrapped(program: Program, source: Source, node: cst.Attribute, ddp: bool)
         return Step((), (Account(source, node, "preserved", why),))
     branch, is_one = without_branch(program, source, node, WHY)
     if is_one:
-        todo = "take the branch away: nothing is inside an FSDP2 module, and what it asks stays so"
+        todo = "remove the branch: nothing is inside an FSDP2 module, and what it asks stays so"
         return branch or Left(source, node, "the branch to remove contains comments", todo)
     account = Account(source, node, "changed", WHY)
     if isinstance(parent, cst.IfExp) and text_of(source, parent.orelse) == model:

@@ -78,7 +78,7 @@ from .comprehensions import all_of, plainer
 from .purging import purging
 
 CLEAN = f"{HOME}clean_tensor_name"
-WHY = "FSDP2 keeps the names of parameters: there is no prefix to take out"
+WHY = "FSDP2 keeps the names of parameters: there is no prefix to remove"
 _AC_PREFIX = '"_checkpoint_wrapped_module."'
 
 

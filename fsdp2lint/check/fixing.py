@@ -200,7 +200,7 @@ def _broken(outcome: Outcome, result: Fixed[F]) -> dict[Source, str]:
             continue
         try:
             if source.with_text(text).tree.code != text:
-                bad[source] = "the parser does not give back the changed text"
+                bad[source] = "the parser does not reproduce the changed text"
         except Unreadable as error:
             bad[source] = f"the changed text does not parse: {error.message}"
     return bad
@@ -263,7 +263,7 @@ def _checked(
         if real.stat().st_nlink > 1:
             raise NotWritten(
                 f"{path}: not written, the file has other names (hard links), which would keep the old "
-                "text; copy it over itself first to part them"
+                "text; copy it over itself first to break the links"
             )
         return real, new.encode(new.text)
     except OSError as error:

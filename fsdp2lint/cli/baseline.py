@@ -74,7 +74,7 @@ def _refuse_outside(session: Session, given: Given, file: str) -> None:
     if not given["baseline"] and not is_below(file, (home,)):
         place = session.main.places.get("baseline", INLINE)
         raise click.ClickException(
-            f"{place}: `baseline`: {file} lies outside of the project; name such a file with --baseline"
+            f"{place}: `baseline`: {file} is outside the project; pass it with --baseline"
         )
 
 

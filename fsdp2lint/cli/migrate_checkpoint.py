@@ -31,17 +31,17 @@ _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 @click.argument("old", type=click.Path(path_type=Path))
 @click.argument("new", type=click.Path(path_type=Path))
 def command(old: Path, new: Path, kind: Kind | None, force: bool, trust: bool) -> int:
-    """Make the checkpoint NEW of OLD, on one process: of a single file (`torch.save` of a full state dict of
-    model and optimizer) a folder of `torch.distributed.checkpoint`, and of a folder, one that FSDP1 wrote
-    too, a single file. A folder of Hugging Face with an index of its files becomes a folder of
-    `torch.distributed.checkpoint`, and `--to huggingface` makes such a folder of the weights. One tensor at a time is in
-    memory. Needs the extra `verify`.
+    """Convert the checkpoint OLD to NEW, in one process with one tensor in memory at a time.
 
-    A file becomes a folder unless NEW is named like a file (.pt, .pth, …): then a file again, in which no
-    tensors share memory. The keys stay as they are. Of NEW.safetensors a safetensors file is made, which holds
-    the weights of the model and nothing else; OLD may be one too.
+    A single file (`torch.save` of a full state dict of model and optimizer) becomes a folder of
+    `torch.distributed.checkpoint`. A folder, also one that FSDP1 wrote, becomes a single file. A Hugging Face
+    folder with an index of its files becomes a folder of `torch.distributed.checkpoint`; `--to huggingface`
+    writes the weights as such a folder. Needs the extra `verify`.
 
-    Exit code: 0 when NEW is there, 2 when it cannot be made; then nothing is changed.
+    If NEW is named like a file (.pt, .pth, …), a file stays a file, in which no tensors share memory. The keys
+    stay as they are. NEW.safetensors holds the weights of the model and nothing else; OLD may be such a file, too.
+
+    Exit code: 0 when NEW was written, 2 when it could not be; then nothing is changed.
     """
     from fsdp2lint.bridge.convert import convert
     from fsdp2lint.bridge.stored import CannotConvert
@@ -56,15 +56,13 @@ def command(old: Path, new: Path, kind: Kind | None, force: bool, trust: bool) -
         f"{made.source} {old} -> {made.target} {new}: {made.tensors} tensors, {_size(made.size)}{others}"
     )
     if made.separated:
-        click.echo(
-            f"{made.separated} tensors shared their memory with others and have their own now"
-        )
+        click.echo(f"{made.separated} tensors shared memory with others; each has its own now")
     if made.left_out:
         entries = ", ".join(f"`{key}`" for key in made.left_out)
         click.echo(f"note: a safetensors file holds weights only: left out {entries}")
     if made.numbered:
         click.echo(
-            "note: it holds an optimizer state by numbers; FSDP2 needs one by names: load it into the"
+            "note: the optimizer state is keyed by numbers and FSDP2 needs parameter names: load it into the"
             " unsharded model's optimizer, or save it again with FSDP.optim_state_dict"
         )
     return 0

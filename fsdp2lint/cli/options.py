@@ -207,7 +207,7 @@ def configuration(given: Given) -> tuple[str | None, tuple[str, ...]]:
     if len(files) > 1:
         raise click.UsageError(f"--config names two files: {files[0]} and {files[1]}")
     if given["isolated"] and files:
-        raise click.UsageError("--isolated reads no file, --config names one")
+        raise click.UsageError("--isolated and --config cannot be used together")
     variable = os.environ.get("FSDP2LINT_CONFIG")
     file = files[0] if files else None if given["isolated"] else variable or None
     return file, tuple(pairs)

@@ -119,7 +119,7 @@ def _cache_folder(session: Session) -> str:
     said: str | None = session.option("cache-dir")
     place = session.main.places.get("cache-dir", INLINE)
     if said is not None and place != INLINE and not is_below(said, (home,)):
-        outside = f"{said} lies outside of the project; name such a folder with"
+        outside = f"{said} is outside the project; pass it with"
         session.note(Fault(place, f"`cache-dir`: {outside} --cache-dir or FSDP2LINT_CACHE_DIR"))
         said = None
     return said or os.path.join(home, CACHE_FOLDER)

@@ -75,7 +75,7 @@ def command(
     seen = [(trace, list(_events(trace, function, every))) for trace in traces(project)]
     shown = [(trace, events) for trace, events in seen if events]
     if not shown and function:
-        raise click.ClickException(f"nothing was seen to happen in a function named `{function}`")
+        raise click.ClickException(f"no events in a function named `{function}`")
     wrong = said_to_be_wrong(session)
     if output_format == "json":
         sys.stdout.write(_json(shown))
@@ -83,9 +83,7 @@ def command(
     for trace, events in shown:
         sys.stdout.write("\n".join([_title(trace), *_story(events), "", ""]))
     if not shown:
-        sys.stdout.write(
-            "Nothing that concerns FSDP was seen to happen (--all shows every call).\n"
-        )
+        sys.stdout.write("No FSDP events (--all shows every call).\n")
     return 2 * wrong
 
 

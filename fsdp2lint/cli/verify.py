@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     "--resume",
     nargs=2,
     metavar="SAVE RESUME",
-    help="Let each save a checkpoint with one set of arguments; both go on from BEFORE's with "
-    "another, and AFTER from its own too.",
+    help="Arguments with which a program saves a checkpoint, and with which it resumes. Both resume from "
+    "BEFORE's checkpoint, and AFTER from its own as well.",
 )
 @click.option(
     "--rtol",

@@ -192,7 +192,7 @@ def _right(
     return UNSET
 
 
-_NUL = "no path and no name holds a NUL"
+_NUL = "a path or a name cannot contain NUL"
 
 
 def _nul(value: Any) -> str | None:

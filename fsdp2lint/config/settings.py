@@ -103,7 +103,7 @@ class Settings(NamedTuple):
                 raise BadSetting(unknown("rule", selector, selectors(every)), selector)
         for selector in self._asked():
             if any(precision(selector, r) == 100 and not self._ripe(r) for r in every):
-                raise BadSetting(f"`{selector}` is being tried out: --preview runs it", selector)
+                raise BadSetting(f"`{selector}` is in preview: --preview runs it", selector)
         target = _supported(self.target_torch or OLDEST_TORCH)
         return tuple(
             rule

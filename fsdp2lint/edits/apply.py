@@ -106,7 +106,7 @@ def _resolve(
 
 def _of_source(source: Source, owned: Sequence[tuple[int, Edit]], tidy: bool) -> tuple[Span, ...]:
     if not Layout.of(source).faithful:
-        raise ValueError("the parser does not give back this file's text, so it is not changed")
+        raise ValueError("the parser does not reproduce this file, so it is not changed")
     spans = _made(source, [(index, edit) for index, edit in owned if not edit.afterwards])
     spans = _without_final_newline(source.text, spans)
     late = [(index, edit) for index, edit in owned if edit.afterwards]

@@ -545,7 +545,7 @@ class _Run:
             bad = {left.index: left for left in outcome.left if not left.again}
             late = {left.index for left in outcome.left if left.again}
             for index, left in bad.items():
-                self._refuse(steps[index], f"the rewriting contradicts itself here: {left.why}")
+                self._refuse(steps[index], f"two rewritings conflict here: {left.why}")
             made = [s for i, s in enumerate(steps) if i not in bad and i not in late]
             broken = self._broken(outcome)
             if broken is None:

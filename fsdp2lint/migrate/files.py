@@ -168,7 +168,7 @@ def _source(path: str, raw: bytes) -> Source:
     source = decode(raw, path)
     try:
         if source.tree.code != source.text:
-            raise Unreadable("the parser does not give back this file's text")
+            raise Unreadable("the parser does not reproduce this file")
     except Unreadable as problem:
         if source.document is None:
             raise

@@ -279,7 +279,7 @@ def test_a_file_that_changes_while_it_is_fixed(
             "baseline create --baseline fsdp2lint.d/x/y.json",
             "y.json: not written, No such file or directory",
         ),
-        ("check --stdin-filename x.py - other.py", "name no other file beside it"),
+        ("check --stdin-filename x.py - other.py", "takes no other files"),
     ],
 )
 def test_folders_and_files_where_something_else_belongs(

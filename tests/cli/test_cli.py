@@ -75,7 +75,7 @@ def test_an_empty_list_of_files_is_the_current_folder(tmp_path: Path) -> None:
         (["check", "--selct", "x"], "--select"),
         (["check", "-f", "concis"], "did you mean `concise`?"),
         (["check", "-f", "json", "-f", "concise"], "two reports go to standard output"),
-        (["check", "-", "x.py"], "name no other file beside it"),
+        (["check", "-", "x.py"], "`-` reads standard input and takes no other files"),
         (["check", "-f", "json=x.py/out.json"], "x.py"),
         (["chek"], "did you mean `check`?"),
         (["x.py"], "fsdp2lint check x.py"),

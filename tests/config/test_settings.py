@@ -122,7 +122,7 @@ def test_rules_that_are_tried_out_run_only_when_asked() -> None:
     assert tried in Settings(preview=True).chosen(every)
     assert tried in Settings(preview=True, select=("FSDP299",)).chosen(every)
     assert tried not in Settings(preview=True, ignore=("FSDP299",)).chosen(every)
-    with pytest.raises(BadSetting, match="`tried-out` is being tried out: --preview runs it"):
+    with pytest.raises(BadSetting, match="`tried-out` is in preview: --preview runs it"):
         Settings(select=("tried-out",)).chosen(every)
 
 

@@ -227,7 +227,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert code == 0
     assert told.splitlines() == [
         f"file {file} -> folder {folder}: 6 tensors, 80 bytes, 6 other values",
-        "1 tensors shared their memory with others and have their own now",
+        "1 tensors shared memory with others; each has its own now",
     ]
     assert said(file, folder) == (1, f"Error: {folder}: exists already; --force replaces it\n")
     assert said(file, folder, "--force")[0] == 0
@@ -270,7 +270,10 @@ def test_a_state_by_numbers_is_said(tmp_path: Path) -> None:
     model(torch.ones(1, 2)).sum().backward()
     optimizer.step()
     torch.save({"optimizer": optimizer.state_dict()}, tmp_path / "old.pt")
-    assert "by numbers; FSDP2 needs one by names" in said(tmp_path / "old.pt", tmp_path / "new")[1]
+    assert (
+        "keyed by numbers and FSDP2 needs parameter names"
+        in said(tmp_path / "old.pt", tmp_path / "new")[1]
+    )
 
 
 def test_a_file_is_what_torch_save_makes(tmp_path: Path) -> None:

@@ -240,7 +240,7 @@ def _planned(inside: Construction, helpers: Helpers, again: set[str]) -> _Round 
     if why or isinstance(found, str):
         return why or str(found)
     if made.spread and _is_handed_on(inside.call):
-        return "which keywords are handed on shows only in the run"
+        return "which keywords are handed on is known only at run time"
     entries = dict(made.shared)
     if isinstance(policy, Chosen):
         entries[CLASSES] = policy.classes

@@ -179,7 +179,7 @@ def _on_disk(session: Session, given: Given) -> tuple[int, Report]:
     targets = _targets(session, given)
     if given["add_ignore"] is not None:
         if any(given[name] for name in ("fix", "fix_only", "diff", "interactive")):
-            raise click.UsageError("--add-ignore leaves findings as they are: give it alone")
+            raise click.UsageError("--add-ignore does not work with options that fix")
         from fsdp2lint.cli.check.ignores import add
 
         return add(session, given["add_ignore"])
@@ -206,11 +206,11 @@ def _asking(session: Session, given: Given) -> Session:
 def _standard_input(session: Session, given: Given) -> tuple[int, Report]:
     """Check standard input; with ``--fix`` the text goes to standard output, whatever happens."""
     if len(session.paths) > 1:
-        raise click.UsageError("`-` reads standard input; name no other file beside it")
+        raise click.UsageError("`-` reads standard input and takes no other files")
     if given["add_ignore"] is not None:
-        raise click.UsageError("--add-ignore writes into files, `-` is none")
+        raise click.UsageError("--add-ignore changes files; it does not work with `-`")
     if given["interactive"]:
-        raise click.UsageError("--interactive asks on standard input, `-` reads the script from it")
+        raise click.UsageError("--interactive does not work with `-`: both read standard input")
     raw = text = sys.stdin.buffer.read()
     echoing = bool(given["fix"] or given["fix_only"]) and not given["diff"]
     try:
@@ -316,7 +316,9 @@ def _fixes(session: Session, given: Given) -> bool:
     wanted = given["fix"] if given["fix"] is not None else session.option("fix", False)
     fixing = bool(wanted or given["fix_only"] or given["interactive"])
     if fixing and given["staged"]:
-        raise click.UsageError("--staged looks at what would be committed; --fix changes the files")
+        raise click.UsageError(
+            "--staged checks what would be committed; it does not work with --fix, which changes the files"
+        )
     return fixing
 
 

@@ -90,7 +90,7 @@ class Sides:
             self._compared.unproven = f"`{name}` holds NaN in both programs"
             return
         if apart is None:
-            self._say(f"`{name}` has values that are no numbers at other places", name)
+            self._say(f"`{name}` has NaN in other places", name)
             return
         self._compared.relative = max(self._compared.relative, apart)
         if apart > self._rtol:

@@ -54,7 +54,7 @@ class OptimizerParameters(Check):
                 continue
             shard = shards[-1]
             what = f"`{built.kind}` holds {_some(names)} as it was before `fully_shard` replaced it"
-            message = f"{what}: what it steps over is not what the model computes with"
+            message = f"{what}: it never updates the model"
             because = [(shard.at, "sharded here"), (at, "stepped here")]
             told = tuple((spot, label) for spot, label in because if spot is not None)
             self.say(Violation("FSDP201" if early else "FSDP220", message, built.at, told))
@@ -83,7 +83,7 @@ class OptimizerParameters(Check):
         if assigned:
             message = (
                 f"`{built.kind}` holds {_some(assigned)} as it was before a load put another parameter "
-                "in its place: what it steps over is not what the model computes with"
+                "in its place: it never updates the model"
             )
             because = () if at is None else ((at, "stepped here"),)
             self.say(Violation("FSDP252", message, built.at, because))
