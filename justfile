@@ -36,6 +36,10 @@ docs:
     python docs/generate.py
     mkdocs build --strict
 
+# The pictures of the README and the site; name some of them: `just pictures check migrate`.
+pictures *words:
+    python docs/pictures.py {{words}}
+
 # All that CI runs.
 ci:
     bash .ci/run

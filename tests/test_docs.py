@@ -17,6 +17,7 @@ import pytest
 from fsdp2lint.catalogue import knowledge
 from fsdp2lint.catalogue.declare import SECTIONS
 from fsdp2lint.catalogue.toolrules import TOOL_RULES
+from fsdp2lint.check.session import Session
 from fsdp2lint.cli.program import program
 from fsdp2lint.interpret.entries import traces
 from fsdp2lint.project.project import Project
@@ -184,17 +185,60 @@ def test_the_example_of_a_rule_works() -> None:
     assert "replaced later" in finding.message
 
 
-def test_the_picture_shows_what_the_program_says() -> None:
-    picture = script("picture")
-    said = picture.terminal()
-    assert "\x1b[1;31merror[FSDP201]" in said
-    wanted = picture.svg(said)
+HOW = "python docs/pictures.py draws it anew"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="draws in a terminal")
+@pytest.mark.parametrize("name", ["check", "migrate"])
+def test_a_picture_shows_what_the_program_says(name: str) -> None:
+    pictures = script("pictures")
+    wanted = pictures.svg(pictures.terminal(name), pictures.COMMANDS[name])
     ElementTree.fromstring(wanted)
-    assert (DOCS / "terminal.svg").read_text("utf-8") == wanted, "python docs/picture.py"
+    assert (DOCS / "pictures" / f"{name}.svg").read_text("utf-8") == wanted, HOW
 
 
-def test_the_picture_breaks_lines_as_a_terminal_does() -> None:
-    picture = script("picture")
+@pytest.mark.ranks
+def test_the_picture_and_the_page_of_verify_show_what_it_says(tmp_path: Path) -> None:
+    """But for the numbers, in which machines differ."""
+    pictures = script("pictures")
+    said = pictures.terminal("verify", tmp_path / "page.html")
+    assert pictures.wrong_schedule() in said
+    wanted = shown(pictures.svg(said, pictures.COMMANDS["verify"]))
+    drawn = shown((DOCS / "pictures" / "verify.svg").read_text("utf-8"))
+    assert re.sub(r"[\d.]+(e-\d+)?", "#", drawn) == re.sub(r"[\d.]+(e-\d+)?", "#", wanted), HOW
+    assert pictures.wrong_schedule() in (tmp_path / "page.html").read_text("utf-8")
+
+
+def shown(picture: str) -> str:
+    """The words in a picture, without the circles of its curve."""
+    texts = (one.text or "" for one in ElementTree.fromstring(picture).iter() if one.text)
+    return "\n".join(text for text in texts if not set(text) & set("●○×┤│└"))
+
+
+def test_the_picture_of_an_editor_shows_what_check_says() -> None:
+    words = shown((DOCS / "pictures" / "editor.svg").read_text("utf-8")).split()
+    report = Session([str(DOCS.parent / "fixtures/projects/tour")], {}, isolated=True).check()
+    (message,) = (one.message for one in report.found if one.rule.code == "FSDP201")
+    assert "".join(message.split()) in "".join(words), HOW
+
+
+@pytest.mark.parametrize("name", ["report", "site"])
+def test_pictures_of_a_browser_are_of_what_is_shown_today(name: str) -> None:
+    pictures = script("pictures")
+    carried = pictures.shown_digest(DOCS / "pictures" / f"{name}.png")
+    text = {"site": pictures.site_text, "report": pictures.report_text}[name]()
+    assert carried == pictures.digest(text), HOW
+
+
+def test_every_picture_is_in_a_page() -> None:
+    pages = [*WRITTEN, DOCS.parent / "README.md"]
+    texts = "".join(page.read_text("utf-8") for page in pages)
+    for picture in (DOCS / "pictures").iterdir():
+        assert f"pictures/{picture.name})" in texts, picture.name
+
+
+def test_a_picture_breaks_lines_as_a_terminal_does() -> None:
+    picture = script("pictures")
     long = "\x1b[1;31mab\x1b[0m" + "c" * picture.COLUMNS
     first, second = picture.rows(long)
     assert ["".join(t for t, _, _ in row) for row in (first, second)] == [

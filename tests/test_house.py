@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
 import shlex
-import subprocess
-import sys
 import textwrap
 import warnings
 from collections.abc import Collection, Iterator
@@ -24,6 +21,7 @@ from fsdp2lint.cli.program import COMMANDS, program
 ROOT = Path(__file__).parent.parent
 FIXTURES = ROOT / "fixtures"
 README = ROOT / "README.md"
+RECALL = ROOT / "docs" / "guides" / "recall.md"
 
 LAYERS = (
     {"frameworks", "source", "system", "torch_api"},
@@ -325,34 +323,7 @@ def test_the_commands_of_the_readme_exist() -> None:
         assert {a for a in arguments if a.startswith("-") and " " not in a and a != "-"} <= known
 
 
-def test_the_readme_shows_what_the_program_prints(bless: bool) -> None:
-    """The finding between the marks is what ``check`` says of the tour; ``--bless`` renews it."""
-    shown = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "fsdp2lint",
-            "check",
-            "fixtures/projects/tour",
-            "--select",
-            "FSDP201",
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        env={k: v for k, v in os.environ.items() if k != "FORCE_COLOR"} | {"PYTHONUTF8": "1"},
-        check=False,
-    )
-    finding = shown.stdout.partition("\n\n")[0]
-    text = README.read_text(encoding="utf-8")
-    block = re.compile(r"(?<=<!-- tour -->\n```text\n).*?(?=\n```)", re.DOTALL)
-    if bless:
-        README.write_text(block.sub(lambda _: finding, text), encoding="utf-8")
-    else:
-        assert block.findall(text) == [finding]
-
-
-def test_the_readme_says_which_damage_was_not_run(bless: bool) -> None:
+def test_a_guide_says_which_damage_was_not_run(bless: bool) -> None:
     """Rules whose bad fixtures all say ``not shown on CPU`` are named between the marks; ``--bless`` renews them."""
 
     def is_shown(bad: Path) -> bool:
@@ -364,10 +335,10 @@ def test_the_readme_says_which_damage_was_not_run(bless: bool) -> None:
     )
     codes = [code for code, folder in folders if not any(map(is_shown, folder.glob("bad_*")))]
     named = textwrap.fill(f"{', '.join(codes)}.", 118)
-    text = README.read_text(encoding="utf-8")
+    text = RECALL.read_text(encoding="utf-8")
     block = re.compile(r"(?<=<!-- not run -->\n).*?(?=<!-- end -->)", re.DOTALL)
     if bless:
-        README.write_text(block.sub(lambda _: f"{named}\n", text), encoding="utf-8")
+        RECALL.write_text(block.sub(lambda _: f"{named}\n", text), encoding="utf-8")
     else:
         assert block.findall(text) == [f"{named}\n"]
 
