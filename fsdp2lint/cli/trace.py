@@ -17,7 +17,6 @@ from fsdp2lint.system.discover import NoSuchPath
 if TYPE_CHECKING:
     from fsdp2lint.model.events import Event
     from fsdp2lint.model.trace import Trace
-    from fsdp2lint.source.reading import read
     from fsdp2lint.source.source import Site
 
 PLACE = 24
@@ -57,6 +56,7 @@ def command(
         return _print_coverage(file, given, output_format)
     from fsdp2lint.interpret.entries import traces
     from fsdp2lint.project.project import Project
+    from fsdp2lint.source.reading import read
     from fsdp2lint.source.source import Unreadable
     from fsdp2lint.system.discover import project_roots
 
