@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fsdp2lint.cli.options import COLOR, CONFIGURATION, DISCOVERY, TARGET, Given, listing
+from fsdp2lint.cli.options import COLOR, CONFIGURATION, DISCOVERY, TARGET, Given, several
 from fsdp2lint.cli.output import coloured, on_terminal, save
 from fsdp2lint.cli.sessions import configured, refuse_wrong, said_to_be_wrong
 from fsdp2lint.config.settings import BadSetting, unknown
@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     help="Run this program of the folder before and after on CPU ranks; write only if they agree. Options of `verify`, "
     "such as `--fake`, may come before the script.",
 )
-@listing("--only", about="Only these codemods.")
-@listing("--skip", about="Not these codemods.")
+@several("--only", "Only these codemods.")
+@several("--skip", "Not these codemods.")
 @click.option(
     "--checkpoints",
     type=click.Choice(["dcp", "full"]),

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from fsdp2lint.config.meant import MEANT
+
 if TYPE_CHECKING:
     from fsdp2lint.rehearse.outcome import MadeUp
 
@@ -23,14 +25,29 @@ def _split(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> tup
     return tuple(part.strip() for text in given for part in text.split(",") if part.strip())
 
 
-def listing(*names: str, about: str) -> Callable[[F], F]:
-    """An option that takes a list."""
-    return click.option(*names, multiple=True, metavar="…", callback=_split, help=about)
+def of_key(key: str, *names: str, more: str = "", **how: Any) -> Callable[[F], F]:
+    """The option for a key of the configuration, which has its text; ``names`` where it is not ``--key`` alone."""
+    return click.option(*(names or (f"--{key}",)), help=MEANT[key] + more, **how)
 
 
-def flag(name: str, about: str) -> Callable[[F], F]:
-    """A flag that is also a key of the configuration: None when it was not used."""
-    return click.option(name, is_flag=True, default=None, help=about)
+def several(name: str, about: str) -> Callable[[F], F]:
+    """An option that takes a list, and is no key of the configuration."""
+    return click.option(name, multiple=True, metavar="…", callback=_split, help=about)
+
+
+def listing(key: str, *others: str, form: str = "…") -> Callable[[F], F]:
+    """The option for a key that holds a list."""
+    return of_key(key, f"--{key}", *others, multiple=True, metavar=form, callback=_split)
+
+
+def flag(key: str) -> Callable[[F], F]:
+    """A flag for a key: None when it was not used."""
+    return of_key(key, is_flag=True, default=None)
+
+
+def switch(key: str) -> Callable[[F], F]:
+    """A flag and its opposite for a key: None when neither was used."""
+    return of_key(key, f"--{key}/--no-{key}", default=None)
 
 
 def together(*options: Callable[[F], F]) -> Callable[[F], F]:
@@ -112,47 +129,25 @@ MAKING_UP = together(
     ),
 )
 
-TARGET = click.option(
-    "--target-torch",
-    metavar="VERSION",
-    help="The oldest torch release that the code must run on "
-    "[default: as the project's dependencies say, else 2.6].",
-)
+TARGET = of_key("target-torch", metavar="VERSION")
 
 SELECTION = together(
-    listing(
-        "--select",
-        about="Run these rules instead of the default: codes, prefixes, names, groups, ALL.",
-    ),
-    listing("--extend-select", about="Run these rules as well."),
-    listing("--ignore", "--extend-ignore", about="Do not run these rules."),
-    listing(
-        "--per-file-ignores", about="Do not report these rules in matching files: PATTERN:RULE."
-    ),
-    click.option(
-        "--preview/--no-preview", default=None, help="Also run rules that are still in preview."
-    ),
-    listing("--fixable", about="Apply fixes of these rules only."),
-    listing("--unfixable", about="Show the fixes of these rules, but never apply them."),
+    listing("select"),
+    listing("extend-select"),
+    listing("ignore", "--extend-ignore"),
+    listing("per-file-ignores", form="PATTERN:RULE"),
+    switch("preview"),
+    listing("fixable"),
+    listing("unfixable"),
     TARGET,
 )
 
 DISCOVERY = together(
-    listing("--exclude", about="Skip files and folders that match, instead of the default."),
-    listing("--extend-exclude", about="Skip files and folders that match, as well as the default."),
-    listing(
-        "--extension", about="Also read files with this extension: EXT:python or EXT:markdown."
-    ),
-    click.option(
-        "--force-exclude/--no-force-exclude",
-        default=None,
-        help="Apply exclusions to named files too.",
-    ),
-    click.option(
-        "--respect-gitignore/--no-respect-gitignore",
-        default=None,
-        help="Skip files that git ignores.",
-    ),
+    listing("exclude"),
+    listing("extend-exclude"),
+    listing("extension", form="EXT:LANGUAGE"),
+    switch("force-exclude"),
+    switch("respect-gitignore"),
 )
 
 CONFIGURATION = together(

@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from fsdp2lint.config.meant import MEANT
+
 Selectors = list[str]
 Language = Literal["python", "markdown"]
 Names = list[Annotated[str, Meta(pattern=r"^[^\W\d]\w*(\.[^\W\d]\w*)*$")]]
@@ -48,86 +50,73 @@ class Options(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, omit_d
     ] = UNSET
     select: Annotated[
         Selectors | UnsetType,
-        Meta(
-            description="Run these rules instead of the default: codes, prefixes, names, groups, ALL."
-        ),
+        Meta(description=MEANT["select"]),
     ] = UNSET
-    extend_select: Annotated[
-        Selectors | UnsetType, Meta(description="Run these rules as well.")
-    ] = UNSET
-    ignore: Annotated[Selectors | UnsetType, Meta(description="Do not run these rules.")] = UNSET
+    extend_select: Annotated[Selectors | UnsetType, Meta(description=MEANT["extend-select"])] = (
+        UNSET
+    )
+    ignore: Annotated[Selectors | UnsetType, Meta(description=MEANT["ignore"])] = UNSET
     extend_ignore: Annotated[
         Selectors | UnsetType,
         Meta(description="Rules to leave out in addition to those of an extended file."),
     ] = UNSET
     per_file_ignores: Annotated[
         dict[str, Selectors] | UnsetType,
-        Meta(description="Do not report these rules in files that match a pattern."),
+        Meta(description=MEANT["per-file-ignores"]),
     ] = UNSET
-    preview: Annotated[
-        bool | UnsetType, Meta(description="Also run rules that are still in preview.")
-    ] = UNSET
+    preview: Annotated[bool | UnsetType, Meta(description=MEANT["preview"])] = UNSET
     fixable: Annotated[
         Selectors | UnsetType,
-        Meta(description="Apply fixes of these rules only (default: all)."),
+        Meta(description=MEANT["fixable"]),
     ] = UNSET
     unfixable: Annotated[
         Selectors | UnsetType,
-        Meta(description="Show the fixes of these rules, but never apply them."),
+        Meta(description=MEANT["unfixable"]),
     ] = UNSET
     target_torch: Annotated[
         str | UnsetType,
-        Meta(
-            description="The oldest torch release that the code must run on (default: the lower "
-            "bound in the project's own dependencies, else 2.6)."
-        ),
+        Meta(description=MEANT["target-torch"]),
     ] = UNSET
     exclude: Annotated[
         list[str] | UnsetType,
-        Meta(description="Skip files and folders that match, instead of the default."),
+        Meta(description=MEANT["exclude"]),
     ] = UNSET
     extend_exclude: Annotated[
         list[str] | UnsetType,
-        Meta(description="Skip files and folders that match, as well as the default."),
+        Meta(description=MEANT["extend-exclude"]),
     ] = UNSET
     extension: Annotated[
         dict[str, Language] | UnsetType,
-        Meta(
-            description="More file extensions to check, each with its language: python or markdown."
-        ),
+        Meta(description=MEANT["extension"]),
     ] = UNSET
-    respect_gitignore: Annotated[
-        bool | UnsetType, Meta(description="Skip files that git ignores (default: true).")
-    ] = UNSET
-    force_exclude: Annotated[
-        bool | UnsetType,
-        Meta(description="Apply exclusions to files named on the command line too."),
-    ] = UNSET
-    fix: Annotated[bool | UnsetType, Meta(description="Apply the safe fixes, as --fix does.")] = (
+    respect_gitignore: Annotated[bool | UnsetType, Meta(description=MEANT["respect-gitignore"])] = (
         UNSET
     )
+    force_exclude: Annotated[
+        bool | UnsetType,
+        Meta(description=MEANT["force-exclude"]),
+    ] = UNSET
+    fix: Annotated[bool | UnsetType, Meta(description=MEANT["fix"])] = UNSET
     unsafe_fixes: Annotated[
         bool | UnsetType,
-        Meta(description="Include unsafe fixes: count them, and apply them with `fix`."),
+        Meta(description=MEANT["unsafe-fixes"]),
     ] = UNSET
-    show_fixes: Annotated[
-        bool | UnsetType, Meta(description="List the fixes that were applied.")
-    ] = UNSET
+    show_fixes: Annotated[bool | UnsetType, Meta(description=MEANT["show-fixes"])] = UNSET
     min_severity: Annotated[
         Literal["error", "warning", "info"] | UnsetType,
-        Meta(description="Hide findings below this severity."),
+        Meta(description=MEANT["min-severity"]),
     ] = UNSET
     output_format: Annotated[
         str | UnsetType,
-        Meta(description="Format of the findings: full (default), concise, grouped, json, …"),
+        Meta(description=MEANT["output-format"]),
     ] = UNSET
     baseline: Annotated[
         str | UnsetType,
-        Meta(description="File of accepted findings, which do not fail a run."),
+        Meta(description=MEANT["baseline"]),
     ] = UNSET
     cache_dir: Annotated[
         str | UnsetType,
-        Meta(description="Folder of the cache (default: .fsdp2lint_cache in the project)."),
+        Meta(description=MEANT["cache-dir"]),
     ] = UNSET
     plugins: Annotated[
         list[str] | UnsetType,

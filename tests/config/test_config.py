@@ -12,8 +12,10 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
+from click import Option
 
 from fsdp2lint import __version__
+from fsdp2lint.cli.check import command
 from fsdp2lint.config import toml
 from fsdp2lint.config.files import Configs, load
 from fsdp2lint.config.options import described, schema
@@ -468,6 +470,15 @@ def test_config_describes_every_key() -> None:
     assert invoke("config", "target_torch").stdout.startswith("target-torch: string\n")
     wrong = invoke("config", "target-torhc")
     assert (wrong.returncode, "did you mean `target-torch`?" in wrong.stderr) == (2, True)
+
+
+def test_the_help_says_of_an_option_what_the_configuration_says_of_its_key() -> None:
+    said = {key: about for key, _, about in described()}
+    options = {name: one for one in command.params for name in one.opts if isinstance(one, Option)}
+    both = {key for key in said if f"--{key}" in options} - {"extend-ignore"}  # here for two keys
+    assert len(both) > 15
+    for key in both:
+        assert (options[f"--{key}"].help or "").startswith(said[key]), key
 
 
 def test_the_schema_accepts_what_the_program_accepts() -> None:

@@ -18,6 +18,7 @@ from fsdp2lint.cli.options import (
     SEVERITIES,
     Given,
     flag,
+    of_key,
     together,
 )
 from fsdp2lint.cli.output import Target, coloured, on_terminal, parse_targets, write
@@ -49,12 +50,12 @@ class Check(click.Command):
 
 
 _FIXING = together(
-    flag("--fix", "Apply the safe fixes."),
-    flag("--unsafe-fixes", "Include unsafe fixes: count them, and apply them with --fix."),
+    flag("fix"),
+    flag("unsafe-fixes"),
     click.option("--fix-only", is_flag=True, help="Apply the safe fixes and report nothing."),
     click.option("-i", "--interactive", is_flag=True, help="Ask before each fix."),
     click.option("--diff", is_flag=True, help="Show what --fix would change; write nothing."),
-    flag("--show-fixes", "List the fixes that were applied."),
+    flag("show-fixes"),
     click.option(
         "--add-ignore",
         metavar="[=REASON]",
@@ -81,25 +82,23 @@ _FILES = together(
 )
 
 _OUTPUT = together(
-    click.option(
+    of_key(
+        "output-format",
         "-f",
         "--output-format",
         "output_formats",
+        more=" Can be repeated.",
         multiple=True,
         metavar="F[=FILE]",
         envvar="FSDP2LINT_OUTPUT_FORMAT",
-        help="full (default), concise, grouped, json, json-lines, sarif, github, gitlab, junit or "
-        "coverage; can be repeated.",
     ),
     click.option("-o", "--output-file", metavar="FILE", help="Write the report to a file."),
     click.option(
         "--statistics", is_flag=True, help="Print the number of findings per rule instead."
     ),
     click.option("--profile-rules", is_flag=True, help="Print the time spent in each rule."),
-    click.option(
-        "--min-severity", type=click.Choice(SEVERITIES), help="Hide findings below this severity."
-    ),
-    click.option("--baseline", metavar="FILE", help="Accepted findings, which do not count."),
+    of_key("min-severity", type=click.Choice(SEVERITIES)),
+    of_key("baseline", metavar="FILE"),
     click.option("--error-on-warning", is_flag=True, help="Report warnings as errors."),
     click.option("-e", "--exit-zero", is_flag=True, help="Exit 0 even if there are findings."),
     click.option("--exit-non-zero-on-fix", is_flag=True, help="Exit 1 if a fix was applied."),
@@ -115,12 +114,7 @@ _RUNNING = together(
         "-j", "--jobs", type=click.IntRange(1), metavar="N", help="Use at most N processes."
     ),
     click.option("-n", "--no-cache", is_flag=True, help="Neither read nor write the cache."),
-    click.option(
-        "--cache-dir",
-        metavar="FOLDER",
-        envvar="FSDP2LINT_CACHE_DIR",
-        help="Folder of the cache.",
-    ),
+    of_key("cache-dir", metavar="FOLDER", envvar="FSDP2LINT_CACHE_DIR"),
 )
 
 
