@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import msgspec
 
 from fsdp2lint.check.report import Severity
-from fsdp2lint.rehearse.contract.codes import NAMES
 from fsdp2lint.rehearse.outcome import Frame, MadeUp, RankReport, Request, Spot, Violation
 from fsdp2lint.rehearse.rehearse import Rehearsal, Seen, first_dead
 from fsdp2lint.reporters._frame import Mark, frame
@@ -89,7 +89,7 @@ def record(violation: Violation) -> dict[str, Any]:
     at = violation.at
     return {
         "code": violation.code,
-        "name": NAMES[violation.code],
+        "name": _name(violation.code),
         "message": violation.message,
         "filename": at.file if at else None,
         "location": {"row": at.line, "column": 1} if at else None,
@@ -195,11 +195,19 @@ def _stack(frames: list[Frame]) -> Iterator[Line]:
             yield [("    " + lines[call.at.line - 1].strip(), "")]
 
 
+@cache
+def _name(code: str) -> str:
+    """The name of the rule that a run shows to be broken; loading the rules takes a while."""
+    from fsdp2lint.catalogue.knowledge import rules
+
+    return next(rule.name for rule in rules() if rule.code == code)
+
+
 def violation_lines(violation: Violation, severity: Severity = "error") -> Iterator[Line]:
     """A break of the contract, or what may be one, with the lines of the script that show it."""
     yield [
         (f"{severity}[{violation.code}]", severity),
-        (f" {NAMES[violation.code]}: {violation.message}", "strong"),
+        (f" {_name(violation.code)}: {violation.message}", "strong"),
     ]
     points = [(spot, label) for spot, label in violation.because]
     if violation.at is not None:
