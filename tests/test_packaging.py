@@ -80,7 +80,6 @@ def test_every_import_of_another_distribution_is_declared() -> None:
         "typing_extensions",
         "pyyaml",
         "pyyaml-ft",
-        "markdown-it-py",
         "mdurl",
         "pygments",
         "colorama",

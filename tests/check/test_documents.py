@@ -117,6 +117,19 @@ def test_a_fence_inside_a_longer_fence_is_text() -> None:
     assert [(block.first, block.text) for block in blocks(text)] == [(7, "y = 2\n")]
 
 
+def test_blocks_in_lists_quotations_and_notes_are_read_and_commented_out_ones_are_not() -> None:
+    text = (
+        "- ```python\n  x = 1\n  ```\n\n> ```py\n> y = 2\n>\n> z = 3\n> ```\n\n"
+        "!!! note\n\n    ```python\n    if x:\n\n        y\n    ```\n\n<!--\n```python\nw = 4\n```\n-->\n"
+    )
+    found = [(block.first, block.prefix, block.text) for block in blocks(text)]
+    assert found == [
+        (2, "  ", "x = 1\n"),
+        (6, "> ", "y = 2\n\nz = 3\n"),
+        (14, "    ", "if x:\n\n    y\n"),
+    ]
+
+
 def test_magics_and_comments_work_in_blocks(tmp_path: Path) -> None:
     code = LATE.replace("fully_shard(model)", "!nvidia-smi\nfully_shard(model)")
     quiet = code.replace("parameters())", "parameters())  # fsdp2lint: ignore[FSDP201]")

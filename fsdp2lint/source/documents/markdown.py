@@ -3,8 +3,6 @@ r"""Blocks of Python in a Markdown document, each a program of its own.
 A document shows alternatives, the wrong way before the right one, parts of programs: its blocks are not
 joined. What a block does know are the imports of the blocks above it, which readers have seen too: they
 stand above its own text, behind which a statement that does nothing is the border.
-
-https://spec.commonmark.org/0.31.2/#fenced-code-blocks
 """
 
 from __future__ import annotations
@@ -17,11 +15,16 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import accumulate
 
+from markdown_it import MarkdownIt
+
 from fsdp2lint.source.documents import magics
 from fsdp2lint.source.documents.snippet import Snippet
 from fsdp2lint.source.source import NEWLINE, Document, Part, Range, Source, Unreadable
 
-_FENCE = re.compile(r"(?P<prefix>[ \t]*(?:>[ \t]?)*[ \t]*)(?P<fence>`{3,}|~{3,})(?P<info>.*)")
+_PARSER = MarkdownIt("commonmark").disable(["code", "inline", "text_join"])
+"""Of the blocks of a document: what stands inside a paragraph is not looked at, and four spaces are an indentation, as
+in the notes of mkdocs."""
+
 _LANGUAGE = re.compile(r"\s*(?:\{\s*\.?)?(?:code-(?:block|cell)\}\s*)?(?P<name>[\w-]*)")
 _PYTHON = frozenset({"ipython", "ipython3", "py", "python", "python3"})
 _BORDER = "...#:above:\n"
@@ -124,27 +127,35 @@ def markdown(text: str, path: str) -> list[Markdown]:
 
 
 def blocks(text: str) -> Iterator[Block]:
-    """The fenced blocks that say that they are Python."""
+    """The fenced blocks that say that they are Python, in lists and quotations too."""
     lines = lines_of(text)
     starts = [0, *accumulate(map(len, lines))]
-    number = 0
-    while number < len(lines):
-        at = number
-        number += 1
-        opening = _FENCE.fullmatch(lines[at].rstrip("\r\n"))
-        if opening is None or (opening["fence"][0] == "`" and "`" in opening["info"]):
-            continue
-        while number < len(lines) and not _closes(lines[number], opening["fence"]):
-            number += 1
-        language = _LANGUAGE.match(opening["info"])
-        inner = lines[at + 1 : number]
-        if language is not None and language["name"].lower() in _PYTHON and inner:
-            prefix = opening["prefix"]
-            own = [_without(line, prefix) for line in inner]
-            if None not in own:
+    for token in _PARSER.parse(text):
+        if token.type == "fence" and token.map is not None and _is_python(token.info):
+            first, shown = token.map[0] + 1, lines_of(token.content)
+            inner = lines[first : first + len(shown)]
+            prefix = next(
+                (_before(*both) for both in zip(inner, shown, strict=False) if both[1].strip()),
+                None,
+            )
+            own = [_without(line, prefix or "") for line in inner]
+            if prefix is not None and [_bare(line or "") for line in own] == [*map(_bare, shown)]:
                 code = "".join(line or "" for line in own)
-                yield Block(at + 2, prefix, code, starts[at + 1], starts[number])
-        number += 1
+                yield Block(first + 1, prefix, code, starts[first], starts[first + len(shown)])
+
+
+def _is_python(info: str) -> bool:
+    language = _LANGUAGE.match(info)
+    return language is not None and language["name"].lower() in _PYTHON
+
+
+def _before(line: str, shown: str) -> str:
+    """What stands before the code on a line because of its place: an indentation, the mark of a quotation."""
+    return _bare(line).removesuffix(_bare(shown))
+
+
+def _bare(line: str) -> str:
+    return line.rstrip("\r\n")
 
 
 def lines_of(text: str) -> list[str]:
@@ -152,11 +163,6 @@ def lines_of(text: str) -> list[str]:
     ends = [match.end() for match in NEWLINE.finditer(text)]
     pieces = [text[a:b] for a, b in zip([0, *ends], [*ends, len(text)], strict=True)]
     return [piece for piece in pieces if piece]
-
-
-def _closes(line: str, fence: str) -> bool:
-    match = _FENCE.fullmatch(line.rstrip("\r\n"))
-    return match is not None and match["fence"].startswith(fence) and not match["info"].strip()
 
 
 def _without(line: str, prefix: str) -> str | None:
