@@ -56,6 +56,7 @@ import libcst as cst
 from fsdp2lint.api import (
     Account,
     Called,
+    Edit,
     Layout,
     Left,
     Program,
@@ -75,7 +76,7 @@ from .._common.both_classes import is_library
 from .._common.loop_classes import class_test, is_one_of_many
 from .._common.loop_models import FSDP1, FSDP_MODULE
 from .._common.loop_quoted import quotations
-from .._common.loop_text import text_of
+from .._common.loop_text import receiver_text, text_of
 from .._common.shared import unimports
 from .apart import beside_fsdp2, tests_apart
 from .both import both_classes, listed
@@ -245,6 +246,19 @@ def _methods(program: Program) -> Iterator[Step | Left]:
                 yield Left(source, node, why, "compare with the model that is sharded last")
 
 
+def _filtered(source: Source, call: cst.Call, cls: str) -> Edit | None:
+    """``for m in model.modules() if isinstance(m, FSDPModule)`` of a comprehension over the list; None elsewhere."""
+    layout = Layout.of(source)
+    loop = layout.parents[call]
+    if not isinstance(loop, cst.CompFor) or loop.iter is not call:
+        return None
+    if not isinstance(loop.target, cst.Name):
+        return None
+    model = receiver_text(source, call.args[0].value)
+    test = f"isinstance({loop.target.value}, {cls})"
+    return Splice(source, *layout.whole(call), f"{model}.modules() if {test}")
+
+
 def _listed(program: Program, source: Source, call: cst.Call, sure: bool) -> Step | Left:
     """The modules that ``FSDP.fsdp_modules(model)`` lists."""
     if not call.args or call.args[0].star or call.args[0].keyword is not None:
@@ -254,8 +268,11 @@ def _listed(program: Program, source: Source, call: cst.Call, sure: bool) -> Ste
     model = text_of(source, call.args[0].value)
     if len(call.args) == 1 or text_of(source, call.args[1].value) == "False":
         name = name_for(source, call, FSDP_MODULE)
-        text = listed(model, name.text)
-        edits = (Replace(source, call, text), *name.edits, *unimports(program, source, FSDP1))
+        edits = (
+            _filtered(source, call, name.text) or Replace(source, call, listed(model, name.text)),
+            *name.edits,
+            *unimports(program, source, FSDP1),
+        )
         return Step(edits, (Account(source, call, "changed", WHY),))
     if sure:
         edits = (Replace(source, call, f"[{model}]"), *unimports(program, source, FSDP1))
