@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from fsdp2lint.rehearse import fakes
-from fsdp2lint.rehearse.fakes.data_sets import Dataset, load_dataset
+from fsdp2lint.rehearse.fakes.data_sets import Dataset, load_dataset, load_from_disk
 from fsdp2lint.rehearse.fakes.nothing import Hollow, Nothing
 from fsdp2lint.rehearse.fakes.texts import Tokenizer
 from fsdp2lint.rehearse.launch import Run
@@ -364,6 +364,24 @@ def test_rows_have_every_column_and_are_mapped_in_batches() -> None:
     made.set_format("torch")
     assert made[0]["input_ids"].shape == (8,)
     assert tokenizer.decode(tokenizer.encode("any text")) == "any text"
+
+
+def test_parts_and_other_data_sets_hold_other_rows() -> None:
+    """A program that evaluates on its training data computes something else."""
+    texts = [
+        one[0]["text"]
+        for one in (
+            load_dataset("c4", split="train"),
+            load_dataset("c4", split="validation"),
+            load_dataset("imdb", split="train"),
+            load_from_disk("/data/c4/train"),
+            load_from_disk("/data/c4/validation"),
+            load_from_disk("/data/c4")["test"],
+        )
+    ]
+    assert len(set(texts)) == len(texts)
+    assert load_dataset("c4")["train"][0]["text"] == texts[0]
+    assert load_from_disk("/another/folder/train")[0]["text"] == texts[3]
 
 
 def test_rows_keep_the_columns_that_a_script_leaves() -> None:

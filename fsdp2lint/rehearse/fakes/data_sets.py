@@ -9,9 +9,11 @@ import ast
 import functools
 import importlib
 import importlib.util
+import os
 import random
 import re
 import sys
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
@@ -25,6 +27,8 @@ from fsdp2lint.rehearse.standin.replace import Counted, Function, wrap
 
 ROWS = 256
 TRAINING_ROWS = 1_024
+SOURCES = 10_000
+"""What is called otherwise holds other rows, but for one pair in so many."""
 LENGTH = 32
 """So many tokens a row that comes with its tokens."""
 _NUMBERS = ("label", "labels", "idx", "id", "score", "target")
@@ -217,7 +221,9 @@ class Dataset(torch.utils.data.Dataset[Any]):
     def __init__(
         self, rows: Iterable[Any] | None = None, source: str = "", count: int = ROWS
     ) -> None:
-        self._rows = [Row(n, source) for n in range(count)] if rows is None else list(rows)
+        first = zlib.crc32(source.encode()) % SOURCES * count if source else 0
+        numbers = range(first, first + count)
+        self._rows = [Row(n, source) for n in numbers] if rows is None else list(rows)
         self._tensors = False
         self._shown: list[str] | None = None
         self._transform: Callable[..., Any] | None = None
@@ -451,7 +457,7 @@ class Saved(Dataset):
 
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, str) and key in self:
-            return Dataset(self._rows)
+            return self._part(key)
         return super().__getitem__(key)
 
     def __contains__(self, key: object) -> bool:
@@ -459,7 +465,10 @@ class Saved(Dataset):
 
     def get(self, key: str, default: Any = None) -> Any:
         """A part of that name."""
-        return Dataset(self._rows) if key in _PARTS else default
+        return self._part(key) if key in _PARTS else default
+
+    def _part(self, name: str) -> Dataset:
+        return Dataset(source=name, count=len(self._rows))
 
 
 _PARTS = ("train", "training", "validation", "valid", "val", "dev", "eval", "test")
@@ -471,7 +480,7 @@ class DatasetDict(dict[str, Any]):
     __class__ = _passes_for("DatasetDict")
 
     def __missing__(self, key: str) -> Dataset:
-        made = self[key] = Dataset()
+        made = self[key] = Dataset(source=key)
         return made
 
     def __getattr__(self, name: str) -> Any:
@@ -495,11 +504,14 @@ def _rows(columns: Any) -> list[Any]:
 
 def load_dataset(*named: object, split: Any = None, **how: object) -> Any:
     """A data set of any name."""
-    source = " ".join(map(str, (*named, how.get("path", ""))))
+    source = _called(*named, how.get("path", ""))
     parts = ("train", "validation", "test")
     names = parts if split is None else split if isinstance(split, list | tuple) else (split,)
     many = [TRAINING_ROWS if str(name).startswith("train") else ROWS for name in names]
-    made = [Dataset(source=source, count=count) for count in many]
+    made = [
+        Dataset(source=f"{source} {name}", count=count)
+        for name, count in zip(names, many, strict=True)
+    ]
     if split is None:
         return DatasetDict(zip(parts, made, strict=True))
     return made if isinstance(split, list | tuple) else made[0]
@@ -507,7 +519,12 @@ def load_dataset(*named: object, split: Any = None, **how: object) -> Any:
 
 def load_from_disk(*named: object, **_: object) -> Any:
     """Rows, or parts of them."""
-    return Saved(source=" ".join(map(str, named)), count=TRAINING_ROWS)
+    return Saved(source=_called(*named), count=TRAINING_ROWS)
+
+
+def _called(*named: object) -> str:
+    """The names that a data set is asked for by; of paths the last part: the folders above differ between two programs."""
+    return " ".join(os.path.basename(str(one).rstrip("/")) for one in named)
 
 
 def concatenate_datasets(parts: Iterable[Dataset], **_: object) -> Dataset:
