@@ -160,7 +160,7 @@ def test_documents_are_found_where_they_are_looked_for(repository: Path) -> None
     [
         (["--since", "nowhere"], "git merge-base: fatal: Not a valid object name nowhere"),
         (["--staged", "--changed"], "--staged and --changed exclude each other"),
-        (["--staged", "--fix"], "--staged looks at what would be committed"),
+        (["--staged", "--fix"], "--staged checks what would be committed"),
         (["--staged", "-"], "--staged is about files, not standard input"),
     ],
 )

@@ -45,7 +45,7 @@ def test_what_is_not_fixed_is_reported(tmp_path: Path) -> None:
 
 def test_no_script_on_standard_input(tmp_path: Path) -> None:
     shown = invoke("check", "-i", "-", cwd=tmp_path, text=CLEAN)
-    assert (shown.returncode, "asks on standard input" in shown.stderr) == (2, True)
+    assert (shown.returncode, "both read standard input" in shown.stderr) == (2, True)
 
 
 def test_watching_needs_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

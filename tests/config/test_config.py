@@ -379,7 +379,7 @@ def test_a_named_file(tmp_path: Path) -> None:
         ),
         (["--config", "select=nothing"], "--config select=nothing: neither a file nor TOML"),
         (["--config", "a.toml", "--config", "b.toml"], "names two files"),
-        (["--config", "a.toml", "--isolated"], "--isolated reads no file"),
+        (["--config", "a.toml", "--isolated"], "--isolated and --config cannot be used together"),
         (["--per-file-ignores", "FSDP2"], "write PATTERN:RULE"),
     ],
 )
