@@ -99,6 +99,21 @@ def test_no_file_needs_itself() -> None:
     assert not needs, f"there is a circle among {sorted(needs)}"
 
 
+MOST_ARROWS = 110
+
+
+def test_rooms_know_few_others() -> None:
+    """From one to another, by all imports that run; the version of the package is no room."""
+
+    def room(name: str) -> str:
+        return name.removeprefix("fsdp2lint.").partition(".")[0]
+
+    pairs = {(room(user), room(one)) for user, named in _loaded().items() for one in named}
+    arrows = {(a, b) for a, b in pairs if a != b and b != "fsdp2lint"}
+    assert len(arrows) <= MOST_ARROWS, f"{len(arrows)} arrows between rooms"
+
+
+@cache
 def _loaded() -> dict[str, set[str]]:
     """By module: the modules that it loads when it runs."""
     paths = dict(everything())

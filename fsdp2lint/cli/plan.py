@@ -63,7 +63,7 @@ def command(
     from fsdp2lint.rehearse.rehearse import CannotRun, require_torch
     from fsdp2lint.rehearse.words import ways
     from fsdp2lint.rehearse.workfolder import make
-    from fsdp2lint.reporters._paint import painted, plain
+    from fsdp2lint.system.paint import painted, plain
 
     target, arguments = target_of(module, words)
     if module is None and not os.path.isfile(target):

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from fsdp2lint.plan.compare import Difference, climbed, compare_plans
+from fsdp2lint.plan.compare import Difference, compare_plans
 from fsdp2lint.plan.data import Amounts, Plan, amounts
 from fsdp2lint.plan.errand import Answer, Errand, environment
 from fsdp2lint.rehearse.outcome import Frame, Request
@@ -28,7 +28,6 @@ __all__ = [
     "Difference",
     "Plan",
     "amounts",
-    "climbed",
     "compare_plans",
     "plan",
 ]

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from fsdp2lint.plan.data import Group, Model, Option, Plan, Unit
-from fsdp2lint.prove.ladder import Rung, rung
+from fsdp2lint.system.plain import count
 
 Kind = Literal["group", "mesh", "precision", "memory", "optimizer"]
 
@@ -43,23 +43,13 @@ def compare_plans(before: Plan, after: Plan) -> list[Difference]:
     Groups of parameters that are not sharded are not compared: how they are bundled changes nothing.
     """
     if len(before.models) != len(after.models):
-        counts = (_count(len(plan.models), "model") for plan in (before, after))
+        counts = (count(len(plan.models), "model") for plan in (before, after))
         return [Difference("group", "sharded models", *counts)]
     found: list[Difference] = []
     for old, new in zip(before.models, after.models, strict=True):
         found += _groups(old, new)
         found += _settings(old, new)
     return [*found, *_optimizers(before, after)]
-
-
-def climbed(before: Plan, after: Plan) -> Rung:
-    """Rung 2 of the proof ladder: whether both plans come to the same, memory left aside."""
-    essential = [one for one in compare_plans(before, after) if one.essential]
-    if essential:
-        more = f" and {len(essential) - 1} more" if len(essential) > 1 else ""
-        return rung(2, False, essential[0].message + more)
-    units = _count(sum(len(model.units) for model in after.models), "unit")
-    return rung(2, True, f"the same {units} on {after.world} ranks")
 
 
 def _groups(old: Model, new: Model) -> Iterator[Difference]:
@@ -122,7 +112,7 @@ def _members(unit: Unit) -> frozenset[str]:
 
 
 def _mesh(unit: Unit) -> str:
-    return f"{_count(unit.shards, 'shard')} in {_count(unit.replicas, 'replica')}"
+    return f"{count(unit.shards, 'shard')} in {count(unit.replicas, 'replica')}"
 
 
 def _precision(unit: Unit) -> str:
@@ -150,7 +140,7 @@ def _optimizers(before: Plan, after: Plan) -> Iterator[Difference]:
                 yield Difference("optimizer", f"`{name}`", *texts)
     strange = [sum(group.strangers for group in _all_groups(plan)) for plan in (before, after)]
     if strange[0] != strange[1]:
-        counts = (_count(number, "tensor") for number in strange)
+        counts = (count(number, "tensor") for number in strange)
         yield Difference("optimizer", "tensors trained that no model holds", *counts)
 
 
@@ -177,7 +167,3 @@ def _same(was: Option, now: Option) -> bool:
 
 def _quoted(unit: Unit) -> str:
     return f"`{unit.name}`" if unit.name else "the root"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

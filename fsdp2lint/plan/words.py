@@ -10,7 +10,7 @@ import msgspec
 
 from fsdp2lint.plan.compare import Difference, compare_plans
 from fsdp2lint.plan.data import Amounts, Group, Plan, Transfer, Unit, amounts
-from fsdp2lint.reporters._paint import Line
+from fsdp2lint.system.paint import Line
 
 SHOWN = 20
 """So many differences are told one by one."""

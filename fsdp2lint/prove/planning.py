@@ -5,12 +5,13 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from fsdp2lint.plan import CannotPlan, Plan, climbed, plan
+from fsdp2lint.plan import CannotPlan, Plan, compare_plans, plan
 from fsdp2lint.prove import ladder
 from fsdp2lint.prove.compare import PLAN, Options
 from fsdp2lint.prove.places import Place
 from fsdp2lint.rehearse import workfolder
 from fsdp2lint.rehearse.outcome import Request
+from fsdp2lint.system.plain import count
 
 
 def planned(
@@ -44,3 +45,13 @@ def planned(
             except CannotPlan as problem:
                 return plans, ladder.rung(PLAN, None, f"no plan of {side.upper()}: {problem}")
     return plans, climbed(plans[0], plans[1])
+
+
+def climbed(before: Plan, after: Plan) -> ladder.Rung:
+    """Rung 2 of the proof ladder: whether both plans come to the same, memory left aside."""
+    essential = [one for one in compare_plans(before, after) if one.essential]
+    if essential:
+        more = f" and {len(essential) - 1} more" if len(essential) > 1 else ""
+        return ladder.rung(2, False, essential[0].message + more)
+    units = count(sum(len(model.units) for model in after.models), "unit")
+    return ladder.rung(2, True, f"the same {units} on {after.world} ranks")

@@ -22,7 +22,7 @@ from fsdp2lint.rehearse.words import (
     text_at,
     violation_lines,
 )
-from fsdp2lint.reporters._paint import Line, painted, plain
+from fsdp2lint.system.paint import Line, painted, plain
 
 SHOWN = 10
 """So many steps are shown; of more, the first and the last, and where the runs part."""

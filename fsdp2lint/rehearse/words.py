@@ -13,10 +13,11 @@ import msgspec
 from fsdp2lint.check.report import Severity
 from fsdp2lint.rehearse.outcome import Frame, MadeUp, RankReport, Request, Spot, Violation
 from fsdp2lint.rehearse.rehearse import Rehearsal, Seen, first_dead
-from fsdp2lint.reporters._frame import Mark, frame
-from fsdp2lint.reporters._paint import Line, painted, plain
+from fsdp2lint.source.frames import Mark, frame
 from fsdp2lint.source.reading import read
 from fsdp2lint.source.source import Range, Unreadable
+from fsdp2lint.system.paint import Line, painted, plain
+from fsdp2lint.system.plain import count
 
 SHOWN = 12
 """So many steps are shown; of more, the first and the last."""
@@ -240,12 +241,12 @@ _OTHER_KINDS = ("made up: ", "made small: ", "put on the path: ")
 def stood_in_for(replaced: dict[str, int], *, cuda: bool = True) -> Iterator[Line]:
     """What the script did not get as it asked for it: a line for each kind, each thing with how often."""
     kinds: dict[str, list[str]] = {}
-    for what, count in replaced.items():
+    for what, times in replaced.items():
         kind = next((one for one in _OTHER_KINDS if what.startswith(one)), "")
         if not kind and not cuda:
             continue
         text = what.removeprefix(kind)
-        kinds.setdefault(kind, []).append(f"{text} {count}x" if count > 1 else text)
+        kinds.setdefault(kind, []).append(f"{text} {times}x" if times > 1 else text)
     for kind in sorted(kinds):
         yield [(kind or "replaced by the CPU's: ", "dim"), (", ".join(kinds[kind]), "")]
 
@@ -254,8 +255,8 @@ def _summary(rehearsal: Rehearsal) -> Iterator[Line]:
     request, run = rehearsal.request, rehearsal.run
     steps = rehearsal.steps
     kind = "GPU rank" if request.device == "cuda" else "CPU rank"
-    what = f"{request.target} on {_count(request.nproc, kind)}"
-    yield [(f"{what}: {_count(len(steps), 'optimizer step')} in {run.seconds:.1f} s", "strong")]
+    what = f"{request.target} on {count(request.nproc, kind)}"
+    yield [(f"{what}: {count(len(steps), 'optimizer step')} in {run.seconds:.1f} s", "strong")]
     if steps:
         yield [("   step   loss (rank 0)     loss (mean)   gradient norm", "dim")]
         yield from _table(steps)
@@ -265,7 +266,7 @@ def _summary(rehearsal: Rehearsal) -> Iterator[Line]:
         yield [("note: ", "note"), (note, "")]
     if rehearsal.violations:
         yield [
-            (f"Found {_count(len(rehearsal.violations), 'violation')} of the contract.", "strong")
+            (f"Found {count(len(rehearsal.violations), 'violation')} of the contract.", "strong")
         ]
     elif rehearsal.completed:
         yield [("Nothing broke the contract.", "strong")]
@@ -284,10 +285,6 @@ def _table(steps: list[Seen]) -> Iterator[Line]:
 
 def _number(number: float | None) -> str:
     return f"{'-' if number is None else format(number, '.6g'):>16}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def spot(at: Spot) -> str:

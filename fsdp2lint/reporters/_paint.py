@@ -1,33 +1,16 @@
-"""Lines of text whose parts have a role; with colours they look better, without they say the same."""
+"""Lines of a report, as a view wants them."""
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from fsdp2lint.system.paint import Line, painted, plain
 from fsdp2lint.system.plain import one_line
 
 if TYPE_CHECKING:
     from fsdp2lint.catalogue.declare import Rule
     from fsdp2lint.reporters import View
-
-Line = list[tuple[str, str]]
-"""Pieces of text, each with its role: a key of :data:`STYLES`, ``link:`` and a URL, both in this order, or empty."""
-
-STYLES = {
-    "error": "bold red",
-    "warning": "bold yellow",
-    "info": "bold cyan",
-    "strong": "bold",
-    "gutter": "blue",
-    "mark": "bold cyan",
-    "help": "bold cyan",
-    "note": "bold",
-    "add": "green",
-    "remove": "red",
-    "dim": "bright_black",
-}
 
 
 def coded(rule: Rule, severity: str) -> str:
@@ -39,29 +22,3 @@ def shown(lines: Sequence[Line], view: View) -> str:
     """The lines with colours and links, or without."""
     safe = [[(one_line(text), role) for text, role in line] for line in lines]
     return painted(safe, links=view.links) if view.colour and safe else plain(safe)
-
-
-def plain(lines: Iterable[Line]) -> str:
-    """The lines without colours."""
-    return "".join("".join(text for text, _ in line).rstrip() + "\n" for line in lines)
-
-
-def painted(lines: Iterable[Line], *, links: bool = False) -> str:
-    """The lines with terminal colours, and links if wanted; they show the same characters as :func:`plain`."""
-    from rich.console import Console
-    from rich.style import Style
-    from rich.text import Text
-
-    stream = io.StringIO()
-    console = Console(
-        file=stream, force_terminal=True, color_system="standard", highlight=False, width=200
-    )
-    for line in lines:
-        text = Text()
-        for piece, role in line:
-            name, _, url = role.partition("link:")
-            link = Style(link=url if links and url else None)
-            text.append(piece, Style.parse(STYLES.get(name, "")) + link)
-        text.rstrip()
-        console.print(text, soft_wrap=True)
-    return stream.getvalue()

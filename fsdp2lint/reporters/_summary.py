@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from fsdp2lint.check.coverage import gaps, programs_of
+from fsdp2lint.system.plain import count
 
 if TYPE_CHECKING:
     from fsdp2lint.check.diagnostics import Report
@@ -88,11 +89,6 @@ def _fixed(report: Report, view: View) -> list[str]:
 def ending(report: Report, view: View) -> list[str]:
     """The summary, unless only findings are wanted."""
     return [] if view.quiet else summary(report, view)
-
-
-def count(number: int, noun: str) -> str:
-    """``1 error``, ``2 errors``."""
-    return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
 def _more(number: int, *, also: bool) -> str:

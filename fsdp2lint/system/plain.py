@@ -109,3 +109,8 @@ def _number(match: re.Match[str]) -> str:
         return match[0]
     code = ord(match[0])
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+def count(number: int, noun: str) -> str:
+    """``1 error``, ``2 errors``."""
+    return f"{number} {noun}" + ("" if number == 1 else "s")

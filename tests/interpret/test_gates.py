@@ -37,9 +37,9 @@ HOOK = (
 OURS = """
     check check.context check.coverage check.report check.runner check.session check.units
     cli cli.check cli.known cli.options cli.output cli.program cli.progress cli.sessions config config.files
-    config.resolve config.settings model model.told project project.links
+    config.meant config.resolve config.settings model model.told project project.links
     reporters reporters._paint reporters._summary reporters.full source source.prefilter
-    system system.discover system.files system.gitignore system.home system.plain
+    system system.discover system.files system.gitignore system.home system.paint system.plain
 """
 NOT_FOR_NOTHING = {
     "asyncio", "concurrent", "dataclasses", "difflib", "hashlib", "ipaddress", "json", "multiprocessing",

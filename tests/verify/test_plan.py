@@ -10,12 +10,13 @@ import pytest
 from click.testing import CliRunner
 
 from fsdp2lint.cli.plan import command
-from fsdp2lint.plan import CannotPlan, Plan, amounts, climbed, compare_plans, plan
+from fsdp2lint.plan import CannotPlan, Plan, amounts, compare_plans, plan
 from fsdp2lint.plan.errand import Answer
 from fsdp2lint.plan.words import record, told
 from fsdp2lint.prove.ladder import Rung
+from fsdp2lint.prove.planning import climbed
 from fsdp2lint.rehearse.outcome import Request
-from fsdp2lint.reporters._paint import plain
+from fsdp2lint.system.paint import plain
 
 from .scenes import ROOT, serving
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fsdp2lint.plan import climbed
 from fsdp2lint.plan.errand import Answer
 from fsdp2lint.prove.ladder import Rung
 from fsdp2lint.prove.places import find
+from fsdp2lint.prove.planning import climbed
 from tests.support.migrated import migrated, settings, written
 
 from .scenes import ROOT, Server, serving

@@ -22,7 +22,7 @@ def add(session: Session, reason: str) -> tuple[int, Report]:
     from fsdp2lint.check.add_ignores import silenced
     from fsdp2lint.check.fixing import NotWritten, write
     from fsdp2lint.cli.sessions import refuse_wrong
-    from fsdp2lint.reporters._summary import count
+    from fsdp2lint.system.plain import count
 
     report = session.check()
     refuse_wrong(session)

@@ -12,7 +12,7 @@ from fsdp2lint.prove.report.data import Curve, Entry, Report, Verdict
 from fsdp2lint.prove.words import contract
 from fsdp2lint.rehearse.rehearse import Rehearsal, first_dead
 from fsdp2lint.rehearse.words import stood_in_for
-from fsdp2lint.reporters._paint import plain
+from fsdp2lint.system.paint import plain
 
 
 def report_of(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fsdp2lint.reporters._paint import Line, shown
+from fsdp2lint.reporters._paint import shown
 from fsdp2lint.reporters._summary import ending
+from fsdp2lint.system.paint import Line
 
 if TYPE_CHECKING:
     from fsdp2lint.check.diagnostics import Report

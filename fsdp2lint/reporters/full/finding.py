@@ -14,15 +14,16 @@ from urllib.parse import quote
 
 from fsdp2lint.check.diagnostics import Place
 from fsdp2lint.edits.changes import Span, apply
-from fsdp2lint.reporters._frame import Mark, frame, visible
-from fsdp2lint.reporters._paint import Line, coded
+from fsdp2lint.reporters._paint import coded
 from fsdp2lint.reporters._story import Point, story
 from fsdp2lint.reporters._summary import NOUNS
+from fsdp2lint.source.frames import Mark, frame, visible
 from fsdp2lint.source.source import NEWLINE, Range
+from fsdp2lint.system.paint import Line
 
 if TYPE_CHECKING:
     from fsdp2lint.check.diagnostics import Diagnostic
-    from fsdp2lint.reporters._paint import Line
+    from fsdp2lint.system.paint import Line
 
 
 def told(found: Sequence[Diagnostic]) -> Iterator[Line]:

@@ -16,8 +16,8 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from fsdp2lint.reporters._paint import Line
 from fsdp2lint.source.source import Range
+from fsdp2lint.system.paint import Line
 
 CONTEXT = 1
 """How many lines around a marked line are shown."""
