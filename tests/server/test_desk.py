@@ -57,10 +57,10 @@ def test_what_has_not_changed_is_not_analysed_again(
 
     assert check() == ["other.py", "train.py"]
     assert check() == []
-    assert check(other=LATE + "# more\n") == ["other.py"]
-    assert check(helper=HELPER + "# more\n") == ["helper.py", "train.py"], "which calls it"
+    assert check(other=LATE + "MORE = 1\n") == ["other.py"]
+    assert check(helper=HELPER + "MORE = 1\n") == ["helper.py", "train.py"], "which calls it"
     assert check() == [], "what was there before is still known"
-    (tmp_path / "helper.py").write_text(HELPER + "# changed on disk\n")
+    (tmp_path / "helper.py").write_text(HELPER + "ON_DISK = 1\n")
     assert check() == ["train.py"]
 
 

@@ -281,6 +281,7 @@ def _become(request: dict[str, Any], streams: list[int]) -> None:
     if "longest" in request:
         import resource
 
+        sys.dont_write_bytecode = True  # a limit would leave half a file, for everyone
         resource.setrlimit(resource.RLIMIT_FSIZE, request["longest"])
         _keep_rights(request["rights"])
     if "code" in request:
