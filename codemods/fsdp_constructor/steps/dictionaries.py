@@ -125,7 +125,13 @@ def _one_there(
             entries.setdefault(BUFFERS, "None")
     filled = [place for place, said in lines.items() if said]
     is_empty = not (entries or filled or made.spread or made.before)
-    edits = _rewritten(inside, made, entries, filled) if not _goes(inside, is_empty) else []
+    beside = source is site.source and _is_beside(site, display)
+    idle = is_empty and beside and _serves_alone(site, inside, lines)
+    edits: list[Edit] = []
+    if idle:
+        edits.append(Remove(source, inside.layout.parents[display], comments="lone"))
+    elif not _goes(inside, is_empty):
+        edits += _rewritten(inside, made, entries, filled)
     edits += _added_anew(inside, lines, added)
     site.elsewhere |= inside.elsewhere
     for before in earlier:
@@ -139,8 +145,7 @@ def _one_there(
     if helpers.texts:
         site.elsewhere[helpers.place] = tuple(helpers.all_edits())
     site.accounts += inside.accounts
-    beside = source is site.source and _is_beside(site, display)
-    if is_empty and not beside:
+    if is_empty and (idle or not beside):
         return Outside(policy, precision)
     already = len(plan.spread)
     known = _at_the_call(site, plan, first.spread, policy, precision, beside=beside, apart=apart)
@@ -154,6 +159,22 @@ def _goes(inside: Construction, is_empty: bool) -> bool:
     made = inside.layout.parents[inside.call]
     top = isinstance(made, cst.Assign | cst.AnnAssign) and isinstance(inside.scope, cst.Module)
     return is_empty and top
+
+
+def _serves_alone(
+    site: Construction, inside: Construction, lines: dict[cst.CSTNode, dict[str, str]]
+) -> bool:
+    """Whether nothing but the call reads a dictionary, and nothing but what goes changes it."""
+    layout, made = inside.layout, inside.layout.parents[inside.call]
+    target = made.targets[0].target if isinstance(made, cst.Assign) else None
+    if not isinstance(target, cst.Name) or isinstance(inside.scope, cst.Module):
+        return False
+    own = [one.value for one in site.call.args if one.star == "**"]
+    return all(
+        node in (target, *own) or not set(layout.ancestors(node)).isdisjoint(lines)
+        for node in walk(inside.scope)
+        if isinstance(node, cst.Name) and node.value == target.value
+    )
 
 
 @dataclass
