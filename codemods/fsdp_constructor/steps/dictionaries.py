@@ -169,7 +169,8 @@ def _serves_alone(
     target = made.targets[0].target if isinstance(made, cst.Assign) else None
     if not isinstance(target, cst.Name) or isinstance(inside.scope, cst.Module):
         return False
-    own = [one.value for one in site.call.args if one.star == "**"]
+    given = site.call.args if isinstance(site.call, cst.Call) else ()
+    own = [one.value for one in given if one.star == "**"]
     return all(
         node in (target, *own) or not set(layout.ancestors(node)).isdisjoint(lines)
         for node in walk(inside.scope)
