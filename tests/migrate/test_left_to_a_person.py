@@ -119,7 +119,8 @@ def test_a_sharded_model_is_of_its_own_class_as_its_wrapper_was_not(tmp_path: Pa
         "print(*(isinstance(one, nn.Linear) for one in made), end='')\n"
         "dist.destroy_process_group()\n"
     )
-    assert [rank.stdout for rank in run_script(script)] == ["False True", "False True"]
+    said = [rank.stdout.splitlines()[-1] for rank in run_script(script)]  # gloo may speak first
+    assert said == ["False True", "False True"]
 
 
 def test_the_comments_of_a_first_run_bring_no_others() -> None:
