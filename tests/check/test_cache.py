@@ -9,14 +9,12 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fsdp2lint import __version__
-from fsdp2lint.check import analysis, cache
+from fsdp2lint.check import cache
 from fsdp2lint.check.cache import Cache, Question
-from fsdp2lint.check.report import Report
 from fsdp2lint.cli.sessions import CACHE_FOLDER
 from fsdp2lint.config.settings import Settings
 from fsdp2lint.system import files
@@ -28,26 +26,6 @@ from tests.support.running import CLEAN, ROOT, invoke, misconfigured, program
 UNUSED = "x = 1  # fsdp2lint: ignore[FSDP203]\n"
 
 Counter = Callable[[], int]
-
-
-@pytest.fixture
-def analysed(monkeypatch: pytest.MonkeyPatch) -> Counter:
-    """How many units were analysed since it was asked the last time."""
-    count = 0
-    plain = analysis.reports
-
-    def counting(*args: Any) -> list[Report]:
-        nonlocal count
-        count += 1
-        return plain(*args)
-
-    def read() -> int:
-        nonlocal count
-        now, count = count, 0
-        return now
-
-    monkeypatch.setattr(analysis, "reports", counting)
-    return read
 
 
 @pytest.fixture

@@ -7,12 +7,9 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from fsdp2lint.check import analysis
-from fsdp2lint.check.report import Report
 from fsdp2lint.check.same_code import moves
 from tests.cli.test_git import HELPER, TRAIN
 from tests.evidence.header import Fixture
@@ -22,26 +19,6 @@ from tests.support.running import invoke
 Counter = Callable[[], int]
 
 CALLED = "\n\ndef late(model):\n    return model\n"
-
-
-@pytest.fixture
-def analysed(monkeypatch: pytest.MonkeyPatch) -> Counter:
-    """How many units were analysed since it was asked the last time."""
-    count = 0
-    plain = analysis.reports
-
-    def counting(*args: Any) -> list[Report]:
-        nonlocal count
-        count += 1
-        return plain(*args)
-
-    def read() -> int:
-        nonlocal count
-        now, count = count, 0
-        return now
-
-    monkeypatch.setattr(analysis, "reports", counting)
-    return read
 
 
 def shown(folder: Path, *more: str) -> str:
